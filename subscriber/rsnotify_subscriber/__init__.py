@@ -1,4 +1,4 @@
-"""The Destination's library: keeps a copy of a Source's resources synchronized."""
+"""The Destination's library, which keeps a copy of a Source's resources synchronized."""
 
 from typing import TYPE_CHECKING
 

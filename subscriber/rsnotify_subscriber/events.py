@@ -1,7 +1,7 @@
-"""The status of a Destination, and the events that an application may follow.
+"""The status of a Destination, and the events that an application can observe.
 
 `Subscriber(…, on_event=…)` is called with events, on the event loop, in the order in which they
-happened. An applied change is not an event; handlers and `on_committed` receive those.
+happened. An applied change is not an event: handlers and `on_committed` receive changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WINDOW = timedelta(seconds=1)
 
 
 class PushState(StrEnum):
-    """Whether changes arrive by push: none is offered, none is connected, or one is."""
+    """The state of push: not offered, not connected, or delivering changes."""
 
     OFF = "off"
     DOWN = "down"
@@ -38,7 +38,7 @@ class PushState(StrEnum):
 
 
 class ActivityKind(StrEnum):
-    """The kinds of work that may take long; the values can be shown to users."""
+    """The kinds of work that may take long. The values can be shown to users."""
 
     FINDING = "looking for the Source"
     READING = "reading"
@@ -54,12 +54,12 @@ class SyncActivity(Struct):
     """Work that may take long, and how much of it is done.
 
     Args:
-        kind: What is being done.
-        document: The kind of document that is read, as "Resource List".
-        done: How many resources or files are done; of a download, bytes.
-        total: Of how many, as far as they are known; None if that is not known.
-        is_estimate: Whether `total` is extrapolated from the lists that were read.
-        bytes: How many bytes were received or read since the start.
+        kind: The kind of work.
+        document: The kind of document that is read, such as "Resource List".
+        done: The number of resources or files done so far, or of bytes for a download.
+        total: The total number of these, as far as known, or None if unknown.
+        is_estimate: Whether `total` is extrapolated from the lists read so far.
+        bytes: The number of bytes received or read since the start.
     """
 
     kind: ActivityKind
@@ -74,45 +74,48 @@ class Status(Struct, frozen=True):
     """The status of a subscriber at one moment.
 
     Args:
-        resources: How many resources the copy has.
-        applied: Changes applied since the start, and resources that a baseline copied.
-        copied: Of those, the resources that a baseline copied.
-        pending: Resources with changes that are known and not yet applied.
-        through: T: every change up to here is applied; None before the first baseline.
-        lag_ms: The median age at which changes were applied within the last second, in
-            milliseconds; None if there were none, or if the copy had to catch up, as the age then
-            says only since when it was behind.
+        resources: The number of resources in the copy.
+        applied: The number of changes applied since the start, including resources that a baseline
+            copied.
+        copied: How many of these were resources that a baseline copied.
+        pending: The number of resources with changes that are known but not yet applied.
+        through: T, the instant up to which every change is applied. None before the first baseline.
+        lag_ms: The median age of the changes applied within the last second, in milliseconds. None
+            if there were none, or if the copy had to catch up, because the ages then only
+            show how long it was behind.
         lag_p99_ms: The 99th percentile of these ages.
         push: Whether changes arrive by push.
-        way: The hubs from which they arrive now, the best first; the scheme of each URI is that
-            of the transport.
-        level: Whether the copy agrees with the Source's documents, as far as they say.
-        doubts: Why it may not, in sentences; empty while `level` is true.
+        way: The hubs from which changes arrive now, best first. The scheme of each URI is the
+            scheme of the transport.
+        level: Whether the copy agrees with the Source's documents, as far as they show.
+        doubts: Reasons why the copy may not agree, in sentences. Empty while `level` is true.
         doubt_kinds: The kind of each doubt, for programs.
-        behind_since: Since when the copy has not been level, apart from changes that are applied
-            within a second; None if it is.
-        limits: What the Source's lists do not show, in sentences: such a change stays unseen for a
-            while, also if `level` is true.
-        unconfirmed: Resources changed by push that no list of the Source has repeated yet.
-        compared: When the copy was last compared with the whole set, by the local clock; None if
-            it never was.
-        baseline: Whether a baseline synchronization is under way.
+        behind_since: When the copy stopped being level, ignoring changes that are applied within a
+            second. None while it is level.
+        limits: Changes that the Source's lists do not show, in sentences. Such a change stays
+            unnoticed for a while even if `level` is true.
+        unconfirmed: The number of resources changed by push whose changes no list of the Source has
+            repeated yet.
+        compared: When the copy was last compared with the whole set, by the local clock. None if it
+            never was.
+        baseline: Whether a baseline synchronization is in progress.
         in_step: Whether the copy agreed with the count and digest of the Source's whole set when
-            they were last compared (docs/audit.md); None if they were not.
-        difference: How it differed, or why it cannot be compared, in a sentence; None if neither.
-        damaged: Resources whose files were found changed or removed in the copy since the start;
-            they are fetched again.
-        verified: How many files were read so far while all are (`FollowOptions.verify`); otherwise
-            None.
-        foreign: How many files in the folder of the copy are not part of it, as found when its
-            files were last compared with the state. `level` says nothing of these.
-        foreign_files: The paths of the first ten of them.
-        error: The last failure that still has an effect, in a sentence; None if there is none.
-        received: How many bytes of documents and content were received since the start.
-        activity: What is being done that may take long, and how much of it is done; None if
-            nothing is.
+            they were last compared (docs/audit.md). None if they were not.
+        difference: A sentence saying how the copy differed, or why it cannot be compared. None if
+            neither applies.
+        damaged: The number of resources whose files in the copy were found changed or removed since
+            the start. They are fetched again.
+        verified: The number of files read so far while all files are being read
+            (`FollowOptions.verify`), and None otherwise.
+        foreign: The number of files in the folder of the copy that are not part of it, as of the
+            last comparison of its files with the state. `level` does not cover these files.
+        foreign_files: The paths of the first ten of these files.
+        error: The last failure that still has an effect, in a sentence. None if there is none.
+        received: The number of bytes of documents and content received since the start.
+        activity: Current work that may take long, and how much of it is done. None if there is no
+            such work.
         source: The Capability List of the set that is followed, or the document if there is no
-            such list; None while it is not known.
+            such list. None while it is unknown.
     """
 
     resources: int = 0
@@ -145,25 +148,25 @@ class Status(Struct, frozen=True):
 
 
 def foreign_files(count: int, paths: Sequence[str]) -> str:
-    """Return in a sentence which files, `paths` and others, are not part of a copy."""
+    """Return a sentence saying which files, `paths` and others, are not part of a copy."""
     more = f" and {count - len(paths)} more" if count > len(paths) else ""
     are = counted(count, "file here is", "files here are")
     return f"{are} not part of the copy: {', '.join(paths)}{more}"
 
 
 class FollowCounters:
-    """Counts since the start, for the metrics of a subscriber, or of all those of a fleet.
+    """Counters since the start, for the metrics of one subscriber or of all in a fleet.
 
     Attributes:
         lags: The ages at which changes were applied, in seconds.
-        copied: Resources that a baseline copied.
-        events: Events by their type.
-        pulls: Pulls by the kind of the first document.
-        push_losses: Connections to hubs that were lost, or could not be made.
-        fragments: Fragments that were pushed.
-        fragment_bytes: Bytes of these fragments.
-        commits: Transactions of the state.
-        flushes: Flushes of the files of mirrors.
+        copied: The number of resources that a baseline copied.
+        events: The number of events by type.
+        pulls: The number of pulls by the kind of their first document.
+        push_losses: The number of connections to hubs that were lost or could not be made.
+        fragments: The number of pushed fragments.
+        fragment_bytes: The number of bytes of these fragments.
+        commits: The number and total duration of the state's transactions.
+        flushes: The number and total duration of flushes of the files of mirrors.
     """
 
     def __init__(self) -> None:
@@ -188,7 +191,7 @@ class StatusCounters:
         self._lags: deque[tuple[datetime, float]] = deque()
 
     def count(self, changes: Iterable[Change], *, is_current: bool) -> None:
-        """Count changes; their age is a lag if the copy `is_current`, and does not catch up."""
+        """Count changes. Their ages count as lags if the copy `is_current`, not catching up."""
         now = datetime.now(UTC)
         for change in changes:
             self.applied += 1
@@ -219,7 +222,7 @@ class StatusCounters:
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Seconds for which something may be pending before the copy counts as behind.
+#: Seconds for which changes may be pending before the copy counts as behind.
 LATE = 1.0
 
 
@@ -235,8 +238,8 @@ class PushDown(Struct, frozen=True, tag=True):
     """Changes of a topic no longer arrive from a hub, or it could not be reached.
 
     Args:
-        reason: Why; empty if the connection is no longer needed, or not offered.
-        left: The number of other connections by which changes of the topic still arrive.
+        reason: The reason, or an empty string if the connection is no longer needed or offered.
+        left: The number of other connections over which changes of the topic still arrive.
     """
 
     transport: Via = field(name="way")
@@ -251,7 +254,7 @@ class GapSeen(Struct, frozen=True, tag=True):
 
 
 class Pulling(Struct, frozen=True, tag=True):
-    """The Source's documents are read, beginning with the first of this kind."""
+    """The Source's documents are being read, beginning with the first of this kind."""
 
     kind: DocumentKind = field(name="rung")
     uri: str
@@ -266,7 +269,7 @@ class BaselineComplete(Struct, frozen=True, tag=True):
 
 
 class LevelReached(Struct, frozen=True, tag="Level"):
-    """Nothing is known to be missing, up to T."""
+    """No change up to T is known to be missing."""
 
     through: Instant | None
 
@@ -275,8 +278,8 @@ class Behind(Struct, frozen=True, tag=True):
     """Changes have been missing, or the copy may have been wrong, for about a second.
 
     Args:
-        pending: Resources with changes that are known and not yet applied.
-        doubts: Why the copy may differ from the Source's documents.
+        pending: The number of resources with changes that are known but not yet applied.
+        doubts: Reasons why the copy may differ from the Source's documents.
     """
 
     pending: int
@@ -287,8 +290,9 @@ class Audited(Struct, frozen=True, tag=True):
     """The copy was compared with the count and digest of the whole set (docs/audit.md).
 
     Args:
-        in_step: Whether they agree; None if they cannot be compared.
-        reason: The difference, or why they cannot be compared, in a sentence; empty if they agree.
+        in_step: Whether they agree, or None if they cannot be compared.
+        reason: A sentence stating the difference, or why they cannot be compared. Empty if they
+            agree.
     """
 
     in_step: bool | None
@@ -317,7 +321,7 @@ Event = (
 
 
 class Announcer:
-    """Counts events, and calls `on_event` if the application has one; what that raises is logged.
+    """Counts events, and calls the application's `on_event`, if any. Logs exceptions from it.
 
     Attributes:
         counters: The counters of the subscriber.
@@ -332,7 +336,7 @@ class Announcer:
         self.behind_since: datetime | None = datetime.now(UTC)
 
     def set_behind(self) -> None:
-        """Note that the copy is not level, apart from changes that are applied as they come."""
+        """Record that the copy is not level, ignoring changes that are applied as they arrive."""
         self.behind_since = self.behind_since or datetime.now(UTC)
 
     def __call__(self, event: Event) -> None:
@@ -346,36 +350,36 @@ class Announcer:
         try:
             self._on_event(event)
         except Exception:
-            # The function is the application's: whatever it raises, following continues.
+            # The function belongs to the application. Whatever it raises, following continues.
             logger.exception("on_event failed at %s", type(event).__name__)
 
 
 class EventWatch:
     """Announces the events that follow from a change of the follower's state.
 
-    Changes that are applied within `LATE` cause no event, as the copy is not behind meanwhile.
+    Changes applied within `LATE` cause no event, because the copy does not count as behind.
     """
 
     def __init__(self, announce: Announcer, counters: StatusCounters) -> None:
         self._announce = announce
         self._counters = counters
-        #: How many changes were applied when the copy was last found to be behind.
+        #: The number of changes applied when the copy was last found to be behind.
         self._behind_from = 0
-        #: Whether the copy was level since the start.
+        #: Whether the copy has been level since the start.
         self.was_level = False
         self._gap = self._baseline = False
         self._level: bool | None = None
-        #: When the copy was last found not to be level, and what was known then; None while level.
+        #: When the copy was last found not to be level, and what was known then. None while level.
         self._mark: tuple[float, Instant | None] | None = None
         self._audited = Audited(None)
 
     def check(self, follower: Follower, now: float, doubt: str = "") -> None:
-        """Announce what has changed; called about once a second, and after each event.
+        """Announce what has changed. Called about once a second, and after each event.
 
         Args:
             follower: The follower.
-            now: The time, in seconds of any clock that does not jump.
-            doubt: Why the copy may be wrong for a reason that the follower does not know.
+            now: The time, in seconds on any clock that does not jump.
+            doubt: A reason why the copy may be wrong that the follower does not know.
         """
         has_gap, baselining = follower.state.frontiers.has_push_gap, follower.baselining
         if has_gap and not self._gap:
@@ -400,16 +404,16 @@ class EventWatch:
 
     @property
     def is_level(self) -> bool:
-        """Whether the copy is not behind, apart from changes that are applied as they come."""
+        """Whether the copy is level, ignoring changes that are applied as they arrive."""
         return self._level is True
 
     @property
     def behind_from(self) -> int | None:
-        """How many changes were applied when the copy fell behind; None if it is not behind."""
+        """The number of changes applied when the copy fell behind, or None if it is not behind."""
         return self._behind_from if self._level is False else None
 
     def _announce_behind(self, follower: Follower, known: Instant | None, doubt: str) -> None:
-        """Announce `Behind`, unless only changes that came meanwhile are still to be applied."""
+        """Announce `Behind`, unless the copy only has to apply changes that have just arrived."""
         through = _through(follower)
         is_newer = known is not None and through is not None and through >= known
         is_expected = is_newer or follower.state.pending.is_deferred
@@ -418,7 +422,7 @@ class EventWatch:
         if doubt or not is_underway or not CATCHING_UP.issuperset(follower.doubts_by_kind):
             self._announce.set_behind()
         if self._level is not False and not is_underway:
-            # What was applied before the first event was applied to catch up, too.
+            # Changes applied before the first event were also applied to catch up.
             self._behind_from = 0 if self._level is None else self._counters.applied
             self._level = False
             doubts = follower.doubts + ((doubt,) if doubt else ())

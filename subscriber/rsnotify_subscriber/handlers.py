@@ -3,13 +3,13 @@
 There are two kinds of handler:
 
 - A callable for changes: a function of one `Received`, or an object with `apply` (`Handler`), which
-  receives many at once. What is `async def` runs on the event loop, and what is plain `def` in the
-  thread of the state, which saves a hand-over for each change.
-- A transactional one, with `apply_within` (`TransactionalHandler`): it receives the connection of
-  the state, and its effect is committed together with T.
+  receives many changes at once. An `async def` runs on the event loop. A plain `def` runs in the
+  thread of the state, which saves a handover between threads for each change.
+- A transactional handler, with `apply_within` (`TransactionalHandler`). It receives the connection
+  of the state, and its effect is committed together with T.
 
-Either may also have `prepare`, `held_content`, `find_lost`, or all that a `LocatedHandler` has. The
-interface of a `DeferredHandler` is private to `FolderMirror`.
+Either may also have `prepare`, `held_content`, `find_lost`, or all methods of a `LocatedHandler`.
+The interface of a `DeferredHandler` is private to `FolderMirror`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Received(Struct, frozen=True):
     """A change, ready to be applied.
 
     Args:
-        change: The type of change. In a baseline, a resource that is new or differs is `updated`.
+        change: The type of change. In a baseline, a resource that is new or different is `updated`.
         uri: The URI of the resource.
         at: The datetime of the change, or of the Resource List.
         resource: The entry as the Source wrote it.
-        content: A temporary file with the verified content, None for a deletion. It is
-            removed after `apply`; a handler that wants to keep it renames it. `read` returns the
+        content: A temporary file with the verified content, or None for a deletion. The file is
+            removed after `apply`. A handler that wants to keep it renames it. `read` returns the
             content itself.
-        alternate: The link of `resource` from which the content was fetched, if it is an
-            alternate of a preferred media type and not the resource itself.
-        hash: The digests of the content, as a `hash` attribute: SHA-256 and those announced.
+        alternate: The link in `resource` from which the content was fetched, if the content is an
+            alternate of a preferred media type rather than the resource itself.
+        hash: The digests of the content, as a `hash` attribute: SHA-256 and the announced ones.
         length: The length of the content in bytes.
     """
 
@@ -55,56 +55,57 @@ class Received(Struct, frozen=True):
     length: int | None = None
 
     def read(self) -> bytes:
-        """Return the content; of a deletion, which has none, it is empty."""
+        """Return the content, which is empty for a deletion."""
         return b"" if self.content is None else self.content.read_bytes()
 
 
 @runtime_checkable
 class Handler(Protocol):
-    """Applies changes; its `apply` is `async def`, or plain `def` and then called in a thread."""
+    """Applies changes. `apply` is either `async def`, or plain `def` and called in a thread."""
 
     def apply(self, changes: Sequence[Received]) -> Awaitable[None] | None:
-        """Apply changes, at most one of each resource, durably.
+        """Apply changes durably. Each resource has at most one change in a call.
 
-        Changes come at least once: after a crash the last ones come again. If this raises
-        `StoreUnavailable`, it is called again later with the same changes. If it raises anything
-        else, it is called with each change alone, and a change that still fails is retried later.
+        Changes are delivered at least once: after a crash, the last ones are delivered again. If
+        this method raises `StoreUnavailable`, it is called again later with the same changes. If it
+        raises anything else, it is called with each change alone, and a change that still fails is
+        retried later.
         """
 
 
 @runtime_checkable
 class PreparedHandler(Protocol):
     def prepare(self, base: str, temporary: Path) -> None:
-        """Prepare for the set of resources; called once, before the first `apply`.
+        """Prepare for the set of resources. Called once, before the first `apply`.
 
         Args:
             base: The URI below which the Source describes its resources.
-            temporary: The folder of the state, on whose file system content is received.
+            temporary: The folder of the state. Content is received on its file system.
         """
 
 
 @runtime_checkable
 class DeferredHandler(Protocol):
-    """A handler that can make changes visible first, and flush them later, many at once.
+    """A handler that can make changes visible first and flush them later, many at once.
 
-    Its `apply` flushes what was applied and not flushed before, too.
-    The state keeps the content of such changes until they are flushed. So T may cover them at once,
-    and after a crash they are applied again.
+    Its `apply` also flushes everything that was applied before without a flush. The state keeps the
+    content of unflushed changes until they are flushed. T can therefore cover them immediately, and
+    after a crash they are applied again.
     """
 
     def apply(self, changes: Sequence[Received]) -> None:
         """Apply changes durably, in a thread."""
 
     def apply_unflushed(self, changes: Sequence[Received]) -> None:
-        """Apply changes as `apply` does, but only as durably as the next `flush`."""
+        """Apply changes as `apply` does, but leave it to the next `flush` to make them durable."""
 
     def apply_again(self, changes: Sequence[Received]) -> None:
-        """Apply changes durably that may have been applied, and not flushed, before a crash."""
+        """Apply durably all changes that may have been applied but not flushed before a crash."""
 
     def flush(self) -> None:
-        """Flush all that was applied before; called in another thread, also during `apply…`.
+        """Flush everything applied before. Called in another thread, even during `apply…`.
 
-        If it has failed once, it fails until `prepare` is called.
+        If a flush has failed, all later ones fail until `prepare` is called.
         """
 
 
@@ -116,14 +117,14 @@ class TransactionalHandler(Protocol):
     """
 
     def apply_within(self, connection: Any, changes: Sequence[Received]) -> None:
-        """Apply changes, at most one of each resource, without committing.
+        """Apply changes without committing. Each resource has at most one change in a call.
 
-        If this raises, its effect is rolled back; it is then called with each change alone, and a
-        change that still fails is retried later.
+        If this method raises, its effect is rolled back. It is then called with each change alone,
+        and a change that still fails is retried later.
 
         Args:
-            connection: To the database in which the state is kept, a `psycopg.Connection` with
-                `PostgreSQLState`. It belongs to the transaction, and must not be kept.
+            connection: A connection to the database of the state: a `psycopg.Connection` with
+                `PostgreSQLState`. It belongs to the transaction and must not be kept.
             changes: The changes.
         """
 
@@ -133,17 +134,17 @@ class ReadableHandler(Protocol):
     """A handler that can return the content it holds, so that patches can be applied to it."""
 
     def held_content(self, uri: str) -> Path | None:
-        """Return a file with the content of a resource as it was last applied, if there is one.
+        """Return a file with the last applied content of a resource, if there is one.
 
-        The file is only read. Its hash is compared before a patch is applied to it.
+        The file is only read. Its hash is checked before a patch is applied to it.
         """
 
 
 class HeldResource(Struct, frozen=True):
-    """What the store should hold of a resource.
+    """The content that the store should hold for a resource.
 
     Args:
-        hash: The digests of the content, as `Received.hash` had them; None while it is unknown.
+        hash: The digests of the content, as in `Received.hash`, or None while unknown.
         length: The length of the content in bytes.
     """
 
@@ -153,42 +154,42 @@ class HeldResource(Struct, frozen=True):
 
 @runtime_checkable
 class CheckedHandler(Protocol):
-    """A handler that compares its store with what it should hold.
+    """A handler that compares its store with the content that it should hold.
 
-    The copy is not level before it has: at each start, after each comparison with the whole set,
-    and as often as `FollowOptions.check_files` says.
+    The copy is not level until the handler has done so: at each start, after each comparison with
+    the whole set, and at the interval `FollowOptions.check_files`.
     """
 
     def find_lost(self, held: Mapping[str, HeldResource]) -> Iterable[str]:
-        """Return the URIs of resources whose content the store lacks; they are fetched again.
+        """Return the URIs of resources whose content the store lacks. They are fetched again.
 
-        What the store has and `held` has not may be removed here. It is called in a thread, and
-        `apply` is not called meanwhile. If it raises, the check is repeated later.
+        This method may remove resources from the store that are not in `held`. It is called in a
+        thread, and never concurrently with `apply`. If it raises, the check is repeated later.
         """
 
 
 @runtime_checkable
 class LocatedHandler(ReadableHandler, Protocol):
-    """A handler that holds resources in a place that may be lost, such as a mounted folder."""
+    """A handler that holds resources in a place that may disappear, such as a mounted folder."""
 
     @property
     def place(self) -> str:
-        """An identifier of the place; empty while it does not exist."""
+        """An identifier of the place, which is empty while the place does not exist."""
 
     def find_files(self, uris: Sequence[str]) -> Iterable[tuple[str, os.stat_result | None]]:
-        """Yield the path of each resource, and the status of its file; None if there is no file.
+        """Yield each resource's path and the status of its file, which is None without a file.
 
-        It is called in any thread, also while changes are applied, as is `paths`.
+        Like `paths`, this is called in any thread, even while changes are being applied.
         """
 
     def paths(self) -> Iterator[str]:
-        """Yield the paths of all files of the place."""
+        """Yield the paths of all files in the place."""
 
 
 def deferred_handler(handler: object) -> DeferredHandler | None:
-    """Return a handler that may defer its flushes.
+    """Return the handler if it may defer its flushes, or None.
 
-    A subclass with another way to apply changes, and not to defer, may not.
+    A subclass that overrides `apply` but not `apply_unflushed` may not defer them.
     """
     if not isinstance(handler, DeferredHandler):
         return None
@@ -201,7 +202,7 @@ def deferred_handler(handler: object) -> DeferredHandler | None:
 
 
 def in_thread(handler: Handler) -> Callable[[Sequence[Received]], object] | None:
-    """Return the method that applies changes in a thread; None if `apply` has to be awaited."""
+    """Return the method that applies changes in a thread, or None if `apply` must be awaited."""
     return handler.apply if is_plain_function(handler.apply) else None
 
 
@@ -233,7 +234,7 @@ class _PlainFunction:
 
 
 def refuse_awaitable(result: object) -> None:
-    """Refuse the result of a plain function if it is to be awaited: it would apply nothing."""
+    """Raise `TypeError` if a plain function returned an awaitable, which would apply nothing."""
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -248,7 +249,7 @@ def as_handler(handler: AnyHandler) -> Handler | TransactionalHandler:
     """Return an object with `apply` or `apply_within` for any kind of handler.
 
     Raises:
-        ConfigurationError: It is not a handler, or a method that is called in a thread is async.
+        ConfigurationError: It is not a handler, or an async method would be called in a thread.
     """
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if isinstance(handler, type):

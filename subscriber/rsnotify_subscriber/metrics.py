@@ -1,8 +1,9 @@
-"""The metrics of Destinations in the Prometheus format, for `/metrics` or a registry of one's own.
+"""The metrics of Destinations in the Prometheus format, for `/metrics` or a custom registry.
 
-They are read from existing state on request, and counted where there is none (`FollowCounters`).
-Only the Sources, which the user names, are labels, with few metrics each; all else is of the
-process, so that a fleet of thousands of Sources has few series.
+They are read from existing state on request, and counted if there is no such state
+(`FollowCounters`). The only labels for Sources are the names that the user gave them, with few
+metrics each. All other metrics are totals of the process, so that a fleet of thousands of Sources
+has few series.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from rsnotify_subscriber.subscriber import Subscriber
 _named = Families("rsnotify_follow_")
 _UNKNOWN = float("nan")
 _RESPONSES = ("2xx", "3xx", "4xx", "5xx", "none")
-#: How many Sources a sentence names.
+#: Maximum number of Sources named in a sentence.
 _SHOWN = 3
 
 Statuses = Mapping[str, FollowedSourceStatus]
 
 
 def statuses(follower: Subscriber | Fleet) -> dict[str, FollowedSourceStatus]:
-    """Return the status of each Source: of a fleet by its name, else by its URL."""
+    """Return the status of each Source: by its name in a fleet, or else by its URL."""
 
     def read() -> dict[str, FollowedSourceStatus]:
         if isinstance(follower, Fleet):
@@ -53,7 +54,7 @@ def statuses(follower: Subscriber | Fleet) -> dict[str, FollowedSourceStatus]:
 
 
 def not_ready(follower: Subscriber | Fleet) -> str:
-    """Return in a sentence why not all copies are level; empty if they are."""
+    """Return a sentence saying why not all copies are level, or '' if they are."""
     found = statuses(follower)
     late = {name: one for name, one in found.items() if standing(one) is not Standing.LEVEL}
     if not late:
@@ -70,9 +71,9 @@ class FollowMetrics(Collector):
     """Registers the metrics of subscribers and fleets.
 
     Args:
-        followers: The subscribers and fleets to measure; their counters are added up.
-        registry: Where the metrics are registered, as `prometheus_client.REGISTRY`; one registry
-            can have these metrics once.
+        followers: The subscribers and fleets to measure. Their counters are summed.
+        registry: The registry for the metrics, such as `prometheus_client.REGISTRY`. A registry can
+            have these metrics only once.
     """
 
     def __init__(

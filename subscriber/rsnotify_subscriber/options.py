@@ -1,4 +1,4 @@
-"""How a Source is followed: the same options for the library, the commands, relays and fleets."""
+"""How a Source is followed: common options for the library, the commands, relays and fleets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rsnotify_subscriber.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
 
 
 class FollowOptions(Struct, frozen=True, kw_only=True):
-    """The options of a `Subscriber` or a `Relay`, checked when they are made.
+    """The options of a `Subscriber` or a `Relay`, checked on creation.
 
     The arguments are in four groups: what is copied, how changes arrive, requests, and the files of
     a mirror.
@@ -32,40 +32,41 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     Args:
         selection: The part of the set that is followed. If it differs from the last run's, the
             whole copy is compared with the Source again.
-        prefer: A media type, or several, the best first. Where the Source offers an alternate
+        prefer: A media type, or several, best first. If the Source offers an alternate
             representation of such a type, the copy holds it instead of the resource's own
             (core §14.3).
-        exact: Whether the version of each change is fetched where the Source keeps versions
-            (core §14.6), and not the current one.
-        patches: Functions that apply patches, by media type: each takes the content before and
-            the patch, and returns the content after. JSON Patch, JSON Merge Patch and XML Patch
-            are installed with rsnotify; other packages can offer more.
-        largest: The most bytes that are read of a resource whose length is not announced.
+        exact: Whether to fetch the version of each change rather than the current one, if the
+            Source keeps versions (core §14.6).
+        patches: Functions that apply patches, by media type. Each takes the old content and the
+            patch, and returns the new content. JSON Patch, JSON Merge Patch and XML Patch are
+            installed with rsnotify. Other packages can provide more.
+        largest: Maximum size of a resource whose length is not announced, in bytes.
         via: The transport by which changes arrive.
-        hubs: How many hub connections are kept up at once, of the best that work.
+        hubs: Number of hub connections kept open at the same time, to the best hubs that work.
         pace: How often documents are requested, and how much is done at once.
-        callbacks: The URL at which hubs reach this process, for WebSub; any number of subscribers
+        callbacks: The URL at which hubs reach this process, for WebSub. Any number of subscribers
             may share it.
-        terms: What a relay requests of hubs over WebSub if it makes its own `callbacks`.
+        terms: The terms that a relay requests of hubs over WebSub if it makes its own `callbacks`.
         mqtt: How to connect to MQTT brokers.
-        logins: The logins of other transports, by the scheme of their URLs: an `XmppLogin` as
+        logins: The logins for other transports, by the scheme of their URLs: an `XmppLogin` as
             `xmpp`, without which no PubSub service is used.
-        credentials: The credentials for the origin of the Source; by default the entry of the netrc
-            file for its host.
+        credentials: The credentials for the origin of the Source. By default, the netrc entry for
+            its host.
         allow_private_addresses: Whether documents may name hosts at loopback and private
-            addresses. The host of the Source's URL may always have one: documents are read at
-            the port of that URL, and a hub may be at any port.
-        per_host: Connections to one host at a time; of a subscriber in a fleet, its requests.
-        check_files: The seconds between two comparisons of the sizes and modification times of a
-            mirror's files with what was written. They are also compared at the start and when
-            everything is compared with the Source; with 0, only then. A `CheckedHandler` compares
-            its store as often.
-        verify: Whether all files of a mirror are read at the start, and compared by hash.
-        adopt: Whether the folder of a first copy may have files. Those with the announced hash
-            become part of the copy without being fetched.
+            addresses. The host of the Source's URL may always have such an address: documents are
+            read at the port of that URL, and a hub may be at any port.
+        per_host: Maximum number of concurrent connections to one host. For a subscriber in a fleet,
+            the maximum number of its concurrent requests.
+        check_files: Seconds between two comparisons of the sizes and modification times of a
+            mirror's files with the stored values. They are also compared at the start, and when
+            everything is compared with the Source. With 0, they are compared only then. A
+            `CheckedHandler` compares its store at the same times.
+        verify: Whether to read all files of a mirror at the start, and compare their hashes.
+        adopt: Whether the folder of a first copy may already contain files. Files with the
+            announced hash become part of the copy without being fetched.
 
     Raises:
-        ConfigurationError: A value has a wrong type, or one that can never work.
+        ConfigurationError: A value has the wrong type, or can never work.
     """
 
     # What is copied.
@@ -92,7 +93,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     adopt: bool = False
 
     def __post_init__(self) -> None:
-        """Check all values; `via` may be given as text, and `prefer` as a single media type."""
+        """Check all values. `via` may be a plain string, and `prefer` a single media type."""
         require("hubs", self.hubs, int, "a number")
         require("per_host", self.per_host, int, "a number")
         require("largest", self.largest, int, "a number of bytes")

@@ -16,9 +16,9 @@ from rsnotify_subscriber.fetching.fetcher import DocumentCache
 from rsnotify_subscriber.fetching.sessions import PER_HOST, Connections
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket
 
-#: Entries of documents that are kept in memory, of all Sources together.
+#: Maximum number of document entries kept in memory, for all Sources together.
 _ENTRIES = 100_000
-#: Documents that are kept; those of Sources that hardly ever change have few entries.
+#: Maximum number of documents kept. Documents of Sources that rarely change have few entries.
 _DOCUMENTS = 10_000
 _Count = Annotated[int, Meta(ge=1, le=10**6)]
 
@@ -27,12 +27,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The resources of the machine that all subscribers of a process may use together.
 
     Args:
-        requests: HTTP requests at a time.
-        per_host: Connections to one host at a time.
-        per_source: Requests of one subscriber at a time.
-        workers: Threads that read and write on the disk, and call handlers.
-        starting: How many subscribers begin at a time; the others wait until these are level,
-            or have taken a while.
+        requests: Maximum number of concurrent HTTP requests.
+        per_host: Maximum number of concurrent connections to one host.
+        per_source: Maximum number of concurrent requests of one subscriber.
+        workers: Number of threads that access the disk and call handlers.
+        starting: Maximum number of subscribers that start at the same time. The others wait until
+            these are level, or have taken a while.
     """
 
     requests: _Count = 256
@@ -42,7 +42,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     starting: _Count = 16
 
     def check(self) -> None:
-        """Refuse limits that would stop all work.
+        """Reject limits that would stop all work.
 
         Raises:
             ConfigurationError: A limit is less than one.
@@ -53,12 +53,12 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class SubscriberPool:
-    """Connections, threads and memory for any number of subscribers; an async context manager.
+    """Connections, threads and memory for any number of subscribers. An async context manager.
 
     Attributes:
         websockets: Connections to hubs.
         kept: The cache of documents.
-        moved: Set for a moment whenever the status of a subscriber may have changed.
+        moved: Set briefly whenever the status of a subscriber may have changed.
         counters: The counters of all subscribers.
     """
 
@@ -80,10 +80,10 @@ class SubscriberPool:
         self._threads.shutdown()
 
     def wake(self) -> None:
-        """Wake all who wait on `moved` now; later waiters wait for the next call."""
+        """Wake all current waiters on `moved`. Later waiters wait for the next call."""
         self.moved.set()
         self.moved.clear()
 
     def worker(self) -> Executor:
-        """Return an executor for one subscriber, which runs its calls one after another."""
+        """Return an executor for one subscriber, which runs its calls one at a time."""
         return Lane(self._threads)

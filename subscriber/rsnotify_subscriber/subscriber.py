@@ -1,4 +1,4 @@
-"""The library: a Source's URL and a handler in, a Destination that stays synchronized out."""
+"""The library: keeps a Destination synchronized, given a Source's URL and a handler."""
 
 from __future__ import annotations
 
@@ -63,25 +63,25 @@ logger = logging.getLogger("rsnotify.subscriber")
 class Subscriber:
     """Follows one set of resources of a Source.
 
-    Use `run`, or `catch_up`, or the subscriber as an async context manager, which follows in
-    the background as long as it is open.
+    Use `run` or `catch_up`, or use the subscriber as an async context manager, which follows in the
+    background while it is open.
 
     Args:
         url: The Source: a site, a well-known URI, a Capability List, a Change List, ... A user and
-            password in it are sent as `Credentials.login` would be.
+            password in it are sent in the same way as `Credentials.login`.
         handler: Applies changes: an object with `apply` or `apply_within`, or a function of one
-            change. What is plain `def` is called in a thread.
-        state: The folder of the state, made if it does not exist, or another `StateLocation`.
+            change. A plain `def` is called in a thread.
+        state: The folder of the state, created if it does not exist, or another `StateLocation`.
             Only one subscriber may use it at a time, always for the same Source.
         options: How the Source is followed.
-        on_committed: Called with changes once they and T are durable; for what may follow from a
-            change only then.
+        on_committed: Called with changes after they and T have become durable, for effects that
+            must not come earlier.
         on_event: Called, on the event loop, when the state changes (`rsnotify_subscriber.events`).
         shared: The resources that a `Fleet` shares among its subscribers (`Fleet.shared`).
 
     Raises:
-        ConfigurationError: WebSub is wanted without callbacks, the state of a `FolderMirror` is
-            not in a folder, or an argument has a wrong type.
+        ConfigurationError: WebSub is requested without callbacks, the state of a `FolderMirror` is
+            not in a folder, or an argument has the wrong type.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Subscriber:
             raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
         self._url = without_login(url)
         self._handler = as_handler(handler)
-        # A path is a StateLocation too, as it has `open`.
+        # A path would pass as a StateLocation, because it has `open`.
         self._location = Path(state).absolute() if isinstance(state, str | os.PathLike) else state
         if isinstance(handler, FolderMirror) and not isinstance(self._location, Path):
-            # Only a lock that ends with the process keeps a suspended one from writing files.
+            # Only a lock that ends with the process keeps a suspended process from writing files.
             raise ConfigurationError("the state of a mirror is kept in a folder; name one")
         self._options = options
         self._shared = shared
-        #: For `FollowMetrics`.
+        #: Read by `FollowMetrics`.
         self.counters = FollowCounters() if shared is None else shared.counters
         self._announcer = Announcer(on_event, self.counters)
         self._observers = RunObservers(self._wake, self._announcer, on_committed)
@@ -142,10 +142,10 @@ class Subscriber:
         self._moved = asyncio.Event()
         self._over = False
         self._following: Following | None = None
-        #: The last run, whose handler may still be running although the run has ended.
+        #: The last run. Its handler may still be running although the run has ended.
         self._followed: Following | None = None
         self._last = Status()
-        #: The state of the run that is under way, and the executor of what blocks on it.
+        #: The state of the current run, and the executor for calls that block on it.
         self._open: tuple[DestinationState, Executor] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -163,15 +163,15 @@ class Subscriber:
 
     @property
     def in_handler(self) -> list[str]:
-        """The Source's URL while a call of its handler has not returned; otherwise nothing."""
+        """The Source's URL while a call to its handler has not returned, or an empty list."""
         is_in_handler = self._followed is not None and self._followed.is_in_handler
         return [self.url] if is_in_handler else []
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
-        """Wait until the status meets a condition, as `until(lambda status: status.level)`.
+        """Wait until the status meets a condition, such as `lambda status: status.level`.
 
         Returns:
-            Whether it does; False if the subscriber ended before.
+            True if it does, or False if the subscriber ended first.
         """
         while not condition(self.status):
             if self._over:
@@ -184,7 +184,7 @@ class Subscriber:
         await self.until(lambda status: False)
 
     def _wake(self) -> None:
-        self._moved.set()  # wakes the current waiters; later ones wait for the next change
+        self._moved.set()  # wakes the current waiters, while later ones wait for the next change
         self._moved.clear()
         if self._shared is not None:
             self._shared.wake()
@@ -192,8 +192,8 @@ class Subscriber:
     async def run(self) -> None:
         """Follow until `stop` is called.
 
-        A disk that is full, or fails to read or write, does not end the run: after a delay
-        everything is opened again, and continues from the last commit.
+        A full or failing disk does not end the run. After a delay, everything is opened again, and
+        the run continues from the last commit.
 
         Raises:
             RsnotifyError: The run cannot begin, or cannot continue.
@@ -214,23 +214,23 @@ class Subscriber:
                     return None
 
     async def catch_up(self) -> None:
-        """Follow until level with the Source's lists.
+        """Follow until the copy is level with the Source's lists.
 
         Raises:
-            RsnotifyError: It could not become level; the error names what could not be fetched.
+            RsnotifyError: The copy could not become level. The error names what was not fetched.
         """
         with self._under_way():
             await self._run(once=True)
 
     async def verify(self, uris: Iterable[str] | None = None) -> int:
-        """Have resources fetched again that the copy has lost: these, or all.
+        """Mark the given resources, or all, as lost, so that they are fetched again.
 
-        This is stored, so that they are fetched in the next run if none is under way. Until they
-        are, the copy is not level. A handler receives each as an update, or as a deletion if the
-        Source no longer has the resource. URIs that the copy never had do not count.
+        The marks are stored. If no run is in progress, the next run fetches the resources. Until
+        then, the copy is not level. A handler receives each resource as an update, or as a deletion
+        if the Source no longer has it. URIs that the copy never had do not count.
 
         Returns:
-            How many resources are to be fetched again, with those of earlier calls.
+            The number of resources to be fetched again, including those of earlier calls.
 
         Raises:
             StorageError: The state cannot be read or written.
@@ -251,7 +251,7 @@ class Subscriber:
                 return await loop.run_in_executor(own, state.lose, given)
 
     def stop(self) -> None:
-        """End `run` or `catch_up` in order: a commit that has begun is completed."""
+        """End `run` or `catch_up` gracefully: a commit that has begun is completed."""
         self._stopping.set()
         if self._following is not None:
             self._following.stop()
@@ -280,7 +280,7 @@ class Subscriber:
 
     async def _run(self, *, once: bool) -> None:
         shared = self._shared
-        # The executor of all that blocks on the disk, one call after another.
+        # The executor for everything that blocks on the disk, one call at a time.
         with shared.worker() if shared else ThreadPoolExecutor(1, "rsnotify-state") as worker:
             async with opened(self._location, worker) as state, self._sessions:
                 loop = asyncio.get_running_loop()
@@ -372,7 +372,7 @@ class Subscriber:
 
 
 def _status_of(state: DestinationState) -> Status:
-    """Return the status that the state has, before the Source is reached."""
+    """Return the status according to the state, before the Source is reached."""
     progress = state.progress()
     through = progress.through if progress is not None else None
     return Status(

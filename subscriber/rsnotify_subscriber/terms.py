@@ -1,6 +1,6 @@
-"""How changes arrive: over which transport, and the terms of WebSub subscriptions.
+"""How changes arrive: the transport, and the terms of WebSub subscriptions.
 
-The options of commands are made from these, so this imports nothing that takes time to import.
+The options of commands are made from these, so this module imports nothing that is slow to import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rsnotify.sync.retry import Retry
 
 
 class Via(StrEnum):
-    """How changes arrive: by any push that is offered, by one transport of it, or by polling."""
+    """How changes arrive: by any push that is offered, by one specific transport, or by polling."""
 
     AUTO = "auto"
     WEBSOCKET = "websocket"
@@ -26,7 +26,7 @@ class Via(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Via | None:
-        """Return the transport of an installed package, by the scheme of its URLs."""
+        """Return the member for an installed package's transport, by the scheme of its URLs."""
         if not isinstance(value, str) or value not in offered("transports"):
             return None
         member = str.__new__(cls, value)
@@ -34,13 +34,13 @@ class Via(StrEnum):
         return cast(Via, cls._value2member_map_.setdefault(value, member))
 
 
-#: What needs no extension.
+#: The values that need no extension.
 BUILT_IN = (Via.AUTO, Via.WEBSOCKET, Via.MQTT, Via.WEBSUB, Via.POLL)
 _NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WEBSUB: "WebSub"}
 
 
 def protocol_of(via: Via) -> str | None:
-    """Return the name of the protocol that a hub must speak; None if push is not required."""
+    """Return the name of the protocol that a hub must speak, or None if push is optional."""
     return None if via in (Via.AUTO, Via.POLL) else _NAMES.get(via, via)
 
 
@@ -48,18 +48,17 @@ class WebSubTerms(Struct, frozen=True, kw_only=True):
     """The terms of WebSub subscriptions. Times are in seconds.
 
     Args:
-        lease: The lease that is requested; a hub may grant another.
-        secret: Whether each subscription gets a secret of its own. Without one, anybody who
-            learns the URL of a callback can send content to it.
-        signatures: The methods of signatures that are accepted, of `sha1`, `sha256`, `sha384` and
-            `sha512`.
+        lease: The lease to request. A hub may grant another.
+        secret: Whether each subscription gets its own secret. Without one, anybody who learns the
+            URL of a callback can send content to it.
+        signatures: The accepted signature methods, out of `sha1`, `sha256`, `sha384` and `sha512`.
         refuse: Whether content with a missing or wrong signature is answered with 403 instead of
-            2xx (WebSub §7.1.2). It is never used.
-        patience: How long a hub may take to verify a subscription, and to send a whole request.
-        settle: How long a hub may take to begin to deliver after the verification.
-        quiet: The time without content after which the subscription is renewed, to find out
-            whether the hub is still there; if content is rarer, twice the longest such time.
-        retry: The waits between attempts to renew a lease.
+            2xx (WebSub §7.1.2). Such content is never used.
+        patience: Time for a hub to verify a subscription, and to send a whole request.
+        settle: Time for a hub to begin delivering after the verification.
+        quiet: Time without content after which the subscription is renewed, to find out whether the
+            hub is still there. If content is rarer, twice the longest silence so far.
+        retry: The delays between attempts to renew a lease.
     """
 
     lease: int = 86_400

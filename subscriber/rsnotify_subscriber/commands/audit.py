@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROLE = "check"
 
-#: How many lines of a kind are printed, unless all are requested.
+#: Maximum number of lines of each kind that are printed, unless all are requested.
 _SHOWN = 20
 
 
@@ -115,7 +115,7 @@ def audit(
 
 
 def _facts(result: Audit | Repair) -> dict[str, Any]:
-    """Return the last audit for JSON, with what was repaired before."""
+    """Return the last audit as JSON facts, including any repair that preceded it."""
     from rsnotify_subscriber.auditing.repair import Repair
 
     if not isinstance(result, Repair):
@@ -131,15 +131,15 @@ def _facts(result: Audit | Repair) -> dict[str, Any]:
 
 
 _UNKNOWN = "could not tell"
-#: The width of the longest kind.
+#: The width of the longest kind of line.
 _WIDTH = len(_UNKNOWN)
 _UNLISTED = "no list names it, and the lists may be incomplete"
 
 
 def _lines(result: Audit | Repair, url: str, shown: int | None) -> Iterator[str]:
-    """Yield the audit before, what was done about each difference, or would be, and the last.
+    """Yield the first audit, the repair of each difference (done or planned), and the last.
 
-    Of each kind, at most `shown` lines are listed; None for all.
+    At most `shown` lines of each kind are listed, or all if it is None.
     """
     from rsnotify_subscriber.auditing.repair import Repair
 
@@ -167,7 +167,7 @@ def _list(kind: str, names: Sequence[str], shown: int | None) -> Iterator[str]:
 
 
 def audit_lines(result: Audit, shown: int | None = None) -> Iterator[str]:
-    """Yield the differences by kind, at most this many of each, and the verdict."""
+    """Yield the differences by kind, at most `shown` of each, and the verdict."""
     for kind, names in _kinds(result).items():
         yield from _list(kind, names, shown)
     yield from _list("doubt", result.doubts, None)
@@ -176,7 +176,7 @@ def audit_lines(result: Audit, shown: int | None = None) -> Iterator[str]:
 
 
 def _kinds(result: Audit) -> dict[str, list[str]]:
-    """Return the names of what differs, with reasons, by the kind of difference."""
+    """Return the names of differing files and resources, with reasons, by kind of difference."""
     not_listed = dict.fromkeys(result.foreign, "not part of this copy")
     unknown = {name: result.reasons.get(name, _UNLISTED) for name in result.unknown}
     kinds: dict[str, Iterable[str]] = {

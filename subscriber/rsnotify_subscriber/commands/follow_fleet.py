@@ -44,16 +44,16 @@ from rsnotify_subscriber.fleet.fleet import (
 )
 from rsnotify_subscriber.fleet.sharing import SharingReloader
 
-#: The most Sources that a terminal shows.
+#: Maximum number of Sources shown in a terminal.
 _ROWS = 15
-#: The most characters of a name that a terminal shows.
+#: Maximum number of characters of a name shown in a terminal.
 _NAME_WIDTH = 30
 
 Statuses = Mapping[str, FollowedSourceStatus]
 
 
 class FleetReport(StatusReport[Statuses]):
-    """Shows the statuses of many Sources. JSON has those that changed; lines, new failures."""
+    """Shows the statuses of many Sources: the changed ones as JSON, or new failures as lines."""
 
     def __init__(self, *, json: bool = False, quiet: bool = False, transient: bool = False) -> None:
         super().__init__(LOOKING, json=json, quiet=quiet, transient=transient)
@@ -80,7 +80,7 @@ class FleetReport(StatusReport[Statuses]):
         return sums.resources, sums.applied, sums.pending
 
     def news(self, statuses: Statuses) -> Iterator[str]:
-        """Yield a line for each Source that has begun to fail, has recovered or has new limits."""
+        """Yield a line for each Source that has begun to fail, has recovered, or has new limits."""
         failing = {name: one.error for name, one in statuses.items() if one.error is not None}
         for name in self._failing:
             if name in statuses and name not in failing:
@@ -107,7 +107,7 @@ class FleetReport(StatusReport[Statuses]):
         return facts
 
     def display(self, statuses: Statuses) -> Group:
-        """Return a table of the Sources that most need attention, above the totals."""
+        """Return a table of the Sources that most need attention, followed by the totals."""
         table = Table(box=None, expand=True)
         table.add_column("Source", no_wrap=True, max_width=_NAME_WIDTH)
         table.add_column("", no_wrap=True, ratio=1)  # errors get the remaining width
@@ -134,7 +134,7 @@ class FleetReport(StatusReport[Statuses]):
         ]
         if sums.wrong:
             figures.insert(0, f"{sums.wrong} in trouble")
-        # No caption: one would be as wide as the terminal.
+        # No caption, because it would be as wide as the terminal.
         level = f"{sums.level:,} of {counted(sums.sources, 'Source')} level"
         return Group(table, DisplayLine(level, figures))
 
@@ -155,12 +155,12 @@ def _urgency(one: FollowedSourceStatus) -> tuple[bool, bool, int]:
     return (one.error is None, one.status.level, -one.status.pending)
 
 
-#: The files that one Source keeps open: those of its state, and a connection to a hub. If its state
-#: is in a database, there is only the latter.
+#: The number of files that one Source keeps open: its state's files, and a connection to a hub. If
+#: its state is in a database, only the connection.
 _FILES_PER_SOURCE = 16
 _FILES_PER_SHARED_SOURCE = 2
 _OTHER_FILES = 256
-#: The options that describe how the command works, and not how a Source is followed.
+#: The options that describe how the command works, as opposed to how a Source is followed.
 _OF_THE_COMMAND = ("config", "once", "json", "quiet", "status", "status_port", "status_host")
 #: The options that only one Source can have.
 _OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
@@ -168,7 +168,7 @@ _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca"}
 
 
 def given_settings(context: typer.Context) -> dict[str, Any]:
-    """Return the options that were given, which are for all Sources of a file."""
+    """Return the given options, which apply to all Sources of a file."""
     given = given_options(context)
     found = {name: value for name, value in given.items() if name not in _OF_THE_COMMAND}
     for name in _OF_ONE_SOURCE:
@@ -190,9 +190,9 @@ def follow_all(
     quiet: bool,
     status: StatusServer,
 ) -> None:
-    """Follow all Sources in a file; with `once`, end when all are level.
+    """Follow all Sources in a file. With `once`, end when all are level.
 
-    The options override its `[defaults]` and `[websub]`.
+    The options override `[defaults]` and `[websub]` in the file.
     """
     read = partial(_read, path, options)
     configuration = read()
@@ -250,7 +250,7 @@ def _end(fleet: Fleet) -> None:
 
 @contextmanager
 def name_sources() -> Iterator[None]:
-    """Begin each log line with the name of the Source that it is about, within the context."""
+    """Begin each log line with the name of the Source that it is about."""
     handlers = logging.getLogger().handlers
     for handler in handlers:
         handler.addFilter(_add_name)
@@ -263,8 +263,8 @@ def name_sources() -> Iterator[None]:
 
 def _add_name(record: logging.LogRecord) -> bool:
     name = SOURCE_NAME.get()
-    if name and not hasattr(record, "source"):  # the filter of another handler may have added it
+    if name and not hasattr(record, "source"):  # another handler's filter may have added it
         record.source = name
-        # Wrong arguments are reported where logging formats them.
+        # Wrong arguments are reported when logging formats them.
         record.msg = f"{name.replace('%', '%%') if record.args else name}: {record.msg}"
     return True

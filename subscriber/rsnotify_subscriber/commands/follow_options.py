@@ -1,4 +1,4 @@
-"""The options of every command that follows a Source, and those that several commands share."""
+"""Options of every command that follows a Source, and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Bearer = Annotated[
         allow_from_autoenv=False,
     ),
 ]
-#: Its environment variable has one header field on each line, so typer must not split it.
+#: The environment variable has one header field per line, so typer must not split it.
 Header = Annotated[
     list[str] | None,
     _network(
@@ -81,7 +81,7 @@ Header = Annotated[
 
 
 class NetworkArguments(Struct, frozen=True, kw_only=True):
-    """The options of the commands that read a Source once; each field is one."""
+    """The options of the commands that read a Source once. Each field is an option."""
 
     allow_private_addresses: Private = False
     login: Login = None
@@ -96,7 +96,7 @@ class NetworkArguments(Struct, frozen=True, kw_only=True):
 def credentials_of(
     login: str | None, bearer: str | None, header: Sequence[str] | None
 ) -> Credentials:
-    """Return the credentials for a Source; without `header`, the environment has the fields."""
+    """Return the credentials for a Source. Without `header`, uses the environment's fields."""
     from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 
     lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
@@ -105,12 +105,12 @@ def credentials_of(
 
 
 class CallbackServer:
-    """Listens for hubs; a context manager that binds the port at once and closes it at the end.
+    """A listener for hubs. The port is bound on creation, and closed when the context ends.
 
     Args:
-        url: The URL from outside; None if no hub delivers to this process.
+        url: The URL from outside, or None if no hub delivers to this process.
         host: The address to listen on.
-        port: The port to listen on; None for that of the URL.
+        port: The port to listen on, or None for the port of the URL.
         terms: The terms of subscriptions.
     """
 
@@ -156,7 +156,7 @@ _xmpp = partial(option, "XMPP", advanced=True)
 
 
 class FollowArguments(Struct, frozen=True, kw_only=True):
-    """The command-line options that become `FollowOptions`; each field is one."""
+    """The command-line options that become `FollowOptions`. Each field is an option."""
 
     via: Annotated[
         Via, _push("auto|websocket|mqtt|xmpp|websub|poll", "The transport by which changes arrive.")
@@ -331,7 +331,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         from rsnotify_subscriber.fleet.building import follow_options
 
         source, websub = self._settings()
-        pace = Pace()  # one Source may use more memory than each of many
+        pace = Pace()  # a single Source may use more memory than each of many
         return follow_options(
             replace(source, in_flight=pace.in_flight, hold=pace.hold),
             credentials_of(self.login, self.bearer, self.header),
@@ -340,7 +340,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         )
 
     def callback_server(self) -> CallbackServer:
-        """Return the listener for hubs, which listens if there is a callback URL."""
+        """Return the server for callbacks, which listens only if there is a callback URL."""
         _, websub = self._settings()
         return CallbackServer(websub.url, websub.host, websub.port, websub.terms)
 

@@ -36,7 +36,7 @@ _COLORS = {Standing.LEVEL: "green", Standing.BEHIND: "yellow", Standing.DOUBT: "
 def serving_follower(
     follower: Subscriber | Fleet, status: StatusServer
 ) -> AbstractAsyncContextManager[None]:
-    """Serve the status, the metrics and the page of a follower within the context."""
+    """Serve the status, metrics and page of a follower within the context."""
     if not status.is_listening:
         return nullcontext()
     from rsnotify_subscriber.metrics import FollowMetrics, not_ready
@@ -46,7 +46,7 @@ def serving_follower(
 
 
 def routes(follower: Subscriber | Fleet) -> list[web.RouteDef]:
-    """Return the routes of the page and of its data."""
+    """Return the routes of the status page and its data."""
     from aiohttp import web
 
     from rsnotify.runtime.serving import page_files
@@ -70,7 +70,7 @@ def _row(name: str, one: FollowedSourceStatus) -> dict[str, Any]:
 
 
 class StatusRow(Struct, frozen=True):
-    """What a terminal shows of the row of a Source."""
+    """The fields in the row of a Source that are shown in a terminal."""
 
     name: str
     standing: Standing
@@ -97,12 +97,12 @@ class StatusRow(Struct, frozen=True):
 class StatusRows(Struct, frozen=True):
     at: datetime
     sources: list[StatusRow]
-    #: By the names of Sources that other processes follow, those of the processes.
+    #: The names of the processes that follow Sources elsewhere, by the Source's name.
     elsewhere: dict[str, str] = {}
 
 
 def show_status(place: str, *, json: bool) -> None:
-    """Print the status of a follower that runs, by its `--status-port` or URL.
+    """Print the status of a running follower, given its `--status-port` or URL.
 
     The exit code is 1 unless all copies are level.
     """
@@ -159,7 +159,7 @@ def _lines(found: StatusRows) -> Iterator[str]:
 
 
 def others(elsewhere: Mapping[str, str]) -> Iterator[str]:
-    """Yield for each other process how many of the Sources it follows."""
+    """Yield the number of Sources that each other process follows, in words."""
     for process, count in Counter(elsewhere.values()).most_common():
         yield f"{counted(count, 'Source')} followed by {process}"
 

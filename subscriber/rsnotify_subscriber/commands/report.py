@@ -1,4 +1,4 @@
-"""What `rsnotify follow` prints: the status of a copy, and the last line of `--once`."""
+"""The output of `rsnotify follow`: the status of a copy, and the last line of `--once`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 #: The description of a copy without doubts, by the result of the last audit (docs/audit.md).
 _LEVEL = {None: "level", True: "in step", False: "other than the Source says"}
-#: The first line in a terminal.
+#: The first line shown in a terminal.
 LOOKING = str(ActivityKind.FINDING)
-#: The most doubts, limits and errors that a terminal shows.
+#: Maximum number of doubts, limits and errors shown in a terminal.
 _SENTENCES = 3
 _PUSH = {
     PushState.UP: "push up",
@@ -44,7 +44,7 @@ _PUSH = {
 
 
 class SubscriberReport(StatusReport[Status]):
-    """Shows the status of one subscriber, and the progress of what takes long."""
+    """Shows the status of one subscriber, and the progress of long operations."""
 
     def __init__(
         self, url: str = "", *, json: bool = False, quiet: bool = False, transient: bool = False
@@ -66,7 +66,7 @@ class SubscriberReport(StatusReport[Status]):
         super().show(status)
 
     def name_source(self, status: Status) -> None:
-        """Print the URL of what is followed once, unless the user gave that one."""
+        """Print the URL that is followed, once, unless it is the one that the user gave."""
         if status.source is not None and status.source != self._source and not self._json:
             self._source = status.source
             print_result(None, [f"the Source was found at {self._source}"], json=False)
@@ -106,7 +106,7 @@ class SubscriberReport(StatusReport[Status]):
         if status.activity is not None and status.activity.kind is ActivityKind.FINDING:
             return LOOKING, status.error
         if status.activity is not None:
-            return self.last_state  # it may be over soon; `counts` changes if it is not
+            return self.last_state  # it may be over soon; if not, `counts` changes
         return status.push, status.way, status.baseline, *standing
 
     def counts(self, status: Status) -> object:
@@ -148,7 +148,7 @@ def _first(sentences: list[str]) -> list[str]:
 
 
 def work_of(activity: SyncActivity, compared: str = "resources") -> Work:
-    """Return the work to show; `compared` are what a comparison counts."""
+    """Return the work to show. `compared` is the noun for the things that are compared."""
     kind, things = activity.kind, "resources"
     if kind in (ActivityKind.FINDING, ActivityKind.READING, ActivityKind.DOWNLOADING):
         things = ""
@@ -195,7 +195,7 @@ def _damaged(status: Status) -> str:
 
 
 def not_level(status: Status) -> str:
-    """Return why a copy is not equal to the Source when a run that catches up has ended."""
+    """Return why a copy does not equal the Source at the end of a run that catches up."""
     if status.level:
         found = foreign_files(status.foreign, status.foreign_files)
         them = "it" if status.foreign == 1 else "them"
@@ -230,9 +230,9 @@ def _compared(status: Status) -> str:
     return f"compared with the whole set at {status.compared:%Y-%m-%dT%H:%M:%SZ}"
 
 
-#: Seconds between two reports, and in a terminal.
+#: Seconds between two reports, and between two updates in a terminal.
 _REPORT_EVERY, _DRAW_EVERY = 1.0, 0.5
-#: How many Sources one sentence names.
+#: Maximum number of Sources named in one sentence.
 _NAMED = 10
 
 
@@ -245,10 +245,10 @@ def follow_and_show(
     serving: AbstractAsyncContextManager[None],
     beside: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> None:
-    """Follow, answer hubs and show the status until stopped; with `once`, until level.
+    """Follow, answer hubs and show the status until stopped, or with `once`, until level.
 
-    The status is served within the context `serving`. The coroutine that `beside` returns runs
-    meanwhile.
+    The status is served within the context `serving`. The coroutine that `beside` returns runs at
+    the same time.
     """
     import asyncio
 
@@ -275,7 +275,7 @@ def follow_and_show(
 
 
 def unfinished_work(sources: Sequence[str]) -> str:
-    """Return in a sentence what keeps a process from ending in order."""
+    """Return a sentence saying what prevents a process from ending gracefully."""
     what = "what was being done has not ended"
     if sources:
         of = ", ".join(sources[:_NAMED]) + (", …" if len(sources) > _NAMED else "")

@@ -1,7 +1,8 @@
-"""The documents that describe what a Source offers: its Source Description and Capability Lists.
+"""The documents that describe a Source's offer: its Source Description and Capability Lists.
 
-Every run requests them again, so the state stores what the last run received: an unchanged
-document then costs a 304, and one that moved permanently is requested where it is now.
+Every run requests them again, so the state stores the versions that the last run received. An
+unchanged document then costs only a 304, and a permanently moved document is requested at its new
+URI.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from rsnotify_subscriber.storage.identity import DescriptionMemory, StoredDescri
 
 T = TypeVar("T", FetchedDocument, Document)
 
-#: The most documents and redirects that are stored: a Source needs one of each kind.
+#: Maximum number of documents and redirects that are stored. A Source needs one of each kind.
 _MOST = 4
 _STORED = (Capability.DESCRIPTION, Capability.CAPABILITY_LIST)
-#: A larger document (by entries, or bytes of JSON) is not stored, but requested unconditionally.
+#: A document with more entries, or more bytes of JSON, is not stored, so requests for it are
+#: unconditional.
 _ENTRIES = 100
 _LARGEST = 64_000
 #: Servers report their clocks in whole seconds.
@@ -35,7 +37,7 @@ _SECOND = timedelta(seconds=1)
 
 
 class DescriptionReader:
-    """Reads the documents that describe one Source; a later run begins with their `memory`."""
+    """Reads the documents that describe one Source. A later run starts from their `memory`."""
 
     def __init__(self, fetcher: Fetcher, memory: DescriptionMemory | None = None) -> None:
         memory = memory or DescriptionMemory()
@@ -52,18 +54,18 @@ class DescriptionReader:
         return DescriptionMemory(tuple(self._known.values()), dict(self._moved))
 
     def current_uri(self, uri: str) -> str:
-        """Return the URI to which one has moved permanently; the URI itself if it has not."""
+        """Return the URI to which a URI has moved permanently, or the URI itself if it has not."""
         return self._moved.get(uri, uri)
 
     async def page(self, uri: str) -> tuple[FetchedDocument, ResponseOrigin]:
-        """GET any page or document that a user named."""
+        """GET any page or document that a user has named."""
         page, origin = await self._at_current_uri(uri, self._page)
         if page.document is not None:
             page = replace(page, document=await self._whole(page.document, origin))
         return page, origin
 
     async def document(self, uri: str) -> tuple[Document, ResponseOrigin]:
-        """GET a document as it is at the Source now, and not an old copy of a cache."""
+        """GET the Source's current version of a document, rather than a cache's old copy."""
         document, origin = await self._at_current_uri(uri, self._current)
         return await self._whole(document, origin), origin
 
@@ -85,7 +87,7 @@ class DescriptionReader:
     async def _at_current_uri(
         self, uri: str, get: Callable[[str, ResponseOrigin], Awaitable[T]]
     ) -> tuple[T, ResponseOrigin]:
-        """GET from the URI to which one has moved, and if that fails, from the URI itself."""
+        """GET from the URI to which a URI has moved, and if that fails, from the URI itself."""
         place = self.current_uri(uri)
         origin = ResponseOrigin(place)
         try:
@@ -115,7 +117,7 @@ class DescriptionReader:
         return document
 
     def _check_current(self, uri: str, document: Document, origin: ResponseOrigin) -> None:
-        """Refuse a cache's copy that is older than the document received before."""
+        """Reject a cache's copy that is older than the version received before."""
         known = self._known.get(uri)
         if known is None or known.sent is None or origin.sent is None or not origin.cached:
             return
@@ -130,7 +132,7 @@ class DescriptionReader:
         self, uri: str, origin: ResponseOrigin, found: FetchedDocument | Document
     ) -> None:
         if isinstance(found, FetchedDocument) and found.document is None:
-            return  # a redirect to a page may be one to a login portal
+            return  # a redirect to a page may lead to a login portal
         self._moved.pop(uri, None)
         if origin.place != uri:
             self._moved[uri] = origin.place
@@ -148,7 +150,7 @@ class DescriptionReader:
             uri, document, kept.condition if kept is not None else None, origin.sent
         )
         if before is not None and replace(before, sent=now.sent) == now:
-            now = before  # so that a run which finds nothing new has nothing to store
+            now = before  # so that a run that finds nothing new has nothing to store
         self._known[uri] = now
         while len(self._known) > _MOST:
             del self._known[next(iter(self._known))]

@@ -1,8 +1,8 @@
-"""Discovery: from the URI that a user gave to one set of resources, and what is offered for it.
+"""Discovery: from the URI that a user gave to one set of resources, and the offer for that set.
 
-The search goes through the documents of a Source (core §6.3): those that it may have at well-known
-places, and those to which pages, robots.txt and documents link. A run identifies its Source once,
-and reads again what it offers now.
+The search goes through the documents of a Source (core §6.3): those at well-known places, and those
+to which pages, robots.txt and documents link. A run identifies its Source once, and then rereads
+the current offer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rsnotify_subscriber.storage.identity import DescriptionMemory, Identity
 
 #: The path at which a site names its Sitemaps (core §6.3.4).
 ROBOTS_PATH = "/robots.txt"
-#: The most links that are followed from one document to the next, up or down.
+#: Maximum number of links followed from one document to the next, up or down.
 _STEPS = 6
 _LISTED_UNDER: dict[str | None, str] = {
     **FIELDS,
@@ -52,12 +52,12 @@ _LISTED_UNDER: dict[str | None, str] = {
 
 
 def offer_at(document: Document, origin: ResponseOrigin) -> Offer:
-    """Return the offer of a Capability List, with the URI to which it was redirected."""
+    """Return the offer of a Capability List. The list's URI is the permanent one."""
     return replace(read_offer(document, origin.base), capability_list=origin.place)
 
 
 def capability_lists(description: Document) -> list[str]:
-    """Return the entries of a Source Description for sets of resources."""
+    """Return the URIs of the sets of resources that a Source Description lists."""
     return [
         one.uri
         for one in description.resources
@@ -80,16 +80,16 @@ def single_set(uri: str, description: Document, listed: list[str]) -> str:
 
 @dataclass
 class SourceSearch:
-    """One search through the documents of a Source; used once."""
+    """One search through the documents of a Source. Used only once."""
 
     descriptions: DescriptionReader
     uri: str
     _steps: int = field(default=0, init=False)
 
     async def run(self, missing: NotFound | None = None) -> Offer:
-        """Return the offer of the set; the errors are those of `discover`.
+        """Return the offer of the set. The errors are those of `discover`.
 
-        A URI that was just found `missing` is not requested again.
+        A URI that was just found to be `missing` is not requested again.
         """
         if missing is not None and missing.uri == self.uri:
             return await self._from_site(missing)
@@ -108,17 +108,17 @@ class SourceSearch:
 
     @property
     def _is_site(self) -> bool:
-        """Whether the URI names a site or a folder, and not one document."""
+        """Whether the URI names a site or a folder rather than one document."""
         return urlsplit(self.uri).path in ("", "/") or self.uri.endswith("/")
 
     async def _from_site(self, reason: FetchError | DocumentError | str) -> Offer:
         """Search the URIs at which a Source may describe itself (core §6.3.2, §6.3.4).
 
-        `reason` is why the URI itself leads to nothing.
+        `reason` says why the URI itself leads to nothing.
         """
         tried: list[FetchError | DocumentError | str] = [reason]
         places = [resolve(self.uri, ".") + WELL_KNOWN_PATH[1:]]
-        # The rest of the host may describe another set than that of a failing folder.
+        # The rest of the host may describe another set than a failing folder does.
         is_failing = _may_pass(reason)
         if not is_failing:
             places.append(resolve(self.uri, WELL_KNOWN_PATH))
@@ -193,7 +193,7 @@ class SourceSearch:
         if document.index:
             return offer
         up = offer.source_description
-        if up is not None and up != origin.place:  # a description of this set alone, if any
+        if up is not None and up != origin.place:  # a description of this set alone, perhaps
             with suppress(FetchError, DocumentError):
                 above, its_origin = await self.descriptions.document(up)
                 described = read_framework(offer, above, its_origin.base)
@@ -203,7 +203,7 @@ class SourceSearch:
         return replace(offer, source_description=origin.place, listed=True)
 
     async def _check_listed(self, document: Document, origin: ResponseOrigin, listed: str) -> None:
-        """Refuse a list if the Capability List above it names a list of another set instead."""
+        """Reject a list if the Capability List above it names a list of another set instead."""
         if _bare(listed) in (_bare(self.uri), _bare(origin.place), _bare(origin.base)):
             return
         other, _ = await self.descriptions.document(listed)
@@ -214,7 +214,7 @@ class SourceSearch:
             )
 
     async def _above(self, document: Document, origin: ResponseOrigin) -> Offer | None:
-        """Follow the link up; Sources may omit it, or let it point nowhere."""
+        """Follow the link up, if there is one. Sources may omit it, or point it nowhere."""
         up = document.link(Rel.UP) or document.link(Rel.INDEX)
         if up is None:
             return None
@@ -223,19 +223,19 @@ class SourceSearch:
             return await self._from_uri(uri)
         except Unavailable as error:
             if _host(error.uri) == _host(origin.base):
-                raise  # it may be there later, and lists documents that a whole copy needs
+                raise  # it may be there later, and it lists documents that a whole copy needs
             return None
         except RsnotifyError:
             return None
 
 
 def was_answered(error: FetchError) -> bool:
-    """Return whether a host answered, so that it may answer for another URI, too."""
+    """Return whether a host answered, and may therefore answer for another URI, too."""
     return not isinstance(error, Unavailable) or error.status is not None
 
 
 def _may_pass(reason: FetchError | DocumentError | str) -> bool:
-    """Return whether a failure is one of the server, and shows nothing about the resource."""
+    """Return whether a failure is the server's, and shows nothing about the resource."""
     if not isinstance(reason, Unavailable) or reason.status is None:
         return False
     return reason.status >= 500 or reason.status in (408, 429)
@@ -248,7 +248,7 @@ def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
 
 
 def _bare(uri: str) -> str:
-    """Return a URI without the parts that often differ between spellings of it."""
+    """Return a URI without the parts that often differ between its spellings."""
     return uri.partition("://")[2].removeprefix("www.")
 
 
@@ -268,15 +268,15 @@ def _resourcesync_links(page: FetchedDocument, uri: str) -> list[str]:
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:
-    """Return what is offered for the one set of resources that a URI leads to.
+    """Return the offer for the one set of resources to which a URI leads.
 
     Args:
-        fetcher: Fetches.
+        fetcher: Fetches the documents.
         uri: A site, a well-known URI, a Source Description, a Capability List or one of the
             documents that it lists, or a plain Sitemap.
 
     Raises:
-        ConfigurationError: It leads to no set of resources, or to several.
+        ConfigurationError: The URI leads to no set of resources, or to several.
         FetchError: A document could not be fetched.
         DocumentError: A document could not be read.
     """
@@ -284,12 +284,12 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
 
 
 async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
-    """Return the offer of the one set that a URI leads to, even if none of it can be followed."""
+    """Return the offer of the one set to which a URI leads, even if nothing can be followed."""
     return await SourceSearch(DescriptionReader(fetcher), uri).run()
 
 
 async def find_top(fetcher: Fetcher, uri: str) -> str:
-    """Return the URI of the topmost document of the Source that a URI leads to.
+    """Return the URI of the topmost document of the Source to which a URI leads.
 
     That may be a Source Description of several sets. The errors are those of `discover`.
     """
@@ -303,14 +303,14 @@ async def find_top(fetcher: Fetcher, uri: str) -> str:
 
 
 def base_of(offer: Offer) -> str:
-    """Return the URI, ending in `/`, of the folder in which the documents of a set are."""
+    """Return the URI, ending in `/`, of the folder that contains the documents of a set."""
     documents = [one.uri for one in resource_documents(offer) + change_documents(offer)]
     return resolve(offer.capability_list or next(iter(documents), ""), ".")
 
 
 @dataclass
 class OfferDiscovery:
-    """Finds the offer of the one set of resources that a URI leads to, and checks it again."""
+    """Finds the offer of the one set of resources to which a URI leads, and rechecks it."""
 
     descriptions: DescriptionReader
     uri: str
@@ -320,9 +320,9 @@ class OfferDiscovery:
         return self.descriptions.memory
 
     async def find(self, missing: NotFound | None = None) -> Offer:
-        """Return the offer; the errors are those of `discover`.
+        """Return the offer. The errors are those of `discover`.
 
-        `missing` is the answer to a request that was made for this.
+        `missing` is the answer to an earlier request that led to this call.
         """
         offer = await SourceSearch(self.descriptions, self.uri).run(missing)
         if not (change_documents(offer) or resource_documents(offer)):
@@ -333,7 +333,7 @@ class OfferDiscovery:
         return offer if offer.listed else await self._described(offer, offer)
 
     async def revalidate(self, known: Offer) -> Offer:
-        """Return the present offer, from the Capability List and the Source Description.
+        """Return the current offer, from the Capability List and the Source Description.
 
         Raises:
             SeveralSets: The Source Description lists several other sets instead.
@@ -361,9 +361,9 @@ class OfferDiscovery:
         )
 
     async def _described(self, offer: Offer, known: Offer) -> Offer:
-        """Compare an offer with the Source Description, which may list another set by now."""
+        """Check an offer against the Source Description, which may list another set by now."""
         uri = offer.source_description
-        if known.listed or uri is None:  # a Capability List may leave out the link up
+        if known.listed or uri is None:  # a Capability List may omit the link up
             uri = known.source_description
         offer = replace(
             offer,
@@ -407,22 +407,22 @@ class SourceIdentification:
     #: The location of the state, for messages.
     place: object
     offers: OfferDiscovery
-    #: Is set when the run is to end.
+    #: Set when the run should end.
     stopping: asyncio.Event
-    #: Called with the reason while the Source cannot be reached.
+    #: Called with the reason when the Source cannot be reached.
     waiting: Callable[[str], None]
-    #: Whether an offer has what the run needs.
+    #: Returns whether an offer has what the run needs.
     suffices: Callable[[Offer], bool]
     #: Whether the offer was read in this run.
     checked: bool = False
 
     async def identify(self, known: Identity | None, *, patient: bool) -> Identity | None:
-        """Return the Source that is followed, and its offer; None when stopped.
+        """Return the Source that is followed and its offer, or None if the run was stopped.
 
         Args:
-            known: The Source of the state; a state of another set is a `ConfigurationError`.
-            patient: Whether to wait for a Source that cannot be reached. Then the offer of the
-                state is returned unchecked, if it suffices.
+            known: The Source of the state. A state of another set raises `ConfigurationError`.
+            patient: Whether to wait for a Source that cannot be reached. If so, the offer in the
+                state is returned unchecked, provided that it suffices.
         """
         if known is not None:  # an earlier version may have stored a password in it
             known = replace(known, url=without_login(known.url))
@@ -450,7 +450,7 @@ class SourceIdentification:
         return replace(known, url=self.url, offer=offer, memory=self.offers.memory)
 
     async def _found(self, find: Callable[[], Awaitable[Offer]], *, patient: bool) -> Offer:
-        """Return the offer, if `patient` after waiting for a Source that is not up yet."""
+        """Return the offer. If `patient`, wait for a Source that is not up yet."""
         random = Random()
         attempts = 0
         while True:
@@ -466,7 +466,7 @@ class SourceIdentification:
             await asyncio.sleep(_RETRY.delay(attempts, random))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Identity]) -> Identity | None:
-        """Return the result; None as soon as the run is stopped, even if the Source is slow."""
+        """Return the result, or None as soon as the run is stopped, even if the Source is slow."""
         found: Identity | None = None
         async with first_completed(work, self.stopping.wait()) as (working, _):
             if working.done():
@@ -475,7 +475,7 @@ class SourceIdentification:
 
 
 async def same_set(offers: OfferDiscovery, known: Identity, offer: Offer) -> Offer | None:
-    """Return the present offer of the set of a state, if an `offer` found elsewhere is its own."""
+    """Return the current offer of a state's set, if the `offer` found elsewhere is the same set."""
     before = known.offer
     if _overlap(before, offer) and (offer.capability_list or not before.capability_list):
         return offer

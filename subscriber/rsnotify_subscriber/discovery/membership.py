@@ -1,19 +1,19 @@
-"""Whether a document belongs to the set of resources that is followed.
+"""Checks that a document belongs to the set of resources that is followed.
 
-A server or cache that confuses virtual hosts answers with the list of another set, perhaps an empty
-one of a later time, which proves that nothing has changed. Its link with `rel="up"` names another
-Capability List (core §8). But many healthy Sources have such links, too: they are reached by
-several names, or have moved. Therefore a link that is not known is a reason to request the document
-again, past caches, and then to read the Capability List, which has to list the document. Moreover
-one of these has to hold:
+A server or cache that confuses virtual hosts may answer with the list of another set. An empty list
+with a later date would even prove that nothing has changed. The `rel="up"` link of such a list
+names another Capability List (core §8). But many healthy Sources have such links, too, because they
+are reached under several names or have moved. An unknown link is therefore a reason to request the
+document again, bypassing caches, and then to read the Capability List, which must list the
+document. In addition, one of these conditions must hold:
 
-- It is the first document of its kind, and not an empty one from which a first copy is made. How a
-  Source names itself is not known before.
+- It is the first document of its kind, and not an empty one from which a first copy is made. Until
+  then, nothing is known about how a Source names itself.
 - The Capability List names the same host in its links or entries.
-- All entries of the document, and there are some, are of a host of the set.
-- What the link names lists the document, or the Capability List, or leads to that.
+- The document has entries, and all of them are on a host of the set.
+- The link's target lists the document or the Capability List, or leads to the latter.
 
-Links that are accepted are stored, so that all this happens once.
+Accepted links are stored, so that all this happens only once.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.responses import ResponseOrigin
 from rsnotify_subscriber.storage.identity import KnownLinks
 
-#: The most links that are stored.
+#: Maximum number of stored links.
 _MOST = 16
 
 
 class SetMembership:
-    """Checks the documents of one set; a later run begins with its `known` links."""
+    """Checks the documents of one set. A later run starts from the `known` links."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class SetMembership:
     def _is_first(self, fetch: Fetch, document: Document) -> bool:
         known = self.known
         if not known.has_resources and not document.resources:
-            return False  # an empty set of another host would be the whole copy
+            return False  # the empty set of another host would become the whole copy
         return not (known.has_resources if fetch.kind in RESOURCE_KINDS else known.has_changes)
 
     def _is_of_another_name(
@@ -129,7 +129,7 @@ class SetMembership:
         ours: Document,
         origin: ResponseOrigin,
     ) -> bool:
-        """Return whether a link names another host, which is one of this set by other evidence."""
+        """Return whether a link names another host that other evidence shows to be of this set."""
         host = _host(_place(resolve(fetch.uri, document.link(Rel.UP) or "")))
         own = set(map(_host, self._own_places(offer)))
         if host in {_host(_place(fetch.uri)), _host(_place(origin.base))}:
@@ -141,7 +141,7 @@ class SetMembership:
         return bool(hosts) and hosts <= own
 
     async def _leads_back(self, up: str, listed: str, offer: Offer) -> bool:
-        """Return whether the target of a link lists the document, or the Capability List."""
+        """Return whether the target of a link lists the document or the Capability List."""
         origin = ResponseOrigin(up)
         try:
             other = await self._fetcher.current_document(up, origin)
@@ -160,7 +160,7 @@ def _is_empty_list(fetch: Fetch, document: Document) -> bool:
 
 
 def _root(fetch: Fetch, offer: Offer) -> str:
-    """Return the document that the Capability List has to list, of which this may be a part."""
+    """Return the document that the Capability List must list: this one, or one above it."""
     roots = {root.kind: root.uri for root in change_documents(offer) + resource_documents(offer)}
     return roots.get(fetch.kind, fetch.uri)
 
@@ -175,7 +175,7 @@ def _places(base: str, document: Document) -> Iterable[str]:
 
 
 def _place(uri: str) -> str:
-    """Return a URI without what differs between names of one server: its scheme and port."""
+    """Return a URI without the parts that vary among a server's names: its scheme and port."""
     try:
         url = URL(uri)
         port = "" if url.port in (None, 80, 443) else f":{url.port}"

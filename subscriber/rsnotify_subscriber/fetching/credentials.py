@@ -18,7 +18,7 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
-#: The fields that the HTTP client sets itself: framing, caching and content negotiation.
+#: The fields that the HTTP client sets itself, for framing, caching and content negotiation.
 _RESERVED = frozenset(
     {"accept-datetime", "accept-encoding", "cache-control", "connection", "content-length"}
     | {"expect", "host", "pragma", "range", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -27,11 +27,11 @@ _AUTHORIZATION = "Authorization"
 
 
 class Credentials(Struct, frozen=True, kw_only=True):
-    """Credentials that are sent with each request to the origin of a Source's URL, and no other.
+    """Credentials that are sent with each request to the origin of a Source's URL, but no other.
 
     Args:
         login: A user and a password for HTTP Basic authentication, as `user:password`.
-        bearer: A token for Bearer authentication (RFC 6750), instead.
+        bearer: A token for Bearer authentication (RFC 6750), as an alternative to `login`.
         headers: Other header fields, by name.
     """
 
@@ -48,7 +48,7 @@ class Credentials(Struct, frozen=True, kw_only=True):
         """Return the header fields.
 
         Raises:
-            ConfigurationError: A value cannot be sent as it is. The message has no secret in it.
+            ConfigurationError: A value cannot be sent as it is. The message contains no secret.
         """
         found: dict[str, str] = {}
         for name, value in self.headers.items():
@@ -90,10 +90,10 @@ def basic(login: str) -> str:
 
 
 def parse_header_lines(lines: Iterable[str]) -> dict[str, str]:
-    """Read header fields, each written as `NAME: VALUE`.
+    """Parse header fields, each written as `NAME: VALUE`.
 
     Raises:
-        ConfigurationError: One has no colon. The message does not repeat it: it may be a secret.
+        ConfigurationError: A line has no colon. The message omits the line: it may be a secret.
     """
     found = {}
     for line in lines:
@@ -105,13 +105,13 @@ def parse_header_lines(lines: Iterable[str]) -> dict[str, str]:
 
 
 def split_login(url: str) -> tuple[str, str | None]:
-    """Return a URL without its user and password, and these as `user:password`."""
+    """Return a URL without its user and password, and these as `user:password`, if any."""
     if "@" not in url:
         return url, None
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url, None  # the request for it reports the error
+        return url, None  # requesting the URL reports the error
     login, at, host = parts.netloc.rpartition("@")
     if not at:
         return url, None
@@ -121,15 +121,15 @@ def split_login(url: str) -> tuple[str, str | None]:
 
 
 def without_login(url: str) -> str:
-    """Return a URL without the user and password that it may have."""
+    """Return a URL without its user and password, if any."""
     return split_login(url)[0]
 
 
 def from_netrc(host: str) -> str | None:
-    """Return the login of a host in the user's netrc file, as `user:password`.
+    """Return the login for a host in the user's netrc file, as `user:password`.
 
-    The file is the one that the environment variable NETRC names, or `~/.netrc`. Its `default`
-    is not used: it would be sent to any Source.
+    The file is named by the environment variable NETRC, or is `~/.netrc`. Its `default` entry is
+    not used, because it would be sent to any Source.
     """
     path = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
     try:

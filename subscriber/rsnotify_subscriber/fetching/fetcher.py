@@ -1,12 +1,13 @@
-"""Fetches documents and content over HTTP, within bounds, and without blocking the event loop.
+"""Fetches documents and content over HTTP, within limits, and without blocking the event loop.
 
 A document is returned only if it is complete, and content only if it has the announced hash and
-length. Small documents are kept with their validators, so that a poll which finds nothing new costs
-a 304. The size of a document is bounded by `rsnotify.format.reader.Limits`; here its time is, and
-the number of large documents that all subscribers with the same connections read at once.
+length. Small documents are cached with their validators, so that a poll that finds nothing new
+costs only a 304. `rsnotify.format.reader.Limits` bounds the size of a document. This module bounds
+the time that a document takes, and the number of large documents that all subscribers with the same
+connections read at once.
 
 Small content stays in memory until a worker thread writes it: creating a file can take as long as
-a flush of the disk, and must not block the event loop.
+flushing the disk, and must not block the event loop.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ from rsnotify_subscriber.fetching.responses import (
 from rsnotify_subscriber.fetching.sessions import RequestRate, Sessions
 from rsnotify_subscriber.fetching.small_requests import SMALL_BYTES, SmallResponse
 
-#: Windows has text files.
+#: Windows opens files in text mode by default.
 _BINARY: int = getattr(os, "O_BINARY", 0)
-#: The most bytes of one content that are kept in memory.
+#: Maximum size of a single content kept in memory, in bytes.
 _IN_MEMORY = 131_072
 
 
@@ -59,15 +60,16 @@ class Content(Struct, frozen=True):
     """Verified content.
 
     Args:
-        path: A file of its own, which has the content after `write`.
-        hashes: Its digests, as a `hash` attribute: SHA-256 and those that were announced.
-        data: The content, unless it is in the file already.
-        validator: The header field of a conditional request for it, if there is one.
-        type: The media type that the server stated, unless a hash proved what it is.
-        fetched_at: When its own server sent it, by the clock of that server, in microseconds
-            since 1970; 0 if that is unknown, None if it did not come from its own server.
+        path: A separate file, which contains the content after `write`.
+        hashes: The digests of the content, as a `hash` attribute: SHA-256 and the announced ones.
+        length: The length of the content in bytes.
+        data: The content, unless it is already in the file.
+        validator: The header field for a conditional request for it, if there is one.
+        type: The media type that the server stated, unless a hash has proved the content.
+        fetched_at: When the content's own server sent it, by that server's clock, in microseconds
+            since 1970. 0 if this is unknown, None if it did not come from its own server.
         modified: The latest time at which it can have been modified, if the response shows that.
-        doubt: Why it may not be what was announced; empty if nothing contradicts that.
+        doubt: A reason why it may differ from what was announced, or an empty string.
     """
 
     path: Path
@@ -83,7 +85,7 @@ class Content(Struct, frozen=True):
     def write(self) -> None:
         """Write the content to the file, unless it is there already."""
         if self.data is not None:
-            # Objects for files would take longer than the calls.
+            # File objects would take longer than the system calls.
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o666)
             try:
                 written = os.write(descriptor, self.data)
@@ -102,7 +104,7 @@ class Content(Struct, frozen=True):
 
 
 class Unchanged(Struct, frozen=True):
-    """The answer that content has not changed (304); its fields mean what they do in `Content`."""
+    """A 304 response: the content has not changed. The fields are as in `Content`."""
 
     fetched_at: int
     modified: Instant | None = None
@@ -110,7 +112,7 @@ class Unchanged(Struct, frozen=True):
 
 
 class ContentCollector:
-    """Collects content chunk by chunk in a file of its own; an async context manager."""
+    """Collects content chunk by chunk, in a separate file if it is large. Async context manager."""
 
     def __init__(self, path: Path, announced: str | None) -> None:
         self._path = path
@@ -129,11 +131,11 @@ class ContentCollector:
             await asyncio.to_thread(self._spill)
 
     async def content(self, resource: Resource | None, *, recoded: bool) -> Content:
-        """Return the collected content, or raise `ContentMismatch` if it is not what was announced.
+        """Return the collected content, or raise `ContentMismatch` if it is not as announced.
 
         Args:
-            resource: The entry with its `hash` and `length`; None to verify nothing.
-            recoded: Whether the server sent the content encoded.
+            resource: The entry with its `hash` and `length`, or None to verify nothing.
+            recoded: Whether the server sent the content with a content encoding.
         """
         if resource is not None:
             self._digester.verify(resource, recoded=recoded)
@@ -156,14 +158,14 @@ class ContentCollector:
             await asyncio.to_thread(self._path.unlink, missing_ok=True)
 
 
-#: A document with more entries is not kept, but read again each time.
+#: A document with more entries is not cached, but read again each time.
 _LARGEST = 10_000
-#: The characters of content in a link that need about as much memory as an entry.
+#: The number of characters in links that take about as much memory as one entry.
 _ENTRY = 2_000
 
 
 class CachedDocument(Struct, frozen=True):
-    """A document as it was last received, and the header field of a conditional request for it."""
+    """The last received version of a document, and the header field for a conditional request."""
 
     document: Document
     condition: tuple[str, str]
@@ -171,11 +173,11 @@ class CachedDocument(Struct, frozen=True):
 
 
 class DocumentCache:
-    """The documents of one subscriber, or of several, by URI; the least recently used are removed.
+    """An LRU cache of documents by URI, for one or several subscribers.
 
     Args:
-        documents: How many are kept.
-        entries: How many entries they may have together.
+        documents: Maximum number of documents.
+        entries: Maximum number of entries in all documents together.
     """
 
     def __init__(self, documents: int = 4, entries: int = 4 * _LARGEST) -> None:
@@ -193,7 +195,7 @@ class DocumentCache:
         return self._kept.get(uri)
 
     def put(self, uri: str, document: Document, condition: tuple[str, str] | None) -> None:
-        """Keep a document in place of the previous one; without a condition, nothing is kept."""
+        """Replace the document for a URI. Without a condition, only remove the previous one."""
         before = self._kept.pop(uri, None)
         if before is not None:
             self._entries -= before.entries
@@ -211,11 +213,11 @@ def _weight(document: Document) -> int:
     return len(document.resources) + content // _ENTRY
 
 
-#: The most seconds that a document may take.
+#: Maximum time that reading a document may take, in seconds.
 MOST_SECONDS = 1_800.0
 #: A document with more bytes of XML counts as large.
 LARGE_BYTES = 8_000_000
-#: The bytes that are parsed at a time; the worst of them take some milliseconds.
+#: Number of bytes parsed at a time. In the worst case, this takes some milliseconds.
 _STEP = 32_768
 
 
@@ -225,13 +227,13 @@ async def stream_document(
     large: asyncio.Semaphore,
     feed: Callable[[bytes], object],
 ) -> None:
-    """Pass a document to `feed`, decompressed and piece by piece; if that raises, download no more.
+    """Pass a document to `feed`, decompressed and in pieces. Stop downloading if `feed` raises.
 
-    Reading on in a large document needs the semaphore `large`.
+    To continue reading a large document, this acquires the semaphore `large`.
 
     Raises:
-        MalformedDocument: Its compression is damaged.
-        Unavailable: It did not come in time, or in an encoding that was not requested.
+        MalformedDocument: The document's compression is damaged.
+        Unavailable: It did not arrive in time, or came in an encoding that was not requested.
     """
     size = 0
     is_large = False
@@ -255,22 +257,22 @@ async def stream_document(
             large.release()
 
 
-#: The most bytes of content whose length was not announced, by default.
+#: Default maximum size of content whose length was not announced, in bytes.
 MOST_CONTENT_BYTES = 2**30
-#: The most bytes of an HTML page that are searched for links, and of a robots.txt.
+#: Maximum number of bytes of an HTML page or robots.txt that are searched for links.
 _PAGE_BYTES = 1_000_000
-#: The header fields of a request past caches (RFC 9111 §5.2.1.4, §5.4).
+#: The header fields of a request that bypasses caches (RFC 9111 §5.2.1.4, §5.4).
 _PAST_CACHES = {"Cache-Control": "no-cache", "Pragma": "no-cache"}
 
 
 class FetchedDocument(Struct, frozen=True):
-    """The response at a URI that may be that of a document or of a page.
+    """The response at a URI that may lead to either a document or a page.
 
     Args:
         links: Link headers as (relation, URI).
-        document: The document, if it is one.
-        text: The beginning of the text, if it is an HTML page or plain text.
-        error: Why it is not a document, if it looked like one.
+        document: The document, if the response is one.
+        text: The beginning of the text, if the response is an HTML page or plain text.
+        error: The reason why the response is not a document, if it looked like one.
     """
 
     links: list[tuple[str, str]]
@@ -280,16 +282,17 @@ class FetchedDocument(Struct, frozen=True):
 
 
 class Fetcher:
-    """Fetches for one subscriber.
+    """Fetches documents and content for one subscriber.
 
-    What cannot be fetched, or is not what was announced, raises a `FetchError`; content that cannot
-    be written raises an `OSError`.
+    Raises a `FetchError` for anything that cannot be fetched or is not as announced, and an
+    `OSError` for content that cannot be written.
 
     Args:
-        folder: The folder for content, under names that are not used twice.
-        largest: The most bytes of content whose length was not announced.
-        cache: Keeps small documents; several may share it.
-        rate: The most resources that are requested in a second; None for any number.
+        sessions: The HTTP requests of the subscriber.
+        folder: The folder for content. File names in it are never reused.
+        largest: Maximum size of content whose length was not announced, in bytes.
+        cache: The cache of small documents, which several fetchers may share.
+        rate: Maximum number of resources requested per second, or None for no limit.
     """
 
     def __init__(
@@ -306,24 +309,24 @@ class Fetcher:
         self._files = 0
         self.cache = DocumentCache() if cache is None else cache
         self._rate = RequestRate(rate)
-        #: How many bytes of documents and content were received.
+        #: Number of bytes of documents and content received.
         self.received = 0
 
     async def document(self, uri: str) -> Document:
-        """GET a document and read it to its end; raise `DocumentError` if it cannot be read."""
+        """GET and read a complete document. Raise `DocumentError` if it cannot be read."""
         return (await self.sent_document(uri))[0]
 
     async def current_document(self, uri: str, origin: ResponseOrigin) -> Document:
-        """GET a document as it is at its Source now, past caches; `origin` receives its origin."""
+        """GET a document as the Source has it now, bypassing caches, and fill in `origin`."""
         return (await self.sent_document(uri, origin, fresh=True))[0]
 
     async def sent_document(
         self, uri: str, origin: ResponseOrigin | None = None, *, fresh: bool = False
     ) -> tuple[Document, Instant | None]:
-        """GET a document and read it to its end; return also its `Date`, if it has one.
+        """GET and read a complete document. Return it with its `Date`, or None if it has none.
 
-        A small document is kept in memory with its validator, and the next request for it is
-        conditional: a poll that finds nothing new costs a 304.
+        A small document is cached in memory with its validator, and the next request for it is
+        conditional, so a poll that finds nothing new costs only a 304.
         """
         cached = self.cache.get(uri)
         headers = {"Accept-Encoding": "gzip"}
@@ -339,7 +342,7 @@ class Fetcher:
             return await self._read(uri, response), sent_at(response)
 
     async def page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
-        """GET a page or a document; `origin` receives its origin."""
+        """GET a page or a document, and fill in `origin`."""
         headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
         async with self._sessions.get(uri, headers, origin) as response:
             check_status(uri, response)
@@ -388,13 +391,13 @@ class Fetcher:
         moment: Instant | None = None,
         fresh: bool = False,
     ) -> Content:
-        """GET the content of a resource, and verify it by the announced hash and length.
+        """GET the content of a resource, and verify it against the announced hash and length.
 
         Args:
-            resource: The resource, with the hash and length that were announced.
-            most: The most bytes that it may have; None for the limit of the Fetcher.
-            moment: The instant whose version is requested of a TimeGate (core §14.6).
-            fresh: Whether to request it past caches.
+            resource: The resource, with the announced hash and length.
+            most: Maximum size of the content in bytes, or None for the limit of the Fetcher.
+            moment: The instant of the version to request from a TimeGate (core §14.6).
+            fresh: Whether to bypass caches.
         """
         is_plain = moment is None and not fresh
         if is_plain and resource.length is not None and resource.length <= SMALL_BYTES:
@@ -411,9 +414,9 @@ class Fetcher:
             return await self._receive(resource, response, most)
 
     async def current_content(self, resource: Resource) -> Content:
-        """GET the present content of a resource, past caches, whatever was announced.
+        """GET the current content of a resource, bypassing caches, whatever was announced.
 
-        The algorithms of its hash are computed, but not compared.
+        Computes digests with the algorithms of the announced hash, but does not compare them.
         """
         async with self._answer(resource.uri, _PAST_CACHES) as response:
             return await self._receive(resource, response, None, verify=False)
@@ -485,22 +488,23 @@ class Fetcher:
         most: int | None = None,
         verify: bool = True,
     ) -> Content:
-        """Collect the content of a resource from any source, and `verify` that it is as announced.
+        """Collect a resource's content from any source, and `verify` that it is as announced.
 
-        Its length may differ if a server sent it `recoded`. `most` is the most bytes it may have.
+        The length may differ if a server sent the content `recoded`. `most` is the maximum size in
+        bytes.
         """
         announced = resource.length if verify and not recoded else None
         async with ContentCollector(self._new_file(), resource.hash) as collector:
             async for chunk in chunks:
                 await collector.add(chunk)
                 if announced is not None and collector.length > announced:
-                    break  # its exact length does not matter
+                    break  # the exact length does not matter
                 if most is not None and collector.length > most:
                     raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
             return await collector.content(resource if verify else None, recoded=recoded)
 
     def store(self, data: bytes, hashes: str) -> Content:
-        """Return content that is in memory and verified, with a file to write it to."""
+        """Return verified in-memory content, with a new file for `write`."""
         return Content(self._new_file(), hashes, len(data), data)
 
     def _new_file(self) -> Path:
@@ -511,7 +515,7 @@ class Fetcher:
 def _dated(content: Content, response: Response, *, is_proven: bool) -> Content:
     fetched_at = _fetched_at(response)
     if is_proven:
-        # The hash proves what it is, and will show whether it has changed.
+        # The hash proves the content, and will show whether it has changed.
         return replace(content, fetched_at=fetched_at)
     return replace(
         content,

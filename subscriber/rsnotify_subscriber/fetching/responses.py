@@ -1,7 +1,7 @@
-"""HTTP responses: status, dates, validators, encodings, and where one came from.
+"""HTTP responses: status, dates, validators, encodings, and their origin.
 
-Bodies are decompressed in pieces of bounded size: an honest list compresses 73 times, and a
-decompression bomb 1,000 times; neither may be held in memory as a whole.
+Bodies are decompressed in pieces of bounded size. An honest list compresses by a factor of 73, and
+a decompression bomb by 1,000. Neither may be held in memory as a whole.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.sync.retry import parse_retry_after
 
 _PIECE = 65_536
-#: The compressed bytes that may come before the first content. After that, honest streams never
-#: have more bytes than their content, whereas one of empty members or blocks would never end.
+#: Maximum number of compressed bytes before the first content. After that, an honest stream never
+#: has more bytes than its content, whereas a stream of empty members or blocks would never end.
 _WITHOUT_CONTENT = 1_000_000
 _GZIP_MAGIC = b"\x1f\x8b"
-_ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip or zlib, which zlib distinguishes itself
+_ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip or zlib, as zlib itself detects
 
 
 class Inflater:
@@ -45,8 +45,8 @@ class Inflater:
         self._bytes_out = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the content of this chunk, piece by piece."""
-        # The rest of a chunk is copied for every piece, so chunks must not be large.
+        """Yield the content of this chunk in pieces."""
+        # The rest of a chunk is copied for each piece, so chunks must not be large.
         for start in range(0, len(chunk), _PIECE):
             yield from self._feed(chunk[start : start + _PIECE])
 
@@ -70,7 +70,7 @@ class Inflater:
 
 
 async def inflated(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Decompress a body; raise `zlib.error` if it is damaged or ends too early."""
+    """Decompress a body. Raise `zlib.error` if it is damaged or ends too early."""
     inflater = Inflater()
     async for chunk in chunks:
         for piece in inflater.feed(chunk):
@@ -79,7 +79,7 @@ async def inflated(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def inflated_if_gzip(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Decompress a body if it begins as gzip does (a `.xml.gz` file); else yield it as it is."""
+    """Decompress a body that begins like gzip (a `.xml.gz` file). Yield any other unchanged."""
     head = b""
     inflater: Inflater | None = None
     decided = False
@@ -103,22 +103,22 @@ async def inflated_if_gzip(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]
 
 #: RFC 9110 §8.8.2.2: a newer Last-Modified may hide a second change within the same second.
 _SETTLED = 60.0
-#: Many servers make entity tags of Last-Modified and the length (nginx does). Such a tag hides
-#: a change, too, while the second of the modification, by a coarse clock, has not ended.
+#: Many servers (nginx, for one) derive entity tags from Last-Modified and the length. Such a tag
+#: also hides a change until the second of the modification, by a coarse clock, has ended.
 _SETTLED_TAG = 2.0
-#: After this many seconds a body must have come at this many bytes a second.
+#: After `PATIENCE` seconds, a body must have arrived at `SLOWEST` bytes per second at least.
 PATIENCE = 60.0
 SLOWEST = 1_000
 
 
 class SentRequest(Struct, frozen=True):
-    """The header fields of a request that depend on what is requested."""
+    """The header fields of a request that depend on the requested resource."""
 
     headers: Mapping[str, str]
 
 
 class Response(Protocol):
-    """The head of a response, as of `aiohttp.ClientResponse`."""
+    """The head of a response, as in `aiohttp.ClientResponse`."""
 
     @property
     def status(self) -> int: ...
@@ -131,7 +131,7 @@ class Response(Protocol):
 
 
 def check_status(uri: str, response: Response) -> None:
-    """Raise `NotFound` if the status is 404, `Gone` if 410, `Unavailable` if any other but 200."""
+    """Raise `NotFound` for status 404, `Gone` for 410, and `Unavailable` for all but 200."""
     status = response.status
     if status == 200:
         return
@@ -153,10 +153,10 @@ def media_type(response: Response) -> str | None:
 
 
 def check_type(resource: Resource, served: str | None) -> None:
-    """Raise `ContentMismatch` if a media type shows that this is not what was announced.
+    """Raise `ContentMismatch` if a media type shows that this is not the announced content.
 
-    Many servers answer with a page of their own, and the status 200, where signing in is required
-    or a resource is missing. With a hash, the content itself shows that.
+    Many servers answer with a page of their own and the status 200 if signing in is required or a
+    resource is missing. If a hash was announced, the content itself reveals that.
     """
     if resource.hash is None and contradicts(resource.type, served):
         raise ContentMismatch(
@@ -168,7 +168,7 @@ def check_type(resource: Resource, served: str | None) -> None:
 
 
 def check_transfer(uri: str, response: Response) -> None:
-    """Refuse a Transfer-Encoding that is not decoded, and so would be content (RFC 9112 §6.1)."""
+    """Raise if a Transfer-Encoding would remain undecoded in the content (RFC 9112 §6.1)."""
     if "Transfer-Encoding" not in response.headers:
         return
     codings = ",".join(response.headers.getall("Transfer-Encoding", [])).lower().split(",")
@@ -179,7 +179,7 @@ def check_transfer(uri: str, response: Response) -> None:
 
 
 def retry_after(response: Response) -> float | None:
-    """Return the seconds of the field Retry-After, if there is one."""
+    """Return the seconds in the Retry-After field, if there is one."""
     return parse_retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
 
 
@@ -188,10 +188,10 @@ def format_http_date(moment: Instant) -> str:
 
 
 def validator(response: Response) -> tuple[str, str] | None:
-    """Return the header field of a conditional request for this document, if that is safe.
+    """Return the header field for a conditional request for this document, if that is safe.
 
-    None if the response came so soon after the modification that a second modification may get
-    the same validator (RFC 9110 §8.8.2.2), or if it has no date that shows the contrary.
+    None if the response came so soon after the modification that another modification may get the
+    same validator (RFC 9110 §8.8.2.2), or if it has no date to rule this out.
     """
     sent = sent_at(response)
     if sent is None:
@@ -206,7 +206,7 @@ def validator(response: Response) -> tuple[str, str] | None:
 
 
 def content_validator(response: Response) -> str | None:
-    """Return the header field of a conditional request that depends on every byte."""
+    """Return a header field for a conditional request that detects a change of any byte."""
     condition = validator(response)
     # RFC 9110 §8.8.1: a weak validator may stay the same while bytes change.
     return None if condition is None or condition[1].startswith("W/") else ": ".join(condition)
@@ -215,8 +215,9 @@ def content_validator(response: Response) -> str | None:
 def modified_at(response: Response) -> Instant | None:
     """Return the latest time at which the content can have been modified, by the server's clock.
 
-    It is the Last-Modified, unless that is the time of the response, as with some servers; or the
-    Memento-Datetime; or the time at which a cache received the response. None if there is none.
+    This is the earliest of: Last-Modified, unless it is just the time of the response, as with some
+    servers; Memento-Datetime; and the time at which a cache received the response. None if there is
+    none of these.
     """
     headers = response.headers
     sent = sent_at(response)
@@ -236,11 +237,11 @@ def is_encoded(response: Response) -> bool:
 
 
 async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the body without its Content-Encoding.
+    """Yield the body, decoded from its Content-Encoding.
 
     Raises:
-        ContentMismatch: It is damaged.
-        Unavailable: It has an encoding that was not requested, or comes too slowly.
+        ContentMismatch: The body is damaged.
+        Unavailable: It has an encoding that was not requested, or arrives too slowly.
     """
     chunks = _steady(uri, response.content.iter_any())
     if not is_encoded(response):
@@ -259,7 +260,7 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
 
 
 async def read_beginning(uri: str, response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Return the body, at most this many bytes of it; raise as `body` does."""
+    """Return at most the first `most` bytes of the body. Raises the errors of `body`."""
     data = bytearray()
     async for chunk in body(uri, response):
         data += chunk
@@ -269,7 +270,7 @@ async def read_beginning(uri: str, response: aiohttp.ClientResponse, most: int) 
 
 
 async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Refuse a body that comes too slowly, since it would block a connection and its waiters."""
+    """Reject a body that arrives too slowly, because it would block a connection and waiters."""
     begun = monotonic()
     received = 0
     async for chunk in chunks:
@@ -280,16 +281,16 @@ async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes
 
 
 def sent_at(response: Response) -> Instant | None:
-    """Return the `Date` of a response (RFC 9110 §6.6.1), by the clock of the server, if any."""
+    """Return the `Date` of a response (RFC 9110 §6.6.1), by the server's clock, if any."""
     return _parsed(response.headers.get("Date", ""))
 
 
-#: Responses within a second have one Date, and those of one resource one Last-Modified.
+#: Responses within a second share one Date, and responses of one resource share one Last-Modified.
 _parsed = lru_cache(maxsize=64)(parse_http_date)
 
 
 def with_http_date(document: Document, response: aiohttp.ClientResponse) -> Document:
-    """Return a Resource List with its HTTP datetime as `at`, if it has none itself."""
+    """Return a Resource List with `at` set from an HTTP date, if it has no `at` itself."""
     lists = (Capability.RESOURCE_LIST, None)
     if document.at is not None or document.index or document.capability not in lists:
         return document
@@ -302,14 +303,14 @@ _PERMANENT = frozenset({301, 308})
 
 
 class ResponseOrigin:
-    """The URIs and the time of the response to a request for a URI."""
+    """The URIs and the time of the response to a request."""
 
     def __init__(self, uri: str) -> None:
-        #: The URI to request next time: the target of permanent redirects (RFC 9110 §15.4).
+        #: The URI to request next time, after permanent redirects (RFC 9110 §15.4).
         self.place = uri
         #: The base URI of relative references in the response (RFC 3986 §5.1.3).
         self.base = uri
-        #: When the response was generated, by the clock of the server, if it has a `Date`.
+        #: When the response was generated, by the server's clock, if it has a `Date`.
         self.sent: Instant | None = None
         #: Whether a cache answered.
         self.cached = False

@@ -1,12 +1,13 @@
-"""HTTP for one subscriber: connections within limits, to addresses that are allowed.
+"""HTTP for one subscriber: connections within limits, to allowed addresses only.
 
 URIs in documents must not lead into a private network. Only public addresses are dialled, whatever
 a document names. The exception is the Source's host, if it was at a private address when its name
-was first resolved: then it may be at any address, but only at the port of the Source's URL, or as a
-hub. The address *dialled* is checked, not the name, since a name may change its address and an IP
-literal is never resolved. Redirects are followed here, a few, and checked again at each step.
+was first resolved. The host may then be at any address, but only at the port of the Source's URL,
+or as a hub. The check applies to the *dialled* address, not the name, since a name may change its
+address and an IP literal is never resolved. This module follows a limited number of redirects
+itself, and repeats the check at each one.
 
-Credentials are sent to the origin of the Source's URL only, and not after a redirect from another.
+Credentials are sent only to the origin of the Source's URL, and not after a redirect from another.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from rsnotify_subscriber.fetching.responses import (
 )
 from rsnotify_subscriber.fetching.small_requests import SmallRequests, SmallResponse
 
-#: The most connections to one host: enough to hide latency, at hardly any load.
+#: Maximum number of connections to one host: enough to hide latency, at hardly any load.
 PER_HOST = 32
-#: The most requests at a time.
+#: Maximum number of concurrent requests.
 MOST_REQUESTS = 100
-#: The most large documents that are read at a time, as each is in memory until its end.
+#: Maximum number of large documents read at once, because each stays in memory until it is done.
 _LARGE_DOCUMENTS = 3
-#: The seconds after which a server that sends nothing counts as gone.
+#: Seconds after which a server that sends nothing counts as gone.
 _SILENCE = 30.0
 
 
@@ -63,10 +64,10 @@ NO_RESPONSE = 0
 
 
 class NotPublic(RsnotifyError, OSError):
-    """An address was not dialled because it is not public."""
+    """Raised for an address that is not dialled because it is not public."""
 
     def __init__(self) -> None:
-        # The same text for each address of a host: only then aiohttp raises this very error.
+        # The message is the same for all addresses of a host: only then aiohttp raises this error.
         super().__init__(
             errno.EACCES,
             "it is at a loopback, private or otherwise not public address; unless "
@@ -80,22 +81,23 @@ guarded_socket = public_sockets(lambda _: NotPublic())
 
 
 class Connections:
-    """A pool of connections; an async context manager that can be entered again after its end.
+    """A pool of connections. An async context manager, which can be entered again after it exits.
 
-    There are two of each kind, of aiohttp's and for small content, so that a host which may only be
-    dialled at public addresses is never reached by a connection that was made for a trusted one.
+    There are two of each kind (aiohttp's, and the one for small content), so that a host that may
+    only be dialled at public addresses is never reached over a connection made for a trusted host.
 
     Args:
-        most: The most requests at a time, over all hosts; further ones wait.
-        per_host: The most requests to one host at a time.
-        tls: The trusted certificates; by default those of the system.
-        silence: The seconds after which a server that sends nothing counts as gone.
-        user_agent: What is sent as `User-Agent`.
+        most: Maximum number of concurrent requests to all hosts. Further requests wait.
+        per_host: Maximum number of concurrent requests to one host.
+        tls: The trusted certificates. By default, those of the system.
+        silence: Seconds after which a server that sends nothing counts as gone.
+        user_agent: The `User-Agent` to send.
 
     Attributes:
-        large: Is acquired while a large document is read (`stream_document`).
-        responses: Responses since the start by `2xx`, `3xx`, …; `none` counts requests without one.
-        received: Bytes of their content.
+        large: A semaphore, acquired while a large document is read (`stream_document`).
+        responses: The number of responses since the start by `2xx`, `3xx`, …. `none` counts
+            requests without a response.
+        received: The number of bytes of their content.
     """
 
     def __init__(
@@ -147,17 +149,17 @@ class Connections:
     async def request(
         self, method: str, uri: str, url: URL, *, anywhere: bool, **options: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Make a request when the limits allow it; redirects are not followed.
+        """Make a request when the limits allow it, without following redirects.
 
-        Only with `anywhere`, the host may be at any address. The options are those of
-        `aiohttp.ClientSession.request`. `uri` is what errors name.
+        The host may be at any address only with `anywhere`. Errors name `uri`. The options are
+        those of `aiohttp.ClientSession.request`.
 
         Raises:
-            Unavailable: The host has asked for no requests, perhaps while this one waited.
+            Unavailable: The host has asked for no requests, perhaps while this one was waiting.
             aiohttp.ClientError: There is no response.
-            TimeoutError: There is none in time.
+            TimeoutError: There is no response in time.
         """
-        # First, so that requests which wait for a slow host do not count for the others.
+        # Host first, so that requests waiting for a slow host do not count against other hosts.
         async with self._host_limit(url.origin()), self._limit:
             self.check_retry_after(uri, url)
             session, status = self._sessions[anywhere], NO_RESPONSE
@@ -176,18 +178,18 @@ class Connections:
     async def get_small(
         self, url: URL, target: str, fields: Mapping[str, str], *, anywhere: bool
     ) -> SmallResponse | None:
-        """GET small content as `SmallRequests.get` does, when the limits allow it.
+        """GET small content as in `SmallRequests.get`, when the limits allow it.
 
         Args:
             url: The origin.
-            target: The path and query, as they are sent.
-            fields: Further header fields.
+            target: The path and query, as sent.
+            fields: Additional header fields.
             anywhere: As for `request`.
         """
         origin = HttpOrigin(url.scheme == "https", url.raw_host or "", url.port or 0)
         opening = f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         async with self._host_limit(url), self._limit:
-            if self.retry_after(url) > 0:  # as another response said meanwhile
+            if self.retry_after(url) > 0:  # another response has asked for this in the meantime
                 return None
             try:
                 response = await self._small[anywhere].get(origin, opening, fields)
@@ -203,32 +205,32 @@ class Connections:
         self.responses[f"{status // 100}xx" if status else "none"] += 1
 
     def _host_limit(self, host: URL) -> asyncio.Semaphore:
-        """Return the limit of a host, which exists as long as a request uses it."""
+        """Return the limit of a host, which exists for as long as a request uses it."""
         limit = self._host_limits.get(host)
         if limit is None:
             limit = self._host_limits[host] = asyncio.Semaphore(self._per_host)
         return limit
 
     def retry_after(self, url: URL) -> float:
-        """Return for how many seconds a host must get no requests, as it asked."""
+        """Return the number of seconds for which a host still asks for no requests."""
         end = self._retry_at.get(url.origin(), 0.0)
         return max(0.0, end - asyncio.get_running_loop().time())
 
     def check_retry_after(self, uri: str, url: URL) -> None:
-        """Raise `Unavailable` if the host has asked for no requests; others get them meanwhile."""
+        """Raise `Unavailable` if the host has asked for no requests. This affects no other host."""
         seconds = self.retry_after(url)
         if seconds > 0:
             raise Unavailable(uri, f"{url.host} asked for no requests for a while", seconds)
 
     def set_retry_after(self, url: URL, seconds: float) -> None:
-        """Store that a host asked for no requests for some seconds."""
+        """Store that a host has asked for no requests for this many seconds."""
         now = asyncio.get_running_loop().time()
         self._retry_at = {host: end for host, end in self._retry_at.items() if end > now}
         self._retry_at[url.origin()] = now + min(seconds, LONGEST_RETRY_AFTER)
 
 
 class RequestRate:
-    """Spaces requests evenly: at most this many per second; None for no limit."""
+    """Spaces requests evenly, at most `most` per second, or without a limit if None."""
 
     def __init__(self, most: float | None) -> None:
         self._between = 0.0 if most is None else 1 / most
@@ -245,27 +247,29 @@ class RequestRate:
 
 REDIRECTS = 5
 _AS_WRITTEN = re.compile(r"[\x21-\x7e]+")
-#: A URI that is sent as it is written, without a login and a fragment: its origin and the rest.
+#: A URI that is sent as written, without a login and a fragment. Groups: the origin, the rest.
 _PLAIN = re.compile(r"(https?://[^/?#@\\]+)(/[\x21\x22\x24-\x7e]*)")
 _BUSY_STATUSES = frozenset({429, 503})
 _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
 class Sessions:
-    """The HTTP requests of one subscriber; an async context manager.
+    """The HTTP requests of one subscriber. An async context manager.
 
     Args:
-        named: The URI that the user gave, or "". It may have a user and a password.
-        credentials: What is sent to the origin of that URI. Without any, the netrc file is read.
+        named: The URI that the user gave, or "". It may contain a user and a password.
+        credentials: The credentials for the origin of that URI. Without any, the netrc file is
+            read.
         allow_private_addresses: Whether documents may name hosts at any address.
-        per_host: Connections to one host at a time; with `shared`, requests to all hosts.
-        shared: Connections that others use, too, and that their owner opens and closes.
+        per_host: Maximum number of concurrent connections to one host. With `shared`, the maximum
+            number of concurrent requests to all hosts.
+        shared: Connections that others use as well. Their owner opens and closes them.
 
     Attributes:
         connections: The connections, with the counters of requests.
 
     Raises:
-        FetchError: The user gave no http or https URI.
+        FetchError: The user's URI is not an http or https URI.
         ConfigurationError: The credentials cannot be sent.
     """
 
@@ -292,7 +296,7 @@ class Sessions:
         self.connections = shared or Connections(per_host=per_host)
 
     async def __aenter__(self) -> Sessions:
-        # A part of the connections, if they are shared.
+        # A share of the connections, if others use them, too.
         self._limit = asyncio.Semaphore(self._most)
         if self._shared is None:
             await self.connections.__aenter__()
@@ -309,7 +313,7 @@ class Sessions:
     async def trusts(self, host: str | None, port: int | None = None) -> bool:
         """Return whether a host may be dialled at any address.
 
-        The port is None for that of a hub, which may be beside a Source on its host.
+        `port` is None for a hub, which may be on the Source's host at another port.
         """
         if self._allow_private_addresses:
             return True
@@ -321,7 +325,7 @@ class Sessions:
         return bool(self._was_private)
 
     def credentials_for(self, uri: str) -> Mapping[str, str]:
-        """Return the header fields that are sent with a request for a URI, for a `ws` one too."""
+        """Return the credential header fields for a request to a URI, which may be a `ws` URI."""
         try:
             url = _url(uri, re.sub(r"^ws", "http", uri))
         except RefusedAddress:
@@ -332,11 +336,11 @@ class Sessions:
     async def get(
         self, uri: str, headers: Mapping[str, str], origin: ResponseOrigin | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """GET, following redirects; the body is read within the context.
+        """GET, following redirects. The body is read within the context.
 
         Raises:
             RefusedAddress: The URI, or a redirect, leads to an address that is not allowed.
-            Unavailable: There was no response, or it broke off, or the host has asked for no
+            Unavailable: There was no response, the response broke off, or the host has asked for no
                 requests for a while.
         """
         answer = self._answer(uri, headers=headers, origin=origin)
@@ -344,7 +348,7 @@ class Sessions:
             yield response
 
     async def get_small(self, uri: str) -> SmallResponse | None:
-        """GET small content; None if `get` has to be used. It raises the same errors."""
+        """GET small content, or return None if `get` must be used. Raises the errors of `get`."""
         parts = _PLAIN.fullmatch(uri)
         url = _origin(parts[1]) if parts is not None else None
         if parts is None or url is None:
@@ -368,7 +372,7 @@ class Sessions:
     async def post(
         self, uri: str, form: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """POST a form, following redirects, but never from https to http; raise the same errors."""
+        """POST a form, following redirects, but never from https to http. Errors as in `get`."""
         answer = self._answer(uri, form=form)
         async with self._translated_errors(uri), self._limit, answer as response:
             yield response
@@ -436,7 +440,7 @@ class Sessions:
         raise Unavailable(uri, f"more than {REDIRECTS} redirects", status=status)
 
     def _fields(self, url: URL, login: str | None) -> Mapping[str, str]:
-        """Return the credentials for a request; a URI may have its own for another host."""
+        """Return the credentials for a request. A URI may contain its own, for another host."""
         if url.origin() == self._origin and self._credentials:
             return self._credentials
         return {} if login is None else {"Authorization": basic(login)}
@@ -452,7 +456,7 @@ def _authorizes(fields: Mapping[str, str]) -> bool:
 
 
 async def _is_private(origin: URL) -> bool | None:
-    """Return whether a host is at an address that is not public; None if it has none now."""
+    """Return whether a host is at a non-public address, or None if it has no address now."""
     try:
         found = await look_up(origin.host or "", origin.port or 0, type=socket.SOCK_STREAM)
     except OSError:
@@ -470,10 +474,10 @@ def _origin(uri: str) -> URL | None:
 
 def _url(uri: str, target: str) -> URL:
     try:
-        # A URI is sent as the Source wrote it; any other text is quoted first.
+        # A URI is sent as the Source wrote it. Anything else is quoted first.
         url = URL(target, encoded=_AS_WRITTEN.fullmatch(target) is not None)
         is_web = url.scheme in ("http", "https") and bool(url.host) and url.port is not None
-        # The resolver would raise the same error, but not as one of the URI.
+        # The resolver would raise the same error, but not report it as an error in the URI.
         (url.raw_host or "").encode("idna")
     except ValueError as error:
         what = "it" if target == uri else repr(target)

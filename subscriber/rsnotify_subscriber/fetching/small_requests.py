@@ -1,8 +1,8 @@
-"""GET requests for small content: a few kept connections, and little work for each request.
+"""GET requests for small content, over a few persistent connections, with little work for each.
 
-Only plain responses are read here. After anything else, which includes a redirect, an address that
-is not dialled and a server that does not follow the protocol, the general client repeats the
-request, and is used for that server for a while.
+Only plain responses are read here. After anything else, such as a redirect, an address that is not
+dialled or a server that violates the protocol, the general client repeats the request, and is used
+for that server for a while.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from rsnotify.runtime.http_client import (
 )
 from rsnotify_subscriber.fetching.responses import PATIENCE, SLOWEST, SentRequest, is_encoded
 
-#: The most bytes of content that is requested here; a head may take as much again.
+#: Maximum size of content requested here, in bytes. The head may take as much again.
 SMALL_BYTES = ANSWER_BYTES // 2
-#: The fields of a response that are read, in lower case.
+#: The response header fields that are read, in lower case.
 _READ = frozenset(
     {b"age", b"content-encoding", b"content-type", b"date", b"etag", b"last-modified"}
     | {b"memento-datetime", b"retry-after", b"transfer-encoding"}
 )
-#: Seconds for which a connection is kept, as long as many servers keep it.
+#: Seconds for which a connection is kept. Many servers keep it for as long.
 _KEEP = 15.0
 #: Seconds for which the general client is used after a response that was not plain.
 _AVOIDED = 60.0
-#: Seconds between two looks at the requests that are not answered.
+#: Seconds between two checks of unanswered requests.
 _WATCH = 5.0
 
 
 class SmallResponse(Struct, frozen=True):
-    """A complete response, with the names of `aiohttp.ClientResponse`, and some of its fields."""
+    """A complete response with some of its header fields. Attributes are named as in aiohttp."""
 
     status: int
     headers: CIMultiDict[str]
@@ -65,11 +65,11 @@ class SmallRequests:
     """Requests for small content, to hosts that may be dialled at the same addresses.
 
     Args:
-        fields: The header fields of a request that has no others of the same name.
-        per_host: How many idle connections to a host are kept.
-        silence: The seconds after which a server that sends nothing counts as gone.
-        tls: The trusted certificates; None for those of the system.
-        create_socket: Creates a socket for an address, or raises OSError where it is not allowed.
+        fields: The header fields of a request, unless it has its own of the same name.
+        per_host: Maximum number of idle connections kept to one host.
+        silence: Seconds after which a server that sends nothing counts as gone.
+        tls: The trusted certificates, or None for those of the system.
+        create_socket: Creates a socket for an address, or raises OSError if it is not allowed.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SmallRequests:
     async def get(
         self, origin: HttpOrigin, opening: str, fields: Mapping[str, str]
     ) -> SmallResponse | None:
-        """GET with a request line and a Host field; None if the general client has to.
+        """GET, given a request line and Host field. Return None if the general client must be used.
 
         Raises:
             TimeoutError: There is no response in time.
@@ -136,7 +136,7 @@ class SmallRequests:
         tls: dict[str, Any] = {}
         if origin.secure:
             self._tls = self._tls or ssl.create_default_context()
-            # No certificate has the dot of the DNS root.
+            # No certificate contains the dot of the DNS root.
             tls = {"ssl": self._tls, "server_hostname": origin.host.rstrip(".")}
         factory = partial(HttpConnection, origin, self._pool)
         try:
@@ -161,7 +161,7 @@ class SmallRequests:
         return reply
 
     def _end_slow(self) -> None:
-        """End the requests whose responses do not come, or come too slowly."""
+        """End the requests whose responses do not arrive, or arrive too slowly."""
         self._watch = None
         now = self._loop.time()
         for progress in list(self._busy):

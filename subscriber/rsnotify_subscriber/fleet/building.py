@@ -1,6 +1,6 @@
-"""The subscriber of a Source, made from its settings.
+"""Builds the subscriber of a Source from its settings.
 
-Finding the handler of a Source by its name, `package.module:name`.
+`find_handler` finds the handler of a Source by its name, `package.module:name`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ AnyHandler = Handler | TransactionalHandler | Callable[[Received], Awaitable[Non
 def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHandler:
     """Return a handler by its name, `package.module:name`.
 
-    A class, or a function that is not async, is called with the options and returns the handler;
-    so each Source has one of its own. Modules may be in a folder beside Python's search path.
+    A class, or a function that is not async, is called with the options and returns the handler, so
+    each Source has its own. Modules may be in `folder` as well as on Python's search path.
     """
     found = _imported(name, folder)
     if _is_handler(found):
@@ -57,7 +57,7 @@ def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHand
     try:
         handler = found(**options)
     except Exception as error:
-        # Code of the user may raise anything, and the user has to see it.
+        # The user's code may raise anything, and the user has to see it.
         raise ConfigurationError(f"{name} made no handler: {_message(error)}") from error
     if not _is_handler(handler):
         raise ConfigurationError(f"{name} made no handler, but {type(handler).__name__}")
@@ -83,7 +83,7 @@ def _imported(name: str, folder: Path) -> Any:
         for step in path.split("."):
             found = getattr(found, step)
     except (Exception, SystemExit) as error:
-        # A module may raise anything when it is imported.
+        # A module may raise anything on import.
         raise ConfigurationError(f"cannot import {name}: {_message(error)}") from error
     return found
 
@@ -102,9 +102,9 @@ def build(
     callbacks: Callbacks | None,
     location: StateLocation | None = None,
 ) -> Subscriber:
-    """Return the subscriber of one Source, which does not follow it yet.
+    """Return the subscriber of one Source, without starting it.
 
-    `location` is that of its state, if the settings of the Source do not say it.
+    `location` is the location of its state, if the settings of the Source do not specify it.
     """
     folder = Path(configuration.path).absolute().parent
     try:
@@ -130,7 +130,7 @@ def follow_options(
     callbacks: Callbacks | None,
     terms: WebSubTerms = DEFAULT_TERMS,
 ) -> FollowOptions:
-    """Return the options that settings of a file or a command line describe."""
+    """Return the options described by the settings in a file or on a command line."""
     return FollowOptions(
         via=settings.via,
         hubs=settings.hubs,
@@ -171,7 +171,7 @@ def follow_options(
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:
-    """Return values in a fixed order, each once, so that equal selections compare equal."""
+    """Return values in sorted order without duplicates, so that equal selections are equal."""
     return tuple(sorted(set(values)))
 
 

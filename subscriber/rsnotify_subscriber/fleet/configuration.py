@@ -1,6 +1,6 @@
 """The settings of `rsnotify follow --config`: the Sources, how they are followed, and limits.
 
-A setting that a type cannot refuse is checked here, as one that excludes another.
+Constraints that a type cannot express, such as settings that exclude each other, are checked here.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rsnotify_subscriber.terms import DEFAULT_TERMS, Via, WebSubTerms
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
 _Bytes = Annotated[int, Meta(ge=1, le=10**15)]
-# A year at most: beyond, timers overflow.
+# At most a year: timers overflow beyond that.
 _Seconds = Annotated[float, Meta(gt=0, le=3e7)]
 _Text = Annotated[str, Meta(min_length=1)]
 _Path = Annotated[str, Meta(pattern=r"^[^\x00]+\Z", description="the path of a file or folder")]
-#: The name of a Source, which can be part of the name of a folder.
+#: The name of a Source, which may become part of a folder's name.
 Name = Annotated[
     str,
     Meta(
@@ -47,28 +47,28 @@ Name = Annotated[
 ]
 
 
-#: The schema of a state in PostgreSQL, where the file names none.
+#: The schema of a state in PostgreSQL if the file names none.
 SCHEMA = "rsnotify"
 #: The settings that name a file with a password.
 PASSWORD_FILES = ("mqtt_password_file", "xmpp_password_file")
 
 
 class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a Source is followed; in `[defaults]`, how all are without a setting of their own.
+    """How a Source is followed, or in `[defaults]`, how every Source is unless it says otherwise.
 
-    Most are options of `rsnotify follow`, too (`commands/follow_options.py`). In `dest`, `state`,
-    `schema` and `mqtt_session`, `{name}` stands for the name of the Source.
+    Most of them are also options of `rsnotify follow` (`commands/follow_options.py`). In `dest`,
+    `state`, `schema` and `mqtt_session`, `{name}` stands for the name of the Source.
 
     Args:
-        dest: The folder of a mirror; without one there is a `handler`.
+        dest: The folder of a mirror. Without it, there must be a `handler`.
         handler: The handler, as `package.module:name`.
-        options: The arguments with which the handler is made.
-        state: The folder of the state; by default beside `dest`.
-        postgresql: How to connect to the database with the state, instead of a folder.
-        schema: The schema of the state there.
-        in_flight: The most changes that are being applied at the same time.
-        hold: The most changes of fragments beyond a gap that are kept.
-        largest: The most bytes of content whose length is not announced.
+        options: The arguments for creating the handler.
+        state: The folder of the state. By default, next to `dest`.
+        postgresql: The connection string of the database with the state, instead of a folder.
+        schema: The schema of the state in that database.
+        in_flight: Maximum number of changes being applied at the same time.
+        hold: Maximum number of changes kept from fragments beyond a gap.
+        largest: Maximum size of content whose length is not announced, in bytes.
         mqtt_password_file: A file with the password for the MQTT broker.
         xmpp_password_file: A file with the password of the XMPP account.
     """
@@ -116,18 +116,18 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     xmpp_ca: _Path | None = None
 
     def __repr__(self) -> str:
-        """Return a text without secrets, for logs."""
+        """Return a string without secrets, for logs."""
         return f"{type(self).__name__}(dest={self.dest!r}, handler={self.handler!r})"
 
 
 class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Source and how it is followed, `[[source]]` in TOML. Two that are the same are equal.
+    """A Source and how it is followed: `[[source]]` in TOML. Compares by value.
 
     Args:
         url: The URL of the Source, as for `rsnotify follow`.
-        name: Its name; by default that URL, without a password.
+        name: The name of the Source. By default, its URL without a password.
         login: A user and password for the Source, as `user:password`.
-        header: Header fields for it, each as `NAME: VALUE`.
+        header: Header fields to send to the Source, each as `NAME: VALUE`.
     """
 
     url: _Text
@@ -142,11 +142,11 @@ class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hubs reach this process, and `WebSubTerms`: options `--callback-…`.
+    """How hubs reach this process, and the `WebSubTerms`: the options `--callback-…`.
 
     Args:
-        url: The URL from outside; None if hubs do not reach this process.
-        port: The port to listen on; by default that of the URL.
+        url: The URL from outside, or none if hubs do not reach this process.
+        port: The port to listen on. By default, the port of the URL.
     """
 
     url: str | None = None
@@ -187,7 +187,7 @@ class FleetConfiguration(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files whose changes matter."""
+        """The files to watch for changes."""
         secrets = {getattr(one, name) for one in self.sources for name in PASSWORD_FILES}
         return (self.path, *sorted(filter(None, secrets)))
 
@@ -201,7 +201,7 @@ _EXCLUSIVE = (
 
 
 def check_source(number: int, source: FollowedSource, *, reachable: bool) -> None:
-    """Raise `WrongSetting` if the settings of a Source do not fit together.
+    """Raise `WrongSetting` if the settings of a Source contradict each other.
 
     Args:
         number: The number of the Source in the file.
@@ -213,7 +213,7 @@ def check_source(number: int, source: FollowedSource, *, reachable: bool) -> Non
 
 
 def check_terms(terms: SourceSettings) -> None:
-    """Raise `WrongSetting` if a setting for all Sources is wrong, as far as that shows."""
+    """Raise `WrongSetting` if a setting for all Sources is wrong in itself."""
     for key, reason in _broker_faults(terms):
         raise WrongSetting(("defaults", key), reason)
 
@@ -251,7 +251,7 @@ def check_apart(sources: Sequence[FollowedSource]) -> None:
     """Raise `WrongSetting` if two Sources share a name or place, or their folders are nested."""
     titles: set[str] = set()
     owners: dict[object, str] = {}
-    around: dict[object, str] = {}  # by each folder around that of a Source
+    around: dict[object, str] = {}  # by each folder that contains a folder of a Source
     for number, source in enumerate(sources):
         if source.title in titles:
             reason = f"another Source is called {source.title}, too; give each a name of its own"
@@ -286,7 +286,7 @@ def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
 
 _PATHS = ("dest", "state", *PASSWORD_FILES, "mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
-#: A Source with the first setting does not inherit the others from `[defaults]`.
+#: A Source that has the key as a setting does not inherit the values from `[defaults]`.
 _INSTEAD = {
     "dest": ("handler", "options", "schema"),
     "handler": ("dest", "options"),
@@ -311,11 +311,11 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
-    """Read a file of Sources, in .toml or .json, and the files with passwords that it names.
+    """Read a .toml or .json file of Sources, and the password files that it names.
 
     Args:
         path: The file.
-        given: Options of the command by their names, which override `[defaults]` and `[websub]`.
+        given: Options of the command by name, which override `[defaults]` and `[websub]`.
     """
     found = parse(SettingsFile(path), given)
     return replace(found, sources=tuple(map(_with_secret, found.sources)))
@@ -331,7 +331,7 @@ def _with_secret(source: FollowedSource) -> FollowedSource:
 
 
 def parse(file: SettingsFile, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
-    """Return the configuration in a file; relative paths in it begin at its folder.
+    """Return the configuration in a file. Relative paths in it start from the file's folder.
 
     Args:
         file: The file.
@@ -345,7 +345,7 @@ def parse(file: SettingsFile, given: Mapping[str, Any] | None = None) -> FleetCo
 
 
 def settings_of(given: Mapping[str, Any]) -> tuple[SourceSettings, WebSubSettings]:
-    """Return the settings of one Source that only the options of a command describe."""
+    """Return the settings of one Source that is described only by the options of a command."""
     settings = _settings(None, given)
     with settings.locating():
         source = convert_settings(settings.merged["defaults"], SourceSettings, "defaults")
@@ -354,7 +354,7 @@ def settings_of(given: Mapping[str, Any]) -> tuple[SourceSettings, WebSubSetting
 
 
 def _settings(file: SettingsFile | None, given: Mapping[str, Any]) -> Settings:
-    """Return the settings of a file with those of options over `[defaults]` and `[websub]`."""
+    """Return the settings of a file, overridden by options in `[defaults]` and `[websub]`."""
     options: dict[str, dict[str, Any]] = {"defaults": {}, "websub": {}}
     for name, value in given.items():
         table = "websub" if name.startswith(_CALLBACK) else "defaults"

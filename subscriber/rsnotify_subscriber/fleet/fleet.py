@@ -1,10 +1,9 @@
 """Many subscribers in one process, within limits.
 
-The status of each of many Sources, and their totals.
-
-One Source of a fleet: started when there is a slot, and followed again after each failure.
-
-Applying changes of its file to a fleet; only the Sources that changed are restarted.
+`FleetMember` keeps one Source running: it starts the Source when there is a slot, and retries after
+each failure. `Fleet` follows all Sources, and reports the status of each and their totals.
+`FleetReloader` applies changes of the configuration file, and restarts only the Sources that
+changed.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from rsnotify_subscriber.subscriber import Subscriber
 
 
 class Phase(StrEnum):
-    """Whether a Source waits to start, is followed, has failed and will be retried, or has ended.
+    """The phase of a Source: waiting to start, followed, failed and awaiting a retry, or ended.
 
-    A Source that is followed may not answer: then `Status.error` has the reason.
+    A followed Source may still not answer. `Status.error` then has the reason.
     """
 
     WAITING = "waiting"
@@ -43,7 +42,7 @@ class Phase(StrEnum):
 
 
 class FollowedSourceStatus(Struct, frozen=True):
-    """The status of one Source, and in a sentence, what is wrong, if anything is."""
+    """The status of one Source, and a sentence saying what is wrong, if anything is."""
 
     phase: Phase
     status: Status
@@ -52,7 +51,7 @@ class FollowedSourceStatus(Struct, frozen=True):
 
 
 class Standing(StrEnum):
-    """Whether a copy is level, catching up without any failure, or may be wrong."""
+    """The standing of a copy: level, catching up without any failure, or possibly wrong."""
 
     LEVEL = "level"
     BEHIND = "behind"
@@ -60,19 +59,19 @@ class Standing(StrEnum):
 
 
 def standing(one: FollowedSourceStatus) -> Standing:
-    """Return how a copy stands; changes that are applied within a second do not count."""
+    """Return the standing of a copy, ignoring changes that are applied within a second."""
     status = one.status
     may_be_wrong = status.in_step is False or not CATCHING_UP.issuperset(status.doubt_kinds)
     if may_be_wrong or one.phase is Phase.FAILED:
         return Standing.DOUBT
     is_copied = status.level or status.through is not None
-    if is_copied and status.behind_since is None:  # a failure then is that of a hub
+    if is_copied and status.behind_since is None:  # any failure must then be a hub's
         return Standing.LEVEL
     return Standing.BEHIND if one.error is None else Standing.DOUBT
 
 
 class FleetTotals(Struct, frozen=True):
-    """How many Sources are followed, level, pushed to and failing, and sums over all of them."""
+    """The number of Sources that are followed, level, pushed to and failing, and sums over all."""
 
     sources: int
     level: int
@@ -98,23 +97,23 @@ def totals(sources: Mapping[str, FollowedSourceStatus]) -> FleetTotals:
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
-#: The Source of the current task, for log lines; empty for none.
+#: The Source of the current task, for log lines, or an empty string.
 SOURCE_NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")
 
 _RETRY = Retry(first=1.0, most=300.0)
-#: The seconds after which the next Source may start, even if this one is not yet in step.
+#: Seconds after which the next Source may start even if this one is not level yet.
 _START_PATIENCE = 10.0
 
 
 class FleetMember:
-    """Keeps one subscriber running; used once.
+    """Keeps one subscriber running. Used only once.
 
     Args:
         name: The name of the Source.
-        subscriber: Follows it.
-        start_slots: Limits how many Sources start at the same time.
+        subscriber: The subscriber that follows it.
+        start_slots: Limits the number of Sources that start at the same time.
         moved: Called when the phase has changed.
-        retry: The waits between attempts.
+        retry: The delays between attempts.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class FleetMember:
             self._waiting.cancel()
 
     async def follow(self) -> None:
-        """Follow until stopped; after a failure try again, with growing waits."""
+        """Follow until stopped. After a failure, try again, with increasing delays."""
         SOURCE_NAME.set(self._name)
         while not self._stopping.is_set():
             await self._try(self._subscriber.run)
@@ -167,7 +166,7 @@ class FleetMember:
         self._set_phase(Phase.ENDED)
 
     async def catch_up(self) -> None:
-        """Catch up once, when there is a slot; a failure is final."""
+        """Catch up once, when there is a slot. A failure is final."""
         SOURCE_NAME.set(self._name)
         await self._try(self._subscriber.catch_up)
         if self.phase is not Phase.FAILED:
@@ -189,7 +188,7 @@ class FleetMember:
             await asyncio.wait({running})
 
     async def _wait_for_slot(self) -> bool:
-        """Return whether there is a slot now; if not, the Source was stopped before."""
+        """Wait for a slot. Return False if the Source was stopped before there was one."""
         self._waiting = asyncio.create_task(self._start_slots.acquire())
         try:
             await asyncio.wait({self._waiting})
@@ -198,7 +197,7 @@ class FleetMember:
         return not self._waiting.cancelled()
 
     async def _release_slot(self, running: asyncio.Task[None]) -> None:
-        """Release the slot once this Source is level or has an error, or takes too long."""
+        """Release the slot when this Source is level, has an error, or takes too long."""
         begun = asyncio.create_task(
             self._subscriber.until(lambda status: status.level or status.error is not None)
         )
@@ -214,7 +213,7 @@ class FleetMember:
         if self._error is None or _message(error) != _message(self._error):
             unexpected = not isinstance(error, RsnotifyError)
             logger.warning("following failed: %s", _message(error), exc_info=unexpected)
-        # A failure after the copy was level is a new one.
+        # A failure after the copy was level counts as the first.
         self._failures = 1 if self._subscriber.status.level else self._failures + 1
         self._error = error
         self._set_phase(Phase.FAILED)
@@ -232,24 +231,24 @@ def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RsnotifyError) else f"{type(error).__name__}: {error}"
 
 
-#: The seconds between two checks of a condition on all Sources, as one may take as long.
+#: Seconds between two checks of a condition on all Sources, because one check may take that long.
 _GATHER = 0.02
 
 _Run = Callable[[FleetMember], Coroutine[None, None, None]]
 
 
 class Fleet:
-    """Follows any number of Sources. One that fails is retried, and the others continue.
+    """Follows any number of Sources. A Source that fails is retried while the others continue.
 
-    Each is a `Subscriber(…, shared=fleet.shared)` that was not started, with its own handler and
-    location for its state. Use `run` or `catch_up`, or the fleet as an async context manager, which
-    follows in the background while it is open.
+    Each Source is a `Subscriber(…, shared=fleet.shared)` that was not started, with its own handler
+    and its own location for its state. Use `run` or `catch_up`, or use the fleet as an async
+    context manager, which follows in the background while it is open.
 
     Args:
         limits: The limits for all Sources together.
 
     Attributes:
-        shared: What they share.
+        shared: The resources that all Sources share.
 
     Raises:
         ConfigurationError: A limit is less than one.
@@ -262,7 +261,7 @@ class Fleet:
         self._start_slots = asyncio.Semaphore(limits.starting)
         self._members: dict[str, FleetMember] = {}
         self._tasks: dict[FleetMember, asyncio.Task[None]] = {}
-        #: Returns, by the names of Sources that other processes follow, those of the processes.
+        #: Returns the names of the processes that follow Sources elsewhere, by the Source's name.
         self.elsewhere: Callable[[], dict[str, str]] = dict
         #: Returns the statuses of Sources that no process may follow now.
         self.unleased: Callable[[], dict[str, FollowedSourceStatus]] = dict
@@ -280,7 +279,7 @@ class Fleet:
     @property
     def in_handler(self) -> list[str]:
         """The names of Sources whose handler has been called and has not returned."""
-        members = list(self._members.items())  # a copy, as this is called in any thread
+        members = list(self._members.items())  # a copy, because this is called in any thread
         return [name for name, member in members if member.is_in_handler]
 
     @property
@@ -290,7 +289,7 @@ class Fleet:
 
     @property
     def ended(self) -> set[str]:
-        """The names of Sources that are no longer followed, and whose state is closed."""
+        """The names of Sources that are no longer followed and whose state is closed."""
         return {name for name, member in self._members.items() if member.phase is Phase.ENDED}
 
     def __contains__(self, name: str) -> bool:
@@ -299,21 +298,21 @@ class Fleet:
     async def until(self, condition: Callable[[Mapping[str, FollowedSourceStatus]], bool]) -> None:
         """Wait until the statuses meet a condition, while the Sources are followed.
 
-        It is checked soon after the status of a Source has changed.
+        The condition is checked soon after the status of a Source has changed.
         """
         while not condition(self.status):
             await self.shared.moved.wait()
             await asyncio.sleep(_GATHER)
 
     def add(self, name: str, subscriber: Subscriber) -> None:
-        """Add a Source; it is followed at once if the fleet is running.
+        """Add a Source. It is followed at once if the fleet is running.
 
         Args:
             name: The name of the Source.
-            subscriber: Follows it.
+            subscriber: The subscriber that follows it.
 
         Raises:
-            ConfigurationError: There is one of this name.
+            ConfigurationError: There is already a Source with this name.
         """
         if name in self._members:
             raise ConfigurationError(f"a Source named {name} is followed already")
@@ -324,10 +323,10 @@ class Fleet:
             self._begin(member, self._run)
 
     async def remove(self, name: str) -> None:
-        """Remove a Source, and wait until changes that are being committed are committed.
+        """Remove a Source, and wait until any commit in progress is complete.
 
         Raises:
-            KeyError: There is none of this name.
+            KeyError: There is no Source with this name.
         """
         member = self._members.pop(name)
         member.stop()
@@ -348,7 +347,7 @@ class Fleet:
     async def catch_up(self) -> None:
         """Follow each Source until its copy is level with its lists, or it has failed.
 
-        The `status` then has the errors.
+        The errors are then in `status`.
         """
         async with self.shared:
             self._begin_all(FleetMember.catch_up)
@@ -359,7 +358,7 @@ class Fleet:
                 await self._end_all()
 
     def stop(self) -> None:
-        """End `run` or `catch_up` in order: changes that are being committed are committed."""
+        """End `run` or `catch_up` gracefully: commits in progress are completed."""
         self._stopping.set()
         for member in self._members.values():
             member.stop()
@@ -385,7 +384,7 @@ class Fleet:
             member.stop()
 
     async def _end_all(self) -> None:
-        """Wait until all have ended; if this is cancelled, cancel them, too."""
+        """Wait until all members have ended. If this is cancelled, cancel them, too."""
         self._run = None
         self.stop()
         tasks, self._tasks = set(self._tasks.values()), {}
@@ -400,14 +399,14 @@ class Fleet:
                     await task
 
 
-#: The seconds that a Source may take to end, before the next change of the file is applied.
+#: Seconds that a Source may take to end before the next change of the file is applied.
 _LEAVE_PATIENCE = 30.0
 
 
 def configuration_change(
     before: Iterable[FollowedSource], now: Iterable[FollowedSource]
 ) -> tuple[list[str], list[FollowedSource]]:
-    """Return the names of Sources that are gone or changed, and the new and changed Sources."""
+    """Return the names of removed or changed Sources, and the new or changed Sources."""
     old = {source.title: source for source in before}
     new = {source.title: source for source in now}
     return (
@@ -437,7 +436,7 @@ class FleetReloader:
         return configuration.sources
 
     async def apply(self, configuration: FleetConfiguration) -> None:
-        """Follow the Sources of another configuration; those without a change are not restarted.
+        """Follow the Sources of another configuration, without restarting unchanged ones.
 
         If a setting cannot work, nothing changes.
         """
@@ -460,7 +459,7 @@ class FleetReloader:
             self._fleet.add(name, subscriber)
 
     async def _remove(self, name: str) -> None:
-        """Remove a Source; one whose handler does not return does not block the others."""
+        """Remove a Source, without blocking the others if its handler does not return."""
         leaving = asyncio.create_task(self._fleet.remove(name))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
@@ -474,7 +473,7 @@ class FleetReloader:
 
 
 class ConfigurationWatcher:
-    """Reads the configuration again when its files change, or on request."""
+    """Rereads the configuration when its files change, or on request."""
 
     def __init__(self, reloader: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
         self._reloader = reloader

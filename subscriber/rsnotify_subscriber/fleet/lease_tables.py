@@ -1,4 +1,4 @@
-"""The tables of members and leases in PostgreSQL, beside the states of the Sources."""
+"""The tables of members and leases in PostgreSQL, next to the states of the Sources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS {LEASES} (
 _RENEW = f"UPDATE {MEMBERS} SET expires = {_EXPIRES}, shares = %s WHERE id = %s"
 _JOIN = f"INSERT INTO {MEMBERS} VALUES ({_NUMBER}, %s, %s, %s, {_EXPIRES}) RETURNING id"
 _VIEW = f"SELECT id, name, shares, expires < clock_timestamp() FROM {MEMBERS}"
-# Each change of a row gives it a higher number, so the count and the sum show all changes.
+# Each change of a row gives it a higher number, so the count and the sum reveal every change.
 _VERSION = f"""
 SELECT count(*), sum(changed), count(*) FILTER (WHERE owner NOT IN (SELECT id FROM {MEMBERS}))
     FROM {LEASES}
@@ -48,7 +48,7 @@ DELETE FROM {LEASES} WHERE source IN (
     SELECT source FROM {LEASES} WHERE owner NOT IN (SELECT id FROM {MEMBERS})
     FOR UPDATE SKIP LOCKED)
 """
-# In one order, as each waits for others that insert the same.
+# Always in the same order, because each insert waits for others that insert the same row.
 _TAKE = f"""
 INSERT INTO {LEASES} SELECT source, %s, number, NULL, number FROM (
     SELECT source, {_NUMBER} AS number FROM unnest(%s::text[]) AS source ORDER BY source
@@ -67,17 +67,17 @@ UPDATE {LEASES} SET owner = wanted_by, wanted_by = NULL, fence = {_NUMBER}, chan
 _RELEASE = f"DELETE FROM {LEASES} WHERE owner = %s AND source = ANY(%s)"
 _RELEASE_ALL = f"DELETE FROM {LEASES} WHERE owner = %s"
 _LEAVE = f"DELETE FROM {MEMBERS} WHERE id = %s"
-#: Milliseconds that a statement may take: less than what is left of a lease after a failure.
+#: Timeout of a statement in milliseconds, less than the time left of a lease after a failure.
 _PATIENCE = 2_000
 
 
 class PostgreSQLLeases:
-    """A `LeaseTable`, on a connection of its own, which is opened again after a failure.
+    """A `LeaseTable` on a separate connection, which is reopened after a failure.
 
     Args:
         conninfo: As for `PostgreSQLState`.
         name: The name of this process, for messages.
-        session: The `application_name` of the connections that others end after its lease.
+        session: The `application_name` of the connections that others end when its lease expires.
     """
 
     def __init__(self, conninfo: str, name: str, session: str) -> None:

@@ -1,8 +1,8 @@
-"""Which Sources this process follows, of several processes that share a database.
+"""The division of Sources among several processes that share a database.
 
-Each calls `FleetShare.beat` every `BEAT` seconds: it renews its leases, and takes or requests more.
-The tables are behind an interface, and the clock is given, so that a simulation can run any number
-of processes (docs/decisions/0044-sources-are-leased-in-their-database.md).
+Each process calls `FleetShare.beat` every `BEAT` seconds, which renews its leases, and acquires or
+requests more. The tables are behind an interface and the clock is a parameter, so that a simulation
+can run any number of processes (docs/decisions/0044-sources-are-leased-in-their-database.md).
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import NamedTuple, Protocol
 
 #: Seconds between two renewals.
 BEAT = 1.5
-#: Seconds without a renewal after which others remove a process, by the clock of the database.
+#: Seconds without a renewal after which others remove a process, by the database's clock.
 LEASE = 6.0
-#: Seconds after the beginning of a renewal for which it holds, by the clock of the process.
+#: Seconds for which a renewal is valid, counted from its beginning, by the process's clock.
 HOLD = 5.0
-#: Seconds after an interruption in which a process removes no other.
+#: Seconds after an interruption during which a process removes no other process.
 _QUIET = 3.0
-#: Renewals for which a Source stays without a lease until it is taken beyond the share.
+#: Number of renewals after which a process acquires a free Source beyond its share.
 _PASSES = 3
-#: The part of its Sources that a process takes beyond its share at a time.
+#: Beyond its share, a process acquires one in this many of the listed Sources at a time, or one.
 _PART = 10
 
 
 class Lease(NamedTuple):
-    """Which member follows a Source, and which one has requested it.
+    """The member that follows a Source, and the member that has requested it, if any.
 
-    The fence is a number that no other lease has.
+    No other lease has the same fence.
     """
 
     owner: int
@@ -42,10 +42,10 @@ class Members(NamedTuple):
     """The state of the tables at a renewal.
 
     Args:
-        me: The number of this member; another than before if it had been removed.
+        me: The number of this member. It is a new one if the member had been removed.
         names: The names of all members, by their numbers.
-        sharing: Those that take a share of the Sources, and have not expired.
-        has_expired: Whether there are members, or leases of members, to be removed.
+        sharing: The members that take a share of the Sources and have not expired.
+        has_expired: Whether there are expired members, or leases of such members, to remove.
         version: A value that differs after each change of the leases.
     """
 
@@ -57,61 +57,65 @@ class Members(NamedTuple):
 
 
 class LeaseTable(Protocol):
-    """The tables of members and leases; each method is one transaction."""
+    """The tables of members and leases. Each method is one transaction."""
 
     def renew(self, me: int | None, *, shares: bool) -> Members:
         """Renew the row of a member, or add one, and return the members.
 
         Args:
-            me: The member; None for a new one.
-            shares: Whether it takes a share of the Sources.
+            me: The member, or None for a new one.
+            shares: Whether the member takes a share of the Sources.
         """
 
     def leases(self) -> dict[str, Lease]:
-        """Return all leases, by the Source."""
+        """Return all leases, by Source."""
 
     def remove_expired(self) -> None:
         """Remove the members that have not renewed for `LEASE` seconds, with their leases.
 
-        A transaction of such a member that is still open is ended; its lease may remain until the
-        next call.
+        This also ends any open transaction of such a member, whose lease may remain until the next
+        call.
         """
 
     def take(self, me: int, sources: Collection[str]) -> None:
-        """Add leases of Sources that have none."""
+        """Add leases for those of the Sources that have none."""
 
     def request(self, me: int, owner: int, sources: Collection[str], count: int) -> None:
-        """Request this many of the Sources that another member follows and none has requested."""
+        """Request `count` of the Sources that another member follows and none has requested."""
 
     def hand_over(self, me: int, sources: Collection[str]) -> None:
-        """End leases of a member: transfer each to the member that has requested it, if any."""
+        """End leases of a member. Transfer each to the member that requested it, if any."""
 
     def leave(self, me: int) -> None:
         """Remove a member with its leases."""
 
 
 def boot_clock() -> float:
-    """Return the seconds of a clock that also runs while the machine is suspended."""
+    """Return seconds on a clock that also runs while the machine is suspended."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class FleetShare:
-    """The leases of one process. `beat` and `leave` block; the rest may be called in any thread.
+    """The leases of one process.
+
+    `beat`, `hand_over` and `leave` access the tables, and block. The rest may be called in any
+    thread.
 
     Args:
         table: The tables of members and leases.
-        shares: Whether it takes a share; otherwise everything that nobody follows.
+        shares: Whether the process takes a share. If not, it acquires every Source that nobody
+            follows.
         clock: Returns seconds.
-        random: Decides which free Sources are taken.
+        random: Determines which free Sources are acquired.
 
     Attributes:
-        listed: The Sources to be followed, by this process or another.
+        listed: The Sources to be followed by this process or another.
         leases: All leases, as of the last beat.
         names: The names of the members.
         held: The fences of the Sources that this process may follow while `is_valid`.
-        requested: Those that it has to hand over.
-        superfluous: Those with a lease of this process that are not listed.
+        requested: The Sources that this process must hand over.
+        superfluous: The unlisted Sources that this process holds leases for.
     """
 
     def __init__(
@@ -131,7 +135,7 @@ class FleetShare:
         self._quiet_until = 0.0
         self._valid_until = float("-inf")
         self._version: object = None
-        #: The beats for which there were Sources without a lease and no room in the share.
+        #: The number of beats at which there were free Sources but no room in the share.
         self._passed = 0
         self.listed: frozenset[str] = frozenset()
         self.leases: Mapping[str, Lease] = {}
@@ -146,23 +150,23 @@ class FleetShare:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds for which the last renewal holds."""
+        """Seconds for which the last renewal is still valid."""
         return self._valid_until - self._clock()
 
     def fence_of(self, source: str) -> int | None:
-        """Return the fence with which this process may follow a Source; None if it may not."""
+        """Return the fence with which this process may follow a Source, or None if it may not."""
         return self.held.get(source) if self.is_valid else None
 
     def owner_of(self, source: str) -> str | None:
-        """Return the name of the process that follows a Source, if any."""
+        """Return the name of the process that follows a Source, or None if unknown."""
         lease = self.leases.get(source)
         return None if lease is None else self.names.get(lease.owner)
 
     def beat(self) -> None:
-        """Renew the leases, and take or request Sources up to the share.
+        """Renew the leases, and acquire or request Sources up to the share.
 
         Raises:
-            StorageError: The database cannot be reached; the leases end if this continues.
+            StorageError: The database cannot be reached. The leases expire if this continues.
         """
         began = self._clock()
         members = self._table.renew(self._me, shares=self._shares)
@@ -173,7 +177,7 @@ class FleetShare:
             self._read()
             self._version = members.version
         self.names = members.names
-        # What is held was read after the renewal, so it does not include what others took before.
+        # `held` was read after the renewal, so it excludes leases that others acquired before it.
         self._renewed, self._valid_until = began, began + HOLD
         if members.has_expired and began >= self._quiet_until:
             self._table.remove_expired()
@@ -194,12 +198,12 @@ class FleetShare:
             self._table.hand_over(self._me, sources)
 
     def stop_sharing(self) -> None:
-        """Acquire no more leases; those that are held are renewed until they are handed over."""
+        """Acquire no more leases, and renew the held ones until they are handed over."""
         self._shares = False
         self.set_listed(())
 
     def leave(self) -> None:
-        """End all leases, so that other processes follow at once."""
+        """End all leases, so that other processes can follow the Sources at once."""
         self.held = {}
         if self._me is not None:
             self._table.leave(self._me)
@@ -214,7 +218,7 @@ class FleetShare:
         self.leases = leases
 
     def _take(self, members: Members) -> bool:
-        """Acquire leases of Sources that have none; return whether that was tried."""
+        """Acquire leases of free Sources, if the share allows. Return whether any were tried."""
         free = [source for source in self.listed if source not in self.leases]
         if not free:
             self._passed = 0
@@ -226,18 +230,18 @@ class FleetShare:
             share = -(-len(self.listed) // max(1, len(members.sharing)))
             count = share - len(self.held)
             if count <= 0:
-                # Others have had the time to take them, and perhaps do not list them.
+                # Others have had the time to acquire them, and perhaps do not list them.
                 self._passed += 1
                 count = max(1, len(self.listed) // _PART) if self._passed > _PASSES else 0
         if count <= 0:
             return False
-        # Any of them, so that processes that take at the same time seldom take the same.
+        # At random, so that processes that acquire leases at the same time seldom choose the same.
         self._random.shuffle(free)
         self._table.take(self._me, free[:count])
         return True
 
     def _request(self, members: Members) -> bool:
-        """Request Sources from members that have more than their share, if this one has less."""
+        """Request Sources from members with more than their share, if this one has less."""
         if not self._shares:
             return False
         assert self._me is not None

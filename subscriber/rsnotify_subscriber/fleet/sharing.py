@@ -1,7 +1,8 @@
-"""Follows the Sources of a file whose leases this process has.
+"""Follows those Sources of a configuration that this process holds leases for.
 
 The leases of all Sources in one database are renewed together. A process that cannot renew them
-follows none, and reports all as failing. Each process reports the Sources that nobody follows.
+follows no Source, and reports all as failing. Every process reports the Sources that nobody
+follows.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from rsnotify_subscriber.subscriber import Subscriber
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
-#: Seconds between two beats while the Sources end, so that others follow them soon.
+#: Seconds between two renewals while the Sources are ending, so that others follow them soon.
 _ENDING_BEAT = 0.3
-#: How many leases are handed over in one transaction, which must not take long.
+#: Maximum number of leases handed over in one transaction, which must not take long.
 _AT_ONCE = 1_000
-#: Seconds for which handlers are made before the leases are renewed again.
+#: Seconds for which handlers are created before the leases are renewed again.
 _BUILD_PATIENCE = 1.0
 #: Seconds that a database may take to release the leases at the end.
 _LEAVE_PATIENCE = 3.0
@@ -43,9 +44,9 @@ class SharedDatabase:
     """The leases and connections for the Sources of one database.
 
     Attributes:
-        sources: The Sources that are listed, by the schemas of their states.
+        sources: The listed Sources, by the schemas of their states.
         share: The leases.
-        wake: Set when there is something to do before the next renewal.
+        wake: Set when there is work before the next renewal.
     """
 
     def __init__(self, conninfo: str, *, shares: bool) -> None:
@@ -54,7 +55,7 @@ class SharedDatabase:
             from rsnotify_subscriber.storage.postgresql import StatePool
         except ImportError:
             raise missing_package("a state in PostgreSQL", "postgresql") from None
-        # Unlike the number of a process, it is not used again.
+        # Unlike a process number, it is never reused.
         session = f"rsnotify {token_hex(8)}"
         self._pool = StatePool(conninfo, session)
         self._table = PostgreSQLLeases(conninfo, f"{gethostname()}:{os.getpid()}", session)
@@ -71,12 +72,12 @@ class SharedDatabase:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds after which to look at the leases again if they are not renewed."""
+        """Seconds until the leases must be checked again if they are not renewed."""
         left = self.share.seconds_left
         return left if left > 0 else HOLD
 
     def fences(self) -> dict[str, int]:
-        """Return the fence of each Source that this process is to follow, by its schema."""
+        """Return the fence of each Source that this process should follow, by its schema."""
         share = self.share
         if not share.is_valid:
             return {}
@@ -84,9 +85,10 @@ class SharedDatabase:
         return {schema: one for schema, one in share.held.items() if schema not in requested}
 
     def unleased(self, wrong: Mapping[str, str]) -> dict[str, FollowedSourceStatus]:
-        """Return the statuses of Sources that no other process follows, for those not in the fleet.
+        """Return the statuses of Sources that no other process follows.
 
-        `wrong` is why some cannot be followed here, by their names.
+        They apply to Sources that are not in the fleet. `wrong` has the reasons why some Sources
+        cannot be followed here, by name.
         """
         share, is_valid = self.share, self.share.is_valid
         found = {}
@@ -104,7 +106,7 @@ class SharedDatabase:
         return asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
     def renew(self, ended: Collection[str] = ()) -> None:
-        """Renew the leases, after handing some over; an error is logged once."""
+        """Hand over some leases, renew the others, and log a repeated error only once."""
         try:
             self.share.hand_over(ended)
             self.share.beat()
@@ -118,7 +120,7 @@ class SharedDatabase:
             self._error = f"{type(error).__name__}: {error}"
 
     async def end(self, *, leave: bool) -> None:
-        """Close all connections; with `leave`, release the leases, for others to follow at once."""
+        """Close all connections. With `leave`, release the leases for others to follow at once."""
         ending = self.submit(self._end, leave)
         self._worker.shutdown(wait=False)
         await asyncio.wait({ending}, timeout=_LEAVE_PATIENCE)
@@ -138,16 +140,16 @@ def schema_of(source: FollowedSource) -> str:
 
 
 class SharingReloader(FleetReloader):
-    """Makes a fleet follow the Sources of a configuration whose leases this process has.
+    """Makes a fleet follow those Sources of a configuration that this process holds leases for.
 
     Sources whose states are in folders are followed without a lease.
 
     Args:
         fleet: The fleet.
-        build: Returns the subscriber of a Source, whose state is in a folder or at a location.
+        build: Returns the subscriber of a Source, with its state in a folder or at a location.
         configuration: The configuration.
-        once: Whether the fleet only catches up. Then it has all Sources, takes each lease that is
-            free, and reports the others as followed by another process.
+        once: Whether the fleet only catches up. If so, it has all Sources, acquires each free
+            lease, and reports the others as followed by another process.
     """
 
     def __init__(
@@ -160,15 +162,15 @@ class SharingReloader(FleetReloader):
     ) -> None:
         self._once = once
         self._databases: dict[str, SharedDatabase] = {}
-        #: By the name of a Source in the fleet, its settings, and the fence of its lease.
+        #: The settings of each Source in the fleet, and the fence of its lease, by name.
         self._followed: dict[str, tuple[FollowedSource, int]] = {}
-        #: By their names, the Sources that are being removed from the fleet.
+        #: The Sources being removed from the fleet, by name.
         self._ending: dict[str, asyncio.Task[None]] = {}
-        #: Subscribers that were built to check their settings, and have not been used.
+        #: Subscribers that were built to check their settings, and have not been used yet.
         self._prepared: dict[str, Subscriber] = {}
-        #: By their names, why Sources with a lease cannot be followed here.
+        #: The reasons why Sources with a lease cannot be followed here, by name.
         self._wrong: dict[str, str] = {}
-        #: The tasks that renew leases; None while it does not run.
+        #: The tasks that renew leases, or None while leases are not being shared.
         self._tasks: dict[str, asyncio.Task[None]] | None = None
         super().__init__(fleet, build, configuration)
         self._assign(self._prepare(configuration, _shared(configuration)))
@@ -243,10 +245,10 @@ class SharingReloader(FleetReloader):
 
     @asynccontextmanager
     async def sharing(self) -> AsyncIterator[None]:
-        """Renew the leases and follow accordingly within the context; at its end, release them."""
+        """Renew the leases and follow accordingly. Release the leases when the context ends."""
         tasks = self._tasks = {}
         self._begin(tasks)
-        # Not after an error: a handler may still be running then.
+        # Not after an error, because a handler may still be running.
         leave = False
         try:
             yield
@@ -272,13 +274,13 @@ class SharingReloader(FleetReloader):
             if ended[_AT_ONCE:]:
                 database.wake.set()
             while not (await asyncio.wait({work}, timeout=database.seconds_left))[0]:
-                await self._reconcile(database)  # the leases have ended
+                await self._reconcile(database)  # the leases have expired
             await self._reconcile(database)
             pause = _ENDING_BEAT if self._fleet.is_stopping else BEAT
             await wait_for_event(database.wake, min(pause, database.seconds_left))
 
     def _ended(self, database: SharedDatabase) -> list[str]:
-        """Return the schemas of Sources that are to be followed by others, and have ended here."""
+        """Return the schemas of Sources that others should follow and that have ended here."""
         share = database.share
         leaving = {*share.requested, *share.superfluous} & share.held.keys()
         if not leaving or self._once:
@@ -319,17 +321,17 @@ class SharingReloader(FleetReloader):
         fences = database.fences()
         for source in new:
             schema = schema_of(source)
-            # Meanwhile the configuration or the leases may have changed.
+            # The configuration or the leases may have changed in the meantime.
             is_current = database.sources.get(schema) == source and schema in fences
             if is_current and source.title in prepared:
                 self._follow(source, fences[schema], prepared[source.title])
             elif source.title not in self._wrong:
-                database.wake.set()  # the next one, after the leases were renewed
+                database.wake.set()  # continue with the next ones after renewing the leases
 
     def _prepare_sound(
         self, configuration: FleetConfiguration, sources: list[FollowedSource]
     ) -> dict[str, Subscriber]:
-        """Return the subscribers of Sources whose handlers work; if that takes long, of some."""
+        """Return the subscribers of Sources with working handlers. Stop early if it takes long."""
         prepared: dict[str, Subscriber] = {}
         began = monotonic()
         for source in sources:
@@ -339,7 +341,7 @@ class SharingReloader(FleetReloader):
                 prepared[source.title] = self._build_shared(configuration, source)
                 self._wrong.pop(source.title, None)
             except Exception as error:
-                # The handler is not ours, and the leases of the others must still be renewed.
+                # The handler is the user's code, and other Sources still need their leases renewed.
                 unexpected = not isinstance(error, RsnotifyError)
                 if self._wrong.get(source.title) != str(error):
                     logger.error("%s: %s", source.title, error, exc_info=unexpected)

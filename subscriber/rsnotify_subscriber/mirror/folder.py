@@ -1,10 +1,11 @@
 """A folder that mirrors a set of resources: the handler that ships with rsnotify.
 
 The mapping from URIs to paths is injective and stays inside the root. A URI below the base keeps
-its path, percent-decoded: `a%20b.ttl` is `a b.ttl`. That is injective because only one spelling of
-a name is decoded: every character that may stand raw in a path segment (RFC 3986, pchar) is raw in
-it, and every other is percent-encoded in upper case. Any other segment (`..`, an empty one, `%2F`,
-`%41`) is percent-encoded once more as it is written, behind `@@`, which begins no decoded name:
+its path, percent-decoded: `a%20b.ttl` becomes `a b.ttl`. This is injective because only one
+spelling of each name is decoded: the one in which every character that may appear raw in a path
+segment (RFC 3986, pchar) is raw, and every other is percent-encoded in upper case. Any other
+segment (`..`, an empty one, `%2F`, `%41`) is percent-encoded once more as it is written, and
+prefixed with `@@`, with which no decoded name begins:
 
     data/a%20b.ttl      a b.ttl                 below the base http://example.com/data/
     data/a/             a/@@
@@ -13,8 +14,8 @@ it, and every other is percent-encoded in upper case. Any other segment (`..`, a
     too long            @@@/@<sha-256>
     in the way          @@@/<escaped URI>       of a directory: `a`, where there is `a/b`
 
-Where the file system ignores case, or is that of Windows, a name is decoded only if it consists
-of lower-case letters and other harmless characters, and is not the name of a device.
+On Windows, and on file systems that ignore case, a name is decoded only if it consists of
+lower-case letters and other harmless characters, and is not a device name.
 
 `MirrorTree` finds the paths on disk, where a file, a folder or a symbolic link may be in the way.
 """
@@ -43,14 +44,14 @@ from rsnotify.runtime.state_folders import flush, make_durably
 from rsnotify_subscriber.handlers import Received
 
 _MARK = "@@"
-_PCHAR = "!$&'()*+,;=:@"  # beside the unreserved characters, which `quote` never encodes
+_PCHAR = "!$&'()*+,;=:@"  # in addition to the unreserved characters, which `quote` never encodes
 _ELSEWHERE = re.compile(r"(https?)://([^/?#]+)/(.*)", re.DOTALL)
-#: The folder of resources that cannot be at their natural paths; no other name is equal to it.
+#: The folder of resources that cannot be at their natural paths. No other name is equal to it.
 FALLBACKS = _MARK + "@"
-#: The longest name and path in bytes that file systems allow, less a margin for the root.
+#: The longest name and path in bytes that file systems allow, minus a margin for the root.
 _NAME_BYTES = 240
 _PATH_BYTES = 800
-#: Segments that are their own names, as nearly all are.
+#: Segments that serve as names unchanged, as nearly all do.
 _PLAIN = re.compile(r"(?!\.{1,2}\Z|@@)[A-Za-z0-9_.~!$&'()*+,;=:@-]++")
 _HARMLESS = re.compile(r"[a-z0-9 !#$&'()+,;=@_.-]*[a-z0-9!#$&'()+,;=@_-]")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9])(?:[ .].*)?")
@@ -64,14 +65,14 @@ class MirrorLayout(Struct, frozen=True):
 
     Args:
         base: The URI, ending in `/`, that the root stands for.
-        portable: Whether names must differ in more than case, and suit Windows.
+        portable: Whether names must differ in more than case, and be valid on Windows.
     """
 
     base: str
     portable: bool = False
 
     def natural(self, uri: str) -> PathNames | None:
-        """Return the path of a resource; None if it would be too long."""
+        """Return the path of a resource, or None if it would be too long."""
         if uri.startswith(self.base):
             names = self._names(uri.removeprefix(self.base))
         else:
@@ -93,11 +94,11 @@ class MirrorLayout(Struct, frozen=True):
 
     @staticmethod
     def uri_of_fallback(name: str) -> str | None:
-        """Return the URI whose fallback path has this name; None if the name is a digest."""
+        """Return the URI whose fallback path has this name, or None if the name is a digest."""
         return None if name.startswith("@") else unquote(name, errors="strict")
 
     def is_plain(self, name: str) -> bool:
-        """Return whether the last segment of a URI is the name of its file."""
+        """Return whether the last segment of a URI is the name of its file, unchanged."""
         return (
             _PLAIN.fullmatch(name) is not None
             and len(name) <= _NAME_BYTES
@@ -115,7 +116,7 @@ class MirrorLayout(Struct, frozen=True):
 
 
 def _decoded(segment: str) -> str | None:
-    """Decode a segment if it is the one spelling of a name that all file systems allow."""
+    """Decode a segment if it is the canonical spelling of a name that all file systems allow."""
     if _PLAIN.fullmatch(segment):
         return segment
     try:
@@ -138,20 +139,21 @@ def _escaped(segment: str, portable: bool) -> str:
     return quote(data, safe="")
 
 
-#: A path of folders that leaves enough of the longest path to any plain name, in characters.
+#: The longest path of folders, in characters, to which any plain name can be added.
 _SHORT = 100
-#: How many bytes of a file are read at once.
+#: Number of bytes of a file read at once.
 _PIECE = 1 << 20
-#: A file that is made for a moment. No resource has this name, see `MirrorLayout`.
+#: The name of a short-lived test file. No resource has this name; see `MirrorLayout`.
 PROBE = "@@rsnotify"
 
 
 def ignores_case(folder: Path, *, probe: bool) -> bool:
-    """Return whether `A` and `a` are the same name on the file system, or it is that of Windows.
+    """Return whether `A` and `a` are the same name on this file system, or the system is Windows.
 
     Args:
         folder: A folder of the file system.
-        probe: Whether a file may be made in it for a moment if none shows the answer.
+        probe: Whether a temporary file may be made in the folder if no existing file shows the
+            answer.
     """
     if os.name == "nt":
         return True
@@ -162,7 +164,7 @@ def ignores_case(folder: Path, *, probe: bool) -> bool:
 
 
 def _ignores_case_inside(folder: Path, *, probe: bool) -> bool:
-    """Examine the content, as another file system may be mounted at the folder."""
+    """Examine the folder's content, because another file system may be mounted there."""
     try:
         for path in folder.iterdir():
             if (found := _exists_in_both_cases(path)) is not None:
@@ -180,7 +182,7 @@ def _ignores_case_inside(folder: Path, *, probe: bool) -> bool:
 
 
 def _exists_in_both_cases(path: Path) -> bool | None:
-    """Return whether a path exists in both cases; None if it has no case, or does not exist."""
+    """Return whether a path exists in both cases, or None if it has no case or is missing."""
     name = path.name.swapcase()
     if name == path.name or not path.exists():
         return None
@@ -192,20 +194,20 @@ class MirrorTree:
     """The paths of resources in a mirror, as they are on disk.
 
     A resource is at its fallback path if it exists there already, or if its natural path needs a
-    directory where there is a file, or a file where there is a directory: the resources `a` and
+    directory where there is a file, or a file where there is a directory. The resources `a` and
     `a/b` may both exist.
 
     Args:
         root: The root of the mirror.
         base: The URI that the root stands for.
-        probe: Whether a file may be made in the root for a moment, to find out whether the file
-            system ignores case.
+        probe: Whether a temporary file may be made in the root to find out whether the file system
+            ignores case.
     """
 
     def __init__(self, root: Path, base: str, *, probe: bool = True) -> None:
         self.root = root.absolute()
         self._layout = MirrorLayout(base, portable=ignores_case(self.root, probe=probe))
-        # Text, as objects for paths would take most of the time.
+        # Strings, because path objects would take most of the time.
         self._root = str(self.root)
         self._fallbacks = os.path.join(self._root, FALLBACKS)
 
@@ -232,22 +234,22 @@ class MirrorTree:
         return self._fallback(uri) if _is_folder(self._fallbacks) and self._natural(uri) else None
 
     def find_free(self, uri: str) -> str:
-        """Return the path for a resource; remove an empty folder, which may be in its way."""
+        """Return a free path for a resource, removing an empty folder that is in its way."""
         path = self.find(uri)
         if os.path.dirname(path) != self._fallbacks or os.path.lexists(path):
             return path
         names = self._layout.natural(uri)
         if names is not None and (beside := self._path((*names[:-1], PROBE))) is not None:
-            with suppress(OSError):  # it is not empty, or no folder
+            with suppress(OSError):  # it is not empty, or not a folder
                 os.rmdir(os.path.join(os.path.dirname(beside), names[-1]))
         return self.find(uri)
 
     def plain_paths(self) -> PlainPaths:
-        """Return the paths that need no search; for one batch, as it remembers what is on disk."""
+        """Return the paths that need no search. For one batch only: they cache the disk's state."""
         return PlainPaths(self._layout, self._root, self._fallbacks)
 
     def freed_paths(self) -> Iterator[tuple[str, str]]:
-        """Yield (fallback, natural) paths of resources whose natural path has become free."""
+        """Yield (fallback, natural) paths of the resources whose natural path has become free."""
         for name in os.listdir(self._fallbacks) if _is_folder(self._fallbacks) else ():
             uri = self._layout.uri_of_fallback(name)
             natural = None if uri is None else self._natural(uri)
@@ -262,7 +264,7 @@ class MirrorTree:
         return self._path(names) if names else None
 
     def _path(self, names: PathNames) -> str | None:
-        """Return a path; None if a file or a symbolic link is in its way."""
+        """Return a path, or None if a file or symbolic link is in its way."""
         path = self._root
         exists = True
         for name in names[:-1]:
@@ -279,7 +281,7 @@ class MirrorTree:
         return map(Path, self.paths())
 
     def paths(self) -> Iterator[str]:
-        """Yield the path of everything that is not a folder; one that is removed is left out."""
+        """Yield the path of everything that is not a folder. Skip concurrently removed entries."""
         folders = [self._root]
         while folders:
             with (
@@ -293,13 +295,13 @@ class MirrorTree:
                         yield entry.path
 
     def find_files(self, uris: Iterable[str]) -> Iterator[tuple[str, os.stat_result | None]]:
-        """Yield the path of each resource, and the status of its file; None if there is no file.
+        """Yield each resource's path and the status of its file, which is None without a file.
 
-        URIs in their order take one `stat` each, as those of one folder follow each other.
+        If the URIs are sorted, each takes one `stat`, because those of one folder are adjacent.
         """
         leftovers: set[str] = set()
         if _is_folder(self._fallbacks):
-            with suppress(FileNotFoundError):  # its last file was just removed
+            with suppress(FileNotFoundError):  # its last file has just been removed
                 leftovers.update(os.listdir(self._fallbacks))
         above, folder = "", None
         for uri in uris:
@@ -332,10 +334,10 @@ class MirrorTree:
 
 
 class PlainPaths:
-    """The paths of resources in existing folders, whose names are those in their URIs.
+    """The paths of resources in existing folders, under the same names as in their URIs.
 
-    URIs of one folder that follow each other take no `stat` each. Nothing shows whether a folder
-    has the name of a resource: the system refuses to replace it with a file.
+    Successive URIs in the same folder need no `stat` each. There is no check for a folder that has
+    a resource's name, because the system refuses to replace it with a file.
 
     Attributes:
         folder: The folder of the last path that was found.
@@ -347,16 +349,16 @@ class PlainPaths:
         self._layout = layout
         self._root = root
         self._above = ""
-        # Those that a batch makes are of its own resources, each of which is in it once.
+        # Checked only here: a batch makes fallbacks just for its own resources, each once.
         self._has_fallbacks = _mode(fallbacks) is not None
 
     def note(self, path: str) -> None:
-        """Note a path that was found otherwise, as folders may have been made or removed for it."""
+        """Record a path that was found elsewhere: folders may have been made or removed for it."""
         if os.path.dirname(path) != self.folder:
             self._above, self.folder = "", None
 
     def find(self, uri: str) -> str | None:
-        """Return the path; None if `MirrorTree.find_free` has to find it."""
+        """Return the path, or None if `MirrorTree.find_free` must find it."""
         above, _, name = uri.rpartition("/")
         if above != self._above:
             self._above, self.folder = above, None if self._has_fallbacks else self._folder(above)
@@ -378,7 +380,7 @@ class PlainPaths:
 
 
 def _is_folder(path: str) -> bool:
-    """Return whether a path is a folder, and not a symbolic link to one."""
+    """Return whether a path is a folder, rather than a symbolic link to one."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
 
@@ -392,8 +394,8 @@ def _file(path: str) -> os.stat_result | None:
 
 
 def pieces_of(path: str, size: int) -> Iterator[bytes]:
-    """Yield the content of a file that had a size, in pieces."""
-    # Most files are small, and a large buffer takes longer than they do.
+    """Yield the content of a file in pieces, given its last known size."""
+    # Most files are small, and allocating a large buffer takes longer than reading them.
     most = min(_PIECE, size + 1)
     with open(path, "rb", buffering=0) as file:
         while piece := file.read(most):
@@ -407,28 +409,29 @@ def _mode(path: str) -> int | None:
         return None
 
 
-#: How many files are flushed at once, by all mirrors of a process.
+#: Maximum number of files flushed at once by all mirrors of a process.
 _FLUSHES = 8
-#: How many paths each thread has at least where nothing waits for the flush. With fewer, it would
-#: end sooner, and delay the commits beside it by some milliseconds.
+#: Minimum number of paths per thread if nothing waits for the flush. With fewer, the flush would
+#: end sooner, but delay concurrent commits by some milliseconds.
 _MOST_ALONE = 256
 
 
 def default_state(folder: str | os.PathLike[str]) -> Path:
-    """Return the folder of the state of a mirror: beside it, so that `diff -r` sees only copies."""
+    """Return the state folder of a mirror: next to it, so that `diff -r` sees only copies."""
     folder = Path(folder).absolute()
     return folder.with_name(folder.name + ".rsnotify")
 
 
 class FolderMirror:
-    """Keeps a folder equal to the Source's resources; a `DeferredHandler`.
+    """Keeps a folder equal to the Source's resources. Implements `DeferredHandler`.
 
-    `apply` flushes content before it renames it into place, and the folders after it. A subscriber
-    flushes small content later, several files at once, and keeps it in the state until then. So
-    every resource of the state is on the disk, or is put there when the state is opened again.
+    `apply` flushes content before it renames it into place, and flushes the folders afterwards. A
+    subscriber flushes small content later, several files at once, and keeps it in the state until
+    then. Every resource of the state is therefore on disk, or is restored to disk when the state is
+    next opened.
 
     Args:
-        folder: The root of the mirror; made if it does not exist.
+        folder: The root of the mirror, made if it does not exist.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -440,12 +443,12 @@ class FolderMirror:
         #: Held while the paths below are read or written.
         self._lock = Lock()
         self._unflushed = _TouchedPaths()
-        #: Held during a flush, so that another returns only after it.
+        #: Held during a flush, so that a concurrent `flush` returns only after it.
         self._flushing = Lock()
         self._flush_failed = False
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Prepare the folder for a set of resources; called once, before the first `apply`.
+        """Prepare the folder for a set of resources. Called once, before the first `apply`.
 
         Args:
             base: The URI that the root stands for.
@@ -456,13 +459,13 @@ class FolderMirror:
                 than `temporary`.
         """
         self.check(temporary)
-        (self._root / PROBE).unlink(missing_ok=True)  # of a run that was killed
+        (self._root / PROBE).unlink(missing_ok=True)  # left by a run that was killed
         self._tree = MirrorTree(self._root, base)
         self._unflushed, self._flush_failed = _TouchedPaths(), False
         self._place = self.place
 
     def check(self, temporary: Path) -> None:
-        """Make the checks of `prepare`, before the set of resources is known.
+        """Run the checks of `prepare` before the set of resources is known.
 
         Args:
             temporary: As for `prepare`.
@@ -480,7 +483,7 @@ class FolderMirror:
             raise ConfigurationError(f"the state cannot be kept inside the mirror {self._root}")
 
     def _make_root(self) -> None:
-        """Make the folder, and a temporary file in it, so that a wrong one is refused at once."""
+        """Make the folder and a temporary file in it, to reject an unusable folder at once."""
         done = "made"
         try:
             make_durably(self._root)
@@ -494,7 +497,7 @@ class FolderMirror:
 
     @property
     def place(self) -> str:
-        """The device and inode of the folder; empty if it does not exist."""
+        """The device and inode of the folder, or an empty string if it does not exist."""
         try:
             found = self._root.stat()
         except OSError:
@@ -508,7 +511,7 @@ class FolderMirror:
         return path if path.is_file() and not path.is_symlink() else None
 
     def find_files(self, uris: Sequence[str]) -> Iterator[tuple[str, os.stat_result | None]]:
-        """Yield the path of each resource, and the status of its file; None if there is no file."""
+        """Yield each resource's path and the status of its file, which is None without a file."""
         assert self._tree is not None, "prepare is called first"
         return self._tree.find_files(uris)
 
@@ -528,7 +531,7 @@ class FolderMirror:
         self._flush()
 
     def apply_unflushed(self, changes: Sequence[Received]) -> None:
-        """Put each resource in its place, or remove it, as durably as the next `flush` makes it.
+        """Put each resource in its place, or remove it. The next `flush` makes the result durable.
 
         Raises:
             StorageError: As for `apply`.
@@ -536,10 +539,10 @@ class FolderMirror:
         self._put(changes, flushed=False)
 
     def apply_again(self, changes: Sequence[Received]) -> None:
-        """Apply durably what may have been applied, and not flushed, before a crash."""
+        """Apply durably all changes that may have been applied but not flushed before a crash."""
         assert self._tree is not None, "prepare is called first"
         for change in changes:
-            # The resource was moved from one of its paths to the other, and it may be at both.
+            # The resource was moved between its two paths, and may be at both.
             if (leftover := self._tree.leftover(change.uri)) is not None:
                 self._remove(leftover, self._unflushed)
         self._put(changes, flushed=False)
@@ -550,10 +553,10 @@ class FolderMirror:
         self._flush()
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """Remove files durably that are not part of the copy, and folders that are empty then.
+        """Durably remove files that are not part of the copy, and the folders this leaves empty.
 
         Args:
-            names: Their paths relative to the folder; what is behind a symbolic link stays.
+            names: Paths relative to the folder. Anything behind a symbolic link stays.
         """
         touched = _TouchedPaths()
         for name in names:
@@ -563,10 +566,11 @@ class FolderMirror:
         _flush_all(touched.folders)
 
     def flush(self) -> None:
-        """Flush all that was put or removed before; may be called in another thread.
+        """Flush everything that was put or removed before. May be called in another thread.
 
         Raises:
-            StorageError: It failed, now or earlier. A later flush would not show what was lost.
+            StorageError: This flush or an earlier one failed. A later flush would not reveal what
+                was lost.
         """
         self._flush(_MOST_ALONE)
 
@@ -582,14 +586,14 @@ class FolderMirror:
             self._flush_failed = False
 
     def _put(self, changes: Sequence[Received], *, flushed: bool) -> None:
-        """Put each resource in its place, or remove it; `flushed` is whether the contents are."""
+        """Put each resource in its place, or remove it. If `flushed`, the contents already are."""
         assert self._tree is not None, "prepare is called first"
         if self.place != self._place:
             raise StorageError(f"{self._root} is not there any more, or not the folder it was")
         touched, freed = _TouchedPaths(), False
         try:
             deleted = [change for change in changes if change.content is None]
-            # First, since a file may have become a folder of the same name.
+            # Deletions come first, since a file may have become a folder of the same name.
             for change in deleted:
                 self._remove(self._tree.find(change.uri), touched)
             plain = self._tree.plain_paths()
@@ -609,16 +613,16 @@ class FolderMirror:
                 self._unflushed.files |= touched.files
                 self._unflushed.folders |= touched.folders
         if freed:
-            self._flush()  # the state has no content of these
+            self._flush()  # the state does not have their content
 
     def _place_content(
         self, uri: str, source: str, plain: PlainPaths, touched: _TouchedPaths
     ) -> str:
-        """Rename a file to the path of a resource; return that."""
+        """Rename a file to the path of a resource, and return that path."""
         assert self._tree is not None, "prepare is called first"
         target = plain.find(uri)
         if target is not None and plain.folder is not None:
-            with suppress(OSError):  # a folder is in its place, or was removed
+            with suppress(OSError):  # a folder is in its place, or its folder was removed
                 os.replace(source, target)
                 touched.folders.add(plain.folder)
                 return target
@@ -645,7 +649,7 @@ class FolderMirror:
             touched.folders.add(above)
 
     def _remove(self, path: str, touched: _TouchedPaths) -> None:
-        # NotADirectoryError: a folder of the path is a file.
+        # NotADirectoryError: a folder on the path is a file.
         with suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
         folder = os.path.dirname(path)
@@ -657,7 +661,7 @@ class FolderMirror:
             try:
                 os.rmdir(folder)
             except FileNotFoundError:
-                pass  # it was never made, or removed with an earlier change
+                pass  # it was never made, or an earlier change removed it
             except OSError:
                 return  # not empty
             folder = os.path.dirname(folder)
@@ -665,7 +669,7 @@ class FolderMirror:
 
 
 class _TouchedPaths:
-    """The files that were put in place, and the folders with entries that were changed."""
+    """The files that were put in place, and the folders whose entries changed."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
@@ -673,9 +677,9 @@ class _TouchedPaths:
 
 
 def _flush_all(paths: Iterable[str], alone: int = 1) -> None:
-    """Flush files and folders, several at once, so that the file system joins its own commits.
+    """Flush files and folders, several at once, so that the file system can merge its own commits.
 
-    What was removed meanwhile is left out. One thread flushes up to `alone` paths by itself.
+    Skips paths that no longer exist. One thread flushes up to `alone` paths by itself.
     """
     waiting = list(paths)
     if len(waiting) <= alone:
@@ -694,5 +698,5 @@ def _flush_each(paths: Iterable[str]) -> None:
 
 @cache
 def _flushers(process: int) -> ThreadPoolExecutor:
-    """Return the threads that flush for all mirrors of a process; a forked one makes its own."""
+    """Return the threads that flush for all mirrors of a process. A forked process has its own."""
     return ThreadPoolExecutor(_FLUSHES, "rsnotify-flush")

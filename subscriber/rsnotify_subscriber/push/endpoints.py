@@ -1,4 +1,4 @@
-"""The endpoints from which a Destination can receive the changes of a topic, the best first."""
+"""The endpoints from which a Destination can receive the changes of a topic, best first."""
 
 from __future__ import annotations
 
@@ -32,17 +32,21 @@ from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
 from rsnotify_subscriber.terms import Via
 
-#: How many hubs of a kind are used, however many a Source names: each costs attempts, and time.
+#: Maximum number of hubs used of each kind, however many a Source names. Each costs attempts, and
+#: time.
 MOST = 16
 _AS_A_URI = re.compile(r"[\x21-\x7e]+")
 
 
 class Endpoint(Struct, frozen=True):
-    """A hub, and how to receive the changes of a topic from it. Equal ones are the same.
+    """A hub, and how to receive the changes of a topic from it. Compares by value.
 
     Args:
-        hubs: The hubs that documents name; for WebSub, the topic may name others.
-        select: The part of the topic that the hub is to send, if it can leave out the rest.
+        kind: The kind of transport.
+        topic: The topic.
+        hubs: The hubs that documents name. For WebSub, the topic may name others.
+        make: Returns a transport for the endpoint.
+        select: The part of the topic that the hub should send, if it can omit the rest.
     """
 
     kind: Via
@@ -53,7 +57,7 @@ class Endpoint(Struct, frozen=True):
 
     @property
     def hub(self) -> str:
-        """The URI of the hub, or that of the topic where the topic names the hub."""
+        """The URI of the hub, or the topic's URI if the topic itself names the hub."""
         return next(iter(self.hubs), self.topic)
 
     def transport(self) -> Transport:
@@ -61,24 +65,24 @@ class Endpoint(Struct, frozen=True):
 
 
 class DestinationTransport(PushTransport, Protocol):
-    """A transport by which a Destination can receive."""
+    """A transport over which a Destination can receive."""
 
     def receive_from(self, url: str, topic: str, login: Any, /) -> Transport:
-        """Return what receives the fragments of a topic from a broker."""
+        """Return a transport that receives the fragments of a topic from a broker."""
 
 
 @dataclass(eq=False)
 class Transports:
     """The transports that one Destination can use, for any topic of a Source.
 
-    `websockets` are those that it shares with other Destinations.
+    `websockets` are the connections that it shares with other Destinations.
     """
 
     via: Via
     sessions: Sessions
     callbacks: Callbacks | None
     mqtt: MqttOptions
-    #: The logins of transports that installed packages offer, by scheme.
+    #: The logins for transports that are provided by installed packages, by scheme.
     logins: Mapping[str, Struct] = field(default_factory=dict)
     select: PushSelection = EVERYTHING
     websockets: SharedWebSockets[HubWebSocket] | None = None
@@ -86,17 +90,17 @@ class Transports:
     _memory: AddressMemory = field(default_factory=AddressMemory, init=False)
 
     def change_endpoints(self, offer: Offer) -> list[Endpoint]:
-        """Return the endpoints for the changes of a set; none where only polling shows them."""
+        """Return the endpoints for the changes of a set, or none if only polling finds changes."""
         if offer.channel is not None:
             return self.endpoints(offer.channel, offer.hubs, self.select)
-        # Where no document names a hub, the Change List may; it is read only for Via.WEBSUB.
+        # If no document names a hub, the Change List may, but it is read only for Via.WEBSUB.
         return self._websub(offer.change_list, ()) if offer.change_list is not None else []
 
     def notice_endpoints(self, offer: Offer) -> list[Endpoint]:
-        """Return the endpoints for notifications about documents, without those for changes.
+        """Return the endpoints for notifications about documents, without the ones for changes.
 
-        A broker may have one name for both topics: what comes under that name is changes. And a
-        broker keeps one session for one connection.
+        A broker may use one name for both topics. Messages under that name are then changes.
+        Moreover, a broker keeps a session for only one connection.
         """
         if offer.framework is None:
             return []
@@ -111,7 +115,7 @@ class Transports:
     def endpoints(
         self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING
     ) -> list[Endpoint]:
-        """Return the endpoints for a topic, the best first; `hubs` are those a document names."""
+        """Return the endpoints for a topic, best first. `hubs` are the hubs that documents name."""
         wss = _by_scheme(hubs, "wss", "ws") if self._uses(Via.WEBSOCKET) else ()
         uses_mqtt = self._uses(Via.MQTT)
         brokers = self.mqtt.brokers(_by_scheme(hubs, *SCHEMES)) if uses_mqtt else ()
@@ -129,7 +133,7 @@ class Transports:
         ]
 
     def _websub(self, topic: str, hubs: Sequence[str]) -> list[Endpoint]:
-        """Return the WebSub endpoint, at most one, as the topic itself names its hubs."""
+        """Return at most one WebSub endpoint, because the topic itself names its hubs."""
         if not self._uses(Via.WEBSUB) or self.callbacks is None:
             return []
         named = _by_scheme(hubs, "https") + _by_scheme(hubs, "http")  # WebSub §8.2
@@ -183,13 +187,13 @@ class Transports:
 
 
 def _place_at_broker(endpoint: Endpoint) -> tuple[str, str] | None:
-    """Return a broker and its name for the topic of an endpoint; None if it is at no broker."""
+    """Return an endpoint's broker and its name for the topic, or None if there is no broker."""
     place = _place(endpoint.hub)
     return None if place is None else (place.url, place.url_for(endpoint.topic))
 
 
 def _place(url: str) -> ChannelPlace | None:
-    """Return the broker that a URL of a document names; None if there is none."""
+    """Return the broker that a URL in a document names, or None if it names none."""
     try:
         return place_of(url)
     except ConfigurationError:
@@ -197,6 +201,6 @@ def _place(url: str) -> ChannelPlace | None:
 
 
 def _by_scheme(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:
-    """Return the first few URIs of these schemes, each once."""
+    """Return the first URIs with these schemes, without duplicates."""
     uris = filter(_AS_A_URI.fullmatch, dict.fromkeys(hubs))
     return tuple(islice((hub for hub in uris if hub.partition(":")[0] in schemes), MOST))

@@ -1,4 +1,4 @@
-"""Connecting to a hub: each address that is dialled is checked, not the name."""
+"""Connecting to a hub. The checks apply to each dialled address rather than to the name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rsnotify.runtime.addresses import Address, Dialer, any_socket
 from rsnotify.sync.retry import Alternatives
 from rsnotify_subscriber.fetching.sessions import NotPublic, guarded_socket
 
-#: Which addresses of hubs failed in earlier attempts.
+#: The addresses of hubs that failed in earlier attempts.
 AddressMemory = Alternatives[Address]
 
 
@@ -18,7 +18,7 @@ class HubDialer:
     """Makes the TCP connection of one attempt to use a hub.
 
     Args:
-        memory: Which addresses failed in earlier attempts.
+        memory: The addresses that failed in earlier attempts.
         trusts: Returns whether a host may be at any address.
     """
 

@@ -1,8 +1,8 @@
 """Fragments from an MQTT broker (docs/mqtt.md).
 
-A broker has no log that could be read from a given instant. It retains the newest fragment, and
-sends it to each new subscriber: as a fragment says where it begins, that shows whether anything is
-missing. Where nothing comes, nothing is shown, and the lists are read.
+A broker has no log that can be read from a given instant. It retains the newest fragment, and sends
+it to each new subscriber. Because a fragment states where it begins, this shows whether anything is
+missing. If no fragment arrives, this remains unknown, and the lists are read.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from rsnotify_subscriber.push.transport import TransportListener
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: The seconds that a broker may take to send what it retained, and a hub what was requested.
+#: Seconds for a broker to send a retained message, and for a hub to send what was requested.
 RETAINED_WAIT = 2.0
-#: The seconds for which a broker keeps the session of a subscriber that is away.
+#: Seconds for which a broker keeps the session of an absent subscriber.
 _EXPIRY = 7 * 86_400
 
 
@@ -49,11 +49,11 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     """How to connect to MQTT brokers.
 
     Args:
-        url: The broker to use instead of the one that the Source names; None to use the latter.
-        login: The user or certificate. It needs a `url`, since a Source could name any broker,
+        url: The broker to use instead of the Source's, or None to use the Source's.
+        login: The user or certificate. It requires a `url`, because a Source could name any broker,
             which would then receive the password.
         session: The name of a session that the broker keeps while the subscriber is away, for one
-            subscriber at a time; empty for none.
+            subscriber at a time. Empty for no such session.
         version: The version of MQTT, `5` or `3.1.1`.
     """
 
@@ -63,7 +63,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     version: str = "5"
 
     def check(self) -> None:
-        """Check what can be checked before there is a connection.
+        """Check everything that can be checked before there is a connection.
 
         Raises:
             ConfigurationError: The URL names no broker, or the login cannot be used.
@@ -80,8 +80,8 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
         """Return the URLs of the brokers that can be used.
 
         Args:
-            offered: The URLs of the brokers that the Source names; those of an unknown form are
-                left out.
+            offered: The URLs of the brokers that the Source names. URLs of an unknown form are
+                ignored.
         """
         return [self.url] if self.url is not None else list(filter(_is_known, offered))
 
@@ -92,19 +92,22 @@ DEFAULT_MQTT = MqttOptions()
 
 @dataclass
 class MqttTransport:
-    """A subscription at a broker for one topic; a `Transport`.
+    """A subscription to one topic at a broker. Implements `Transport`.
 
-    Theory of operation. Where only a part of the topic is of interest, the transport requests it of
-    the hub behind the broker, and subscribes to the name of that part. If nothing comes under that
-    name in a moment, there is no such hub, or it makes no more parts: then the transport subscribes
-    to the whole topic as well, until something of the part comes. A broker that closes the
-    connection after a request gets no more requests.
+    Theory of operation. If only a part of the topic is of interest, the transport requests that
+    part from the hub behind the broker, and subscribes to the part's name. If nothing arrives under
+    that name after a short time, there is no such hub, or the hub offers no more parts. The
+    transport then also subscribes to the whole topic, until a message of the part arrives. A broker
+    that closes the connection after a request gets no more requests.
 
     Args:
+        broker: The broker.
+        topic: The topic.
+        options: How to connect.
         trusts: Returns whether a host may be at any address.
         select: The part of the topic that is of interest.
         without_selections: The URLs of brokers that get no requests for a part of a topic.
-        memory: Which addresses failed in earlier attempts.
+        memory: The addresses that failed in earlier attempts.
     """
 
     broker: Broker
@@ -175,7 +178,7 @@ class MqttTransport:
     async def _request_forever(
         self, connection: BrokerConnection, messages: _TopicMessages
     ) -> None:
-        """Request the part before each lease ends; receive the whole while there is no part."""
+        """Request the part before each lease ends. Receive the whole while there is no part."""
         random = Random()
         while True:
             await self._request(connection, messages)
@@ -202,13 +205,13 @@ class MqttTransport:
 
 @dataclass
 class _TopicMessages:
-    """Receives messages under either of two names; any other belongs to an old session."""
+    """Receives messages under either of two names. Any other belongs to an old session."""
 
     whole: str
     part: str | None
     listener: TransportListener
     received: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Whether something of the part has come, and the hub has not ended it since.
+    #: Whether a message of the part has arrived since the hub last ended the part.
     part_received: asyncio.Event = field(default_factory=asyncio.Event)
     _part_ended: asyncio.Event = field(default_factory=asyncio.Event)
     _requested_at: float | None = None
@@ -217,19 +220,19 @@ class _TopicMessages:
         self._requested_at = asyncio.get_running_loop().time()
 
     def is_unanswered(self, seconds: float) -> bool:
-        """Return whether it was requested within this many seconds, and nothing has arrived."""
+        """Return whether a request was made within this many seconds, and nothing has arrived."""
         if self._requested_at is None or self.received.is_set():
             return False
         return asyncio.get_running_loop().time() - self._requested_at < seconds
 
     async def part_ended(self) -> None:
-        """Wait until the hub makes the part no longer."""
+        """Wait until the hub ends the part."""
         await self._part_ended.wait()
         self._part_ended.clear()
         self.part_received.clear()
 
     def receive(self, message: MqttMessage) -> None:
-        """Receive a message; an empty one means that the hub has ended the part."""
+        """Receive a message. An empty one means that the hub has ended the part."""
         if message.topic == self.part and not message.payload:
             self._part_ended.set()
         elif message.topic in (self.whole, self.part):

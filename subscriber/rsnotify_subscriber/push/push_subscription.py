@@ -1,9 +1,10 @@
-"""A lasting subscription to a topic, by as many of the best working endpoints as are wanted.
+"""A lasting subscription to a topic, over a given number of the best working endpoints.
 
-Which endpoints are to be open: the best that work, and others while those do not.
+`EndpointFailover` decides which endpoints should be open: the best that work, and others while
+those do not. `EndpointConnection` is the connection to one endpoint, from opening it to losing it.
 
-Theory of operation. An endpoint is closed, tried, or up; or it has failed and waits for its next
-attempt.
+Theory of operation. An endpoint is closed, being tried, or up, or it has failed and is waiting for
+its next attempt.
 
     closed --needed--> tried --up--> up --has held--> worse ones are closed
                          |            |
@@ -11,21 +12,19 @@ attempt.
                          v            v
                         waits <-------+ --backoff over, needed--> tried
 
-An endpoint is needed while too few of the better ones are up or expected to be. One is expected
-that has just been tried for the first time, and one that was lost after it had held, since it is
-often back at once. If it fails then, the next one is opened while it waits.
+An endpoint is needed while too few of the better ones are up or expected to be. An endpoint is
+expected if it is being tried for the first time, or if it was lost after it had held, since such an
+endpoint is often back at once. If it then fails, the next one is opened while it waits.
 
-An open endpoint is closed when enough better ones have held, and have received something since
-they came up: a hub that is back may not have been reached by the Source yet. Where both lead to the
-same hub, the Source reaches both or neither, so the better one only has to hold. A better one that
-receives nothing while a worse one does is up, but replaces none. Each loss after the first doubles
-the time to hold, so that an endpoint which comes and goes does not close and open the others as
-often; one that was up for long is forgiven. An endpoint that was found to receive nothing is
-*mute*, and counts as lost until it receives something.
+An open endpoint is closed when enough better ones have held, and have received something since they
+came up: the Source may not yet have reached a hub that has just come back. If both endpoints lead
+to the same hub, the Source reaches both or neither, so the better one only has to hold. A better
+endpoint that receives nothing while a worse one does is up, but replaces none. Each loss after the
+first doubles the time to hold, so that an endpoint that comes and goes does not close and reopen
+the others each time. Losses are forgiven after a long time up. An endpoint that was found to
+receive nothing is *mute*, and counts as lost until it receives something.
 
-All times are seconds of one monotonic clock.
-
-The connection to one endpoint, from opening it to its loss.
+All times are seconds on one monotonic clock.
 """
 
 from __future__ import annotations
@@ -45,19 +44,20 @@ from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.endpoints import Endpoint
 
-#: How long an endpoint may take to come up before the next one is tried, too.
+#: Time for an endpoint to come up before the next one is tried as well.
 PATIENCE = 2.0
-#: How long an endpoint may take to be back that was lost after it had held.
+#: Time for an endpoint that was lost after it had held to come back.
 RETURN = 0.5
-#: How long an endpoint has to be up before worse ones are closed.
+#: Time that an endpoint must stay up before worse ones are closed.
 HOLD = 3.0
-#: The longest such time, after many losses.
+#: Maximum value of that time, after many losses.
 LONGEST_HOLD = 300.0
-#: A worse one that has received nothing for this long is closed, even if the better one has not.
+#: A worse endpoint that has received nothing for this long is closed even if the better one has not
+#: received anything either.
 QUIET = 60.0
-#: How much later than a worse one a better one may receive the same.
+#: Maximum delay of a better endpoint behind a worse one in receiving the same fragment.
 SLACK = 2.0
-#: After being up for this many times the time to hold, a loss counts as the first.
+#: After this many times the time to hold without a loss, the next loss counts as the first.
 _FORGIVEN = 20
 _RETRY = Retry(first=0.25, most=15.0)
 
@@ -76,21 +76,21 @@ class _EndpointState(Generic[E]):
         self.losses = 0
         #: The host and port of its hub.
         self.hub_address: Hashable = None
-        #: When it may be tried again.
+        #: When the endpoint may be tried again.
         self.retry_at = -inf
-        #: Until when it is expected to come up.
+        #: The time until which it is expected to come up.
         self.expected_until = -inf
-        #: When it has been up for long enough.
+        #: When it will have been up for long enough.
         self.held_at = inf
         self.forgiven_at = inf
         #: When it last received something, or came up.
         self.received_at = -inf
-        #: When it replaces worse ones though it has received nothing.
+        #: When it replaces worse ones even if it has received nothing.
         self.proven_at = inf
 
     def open(self, now: float) -> None:
         self.is_open = True
-        if now - self.retry_at > _RETRY.most:  # failures so long ago no longer show anything
+        if now - self.retry_at > _RETRY.most:  # failures so long ago no longer matter
             self.failures = 0
         if not self.failures:
             self.expected_until = now + PATIENCE
@@ -143,11 +143,12 @@ class _EndpointState(Generic[E]):
 
 
 class EndpointFailover(Generic[E]):
-    """Decides which endpoints are to be open. The caller opens them and reports the results.
+    """Decides which endpoints should be open. The caller opens them and reports the results.
 
     Args:
-        endpoints: The endpoints, the best first.
-        most: How many are to be up at the same time.
+        endpoints: The endpoints, best first.
+        random: The source of randomness for backoff.
+        most: Number of endpoints that should be up at the same time.
     """
 
     def __init__(self, endpoints: Iterable[E], random: Random, *, most: int = 1) -> None:
@@ -156,12 +157,12 @@ class EndpointFailover(Generic[E]):
         self._most = most
 
     def set_endpoints(self, endpoints: Iterable[E]) -> None:
-        """Use these endpoints; the history of those that stay is kept."""
+        """Replace the endpoints, keeping the history of those that remain."""
         known = {state.endpoint: state for state in self._states}
         self._states = [known.get(endpoint) or _EndpointState(endpoint) for endpoint in endpoints]
 
     def up(self, endpoint: E, now: float, hub_address: Hashable = None) -> None:
-        """Note that an endpoint is up; `hub_address` is the host and port of its hub, if known."""
+        """Record that an endpoint is up. `hub_address` is its hub's host and port, if known."""
         state = self._state(endpoint)
         state.up(now)
         state.hub_address = hub_address
@@ -170,14 +171,14 @@ class EndpointFailover(Generic[E]):
         self._state(endpoint).receive(now)
 
     def mute(self, endpoint: E) -> None:
-        """Note that an endpoint is up and does not receive what it should."""
+        """Record that an endpoint is up but does not receive what it should."""
         self._state(endpoint).is_mute = True
 
     def down(self, endpoint: E, now: float, retry_after: float = 0.0) -> None:
         self._state(endpoint).down(now, retry_after, self._random)
 
     def tick(self, now: float) -> list[E]:
-        """Return the endpoints that are to be open from now on, the best first."""
+        """Return the endpoints that should be open from now on, best first."""
         better: list[_EndpointState[E]] = []
         for state in self._states:
             if state.is_open:
@@ -194,7 +195,7 @@ class EndpointFailover(Generic[E]):
         return sum(better) >= self._most
 
     def due(self, now: float) -> float | None:
-        """Return when the result of `tick` may change, if nothing happens before."""
+        """Return when the result of `tick` may change, if nothing else happens first."""
         times = (time for state in self._states for time in state.times())
         return min((time for time in times if now < time < inf), default=None)
 
@@ -206,32 +207,32 @@ _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 class PushEvents:
-    """Receives what arrives by any endpoint, and whether anything can; ignores it by default."""
+    """Receives fragments from all endpoints, and state changes, which it ignores by default."""
 
     def up(self) -> None:
-        """Note that fragments arrive from now on, from `since` without a gap or after `gap`."""
+        """Handle the start of delivery, either from `since` without a gap, or after `gap`."""
 
     def audience(self, listeners: int) -> None:
-        """Note the number of subscribers of the topic, where the hub reports it."""
+        """Handle a hub's report of the number of subscribers to the topic."""
 
     def gap(self) -> None:
-        """Note that a hub has not stored all fragments since `since`."""
+        """Handle a notice that a hub has not stored all fragments since `since`."""
 
     def fragment(self, document: bytes) -> Instant | None:
-        """Receive a fragment; return the instant through which it covers changes, if any."""
+        """Handle a fragment. Return the instant up to which it covers changes, if any."""
         raise NotImplementedError
 
     def down(self) -> None:
-        """Note that no endpoint is left."""
+        """Handle the loss of the last endpoint."""
 
     def ended(self) -> None:
-        """Note that nothing else will happen."""
+        """Handle the end of the subscription, after which nothing else happens."""
 
 
 class EndpointConnection:
-    """A connection to an endpoint; the `TransportListener` of its transport.
+    """A connection to an endpoint. Implements `TransportListener` for its transport.
 
-    After `close`, neither subscription nor events are called.
+    After `close`, it calls neither subscription nor events.
     """
 
     def __init__(
@@ -241,12 +242,12 @@ class EndpointConnection:
         self.hub = endpoint.hub
         #: Whether the hub has accepted the subscription.
         self.is_up = False
-        #: Whether the hub does not send what it should.
+        #: Whether the hub fails to send what it should.
         self.is_mute = False
-        #: Whether the hub should have sent what the lists have from now on.
+        #: Whether the hub must have sent any change that the lists show from now on.
         self.is_due = False
         self.up_at = 0.0
-        #: When it came up, or a new fragment last arrived.
+        #: When the connection came up, or a new fragment last arrived.
         self.received_at = 0.0
         self._subscription = subscription
         self._events = events
@@ -265,7 +266,7 @@ class EndpointConnection:
         return (parts.hostname, parts.port or _PORTS.get(parts.scheme)) if parts.hostname else None
 
     def open(self, tasks: Tasks, since: Callable[[], Instant | None]) -> None:
-        """Start to receive; `since` returns the instant through which every change is known."""
+        """Start receiving. `since` returns the instant up to which every change is known."""
         self._task = tasks.spawn(self._receive(since))
 
     async def _receive(self, since: Callable[[], Instant | None]) -> None:
@@ -277,7 +278,7 @@ class EndpointConnection:
                 self._subscription.connection_lost(self, error)
 
     def close(self) -> None:
-        """Unsubscribe, which may take a while."""
+        """Unsubscribe in the background, which may take a while."""
         self._is_closed = True
         if self._task is not None:
             self._task.cancel()
@@ -304,7 +305,7 @@ class EndpointConnection:
             return
         until = self._events.fragment(document)
         if until is not None and (self._through is None or until > self._through):
-            # What a broker has retained does not show that it receives anything now.
+            # A fragment that a broker has retained does not show that the broker receives any now.
             self._through = until
             self.received_at = asyncio.get_running_loop().time()
             self._subscription.connection_received(self)
@@ -313,7 +314,7 @@ class EndpointConnection:
 logger = logging.getLogger("rsnotify.subscriber")
 
 
-#: The seconds after the lists within which a hub may still send the same changes.
+#: Seconds after reading the lists within which a hub may still send the same changes.
 SILENCE_GRACE = 15.0
 
 
@@ -321,10 +322,12 @@ class PushSubscription:
     """A lasting subscription to a topic.
 
     Args:
-        endpoints: The endpoints of the topic, the best first.
-        since: Returns the instant through which every change is known.
-        most: How many endpoints are to be up at the same time.
-        announce: Called with each endpoint that comes up or goes down.
+        endpoints: The endpoints of the topic, best first.
+        events: Receives fragments and state changes.
+        since: Returns the instant up to which every change is known.
+        random: The source of randomness for backoff.
+        most: Number of endpoints that should be up at the same time.
+        announce: Called with an event for each endpoint that comes up or goes down.
         needed: Whether to log a warning when no endpoint is left.
     """
 
@@ -346,24 +349,24 @@ class PushSubscription:
         self._since = since
         self._announce = announce
         self._open: dict[Endpoint, EndpointConnection] = {}
-        self._failed: dict[Endpoint, str] = {}  # the reasons, since each was last up
+        self._failed: dict[Endpoint, str] = {}  # the reasons for failures since the last success
         self._tasks = Tasks(self._end)
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def up(self) -> list[Endpoint]:
-        """The endpoints by which changes arrive now, the best first."""
+        """The endpoints over which changes arrive now, best first."""
         return [connection.endpoint for connection in self._delivering()]
 
     @property
     def hubs(self) -> tuple[str, ...]:
-        """The hubs from which changes arrive, in the same order."""
+        """The hubs from which changes arrive, in the order of `up`."""
         return tuple(connection.hub for connection in self._delivering())
 
     @property
     def error(self) -> str | None:
-        """Why the best endpoint is not up, if none is and it was tried."""
+        """The reason why the best endpoint is down, if none is up and it was tried."""
         reasons = (self._failed.get(endpoint) for endpoint in self.endpoints)
         return None if self._delivering() else next(filter(None, reasons), None)
 
@@ -372,7 +375,7 @@ class PushSubscription:
         return [one for one in connections if one is not None and one.delivers]
 
     def set_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
-        """Use these endpoints from now on; connections to those that stay are kept."""
+        """Replace the endpoints, keeping connections to those that remain."""
         self.endpoints = tuple(endpoints)
         self._failover.set_endpoints(endpoints)
         self._failed = {one: reason for one, reason in self._failed.items() if one in endpoints}
@@ -402,7 +405,7 @@ class PushSubscription:
         if self._ended is None:
             return
         loop = asyncio.get_running_loop()
-        now = loop.time()  # once: a second reading could skip a time that falls due between them
+        now = loop.time()  # once: a second reading could skip a time that falls between the two
         wanted = self._failover.tick(now)
         for endpoint in [endpoint for endpoint in self._open if endpoint not in wanted]:
             self._close(endpoint)
@@ -415,7 +418,7 @@ class PushSubscription:
         self._timer = None if due is None else loop.call_at(due, self._arrange)
 
     def _close(self, endpoint: Endpoint) -> None:
-        """Close a connection. To unsubscribe may take a while, and nothing waits for that."""
+        """Close a connection. Unsubscribing may take a while, and nothing waits for it."""
         connection = self._open.pop(endpoint)
         connection.close()
         if connection.delivers:
@@ -451,17 +454,17 @@ class PushSubscription:
             self._report_down(connection, reason, counted=connection.delivers)
         self._arrange()
 
-    # Connections that are up, and yet receive nothing
+    # Connections that are up but receive nothing
 
     def pulled(self, began: float, *, news: bool) -> None:
-        """Compare with the lists, which have what hubs should have sent, too.
+        """Compare push with the lists: hubs should have sent the same changes.
 
-        A hub does not have to send what happened before its connection came up. So the first lists
-        that are read after that show nothing about it.
+        A hub does not have to send changes from before its connection came up. The first lists that
+        are read after that therefore prove nothing about the hub.
 
         Args:
-            began: The time at which reading the lists began.
-            news: Whether they had changes that no hub had sent.
+            began: When reading the lists began.
+            news: Whether the lists had changes that no hub had sent.
         """
         loop = asyncio.get_running_loop()
         for connection in self._open.values():
@@ -471,7 +474,7 @@ class PushSubscription:
                 connection.is_due = True
 
     def _check_mute(self, connection: EndpointConnection, since: float) -> None:
-        """Rely no longer on a connection that has received nothing new since some time."""
+        """Mark a connection as mute if it has received nothing new since the given time."""
         is_open = self._open.get(connection.endpoint) is connection
         if not is_open or not connection.delivers or connection.received_at > since:
             return

@@ -1,4 +1,4 @@
-"""The interface of transports. No transport knows of the others."""
+"""The interface of transports. Transports do not depend on each other."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from rsnotify.format.datetimes import Instant
 
 
 class TransportListener(Protocol):
-    """Receives what arrives by a transport."""
+    """Receives messages from a transport."""
 
     def up(self, hub: str | None = None) -> None:
-        """Note that fragments arrive from now on, from `since` without a gap or after `gap`.
+        """Handle the start of delivery, either from `since` without a gap, or after `gap`.
 
-        The hub is named where the endpoint does not determine it; `up` is called again when another
+        The hub is passed if the endpoint does not determine it. `up` is called again when another
         hub takes over.
         """
 
     def audience(self, listeners: int) -> None:
-        """Note the number of subscribers of the topic, where the hub reports it."""
+        """Handle a hub's report of the number of subscribers to the topic."""
 
     def gap(self) -> None:
-        """Note that the hub has not stored all fragments since `since`."""
+        """Handle a notice that the hub has not stored all fragments since `since`."""
 
     def fragment(self, document: bytes) -> None:
-        """Receive a fragment."""
+        """Handle a fragment."""
 
 
 class Transport(Protocol):
     """One connection to one hub."""
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
-        """Connect, and call the listener with what arrives until the connection is lost.
+        """Connect, and pass everything received to the listener until the connection is lost.
 
         Args:
-            since: The instant through which every change is known; None to receive only what
-                comes from now on.
-            listener: Receives what arrives.
+            since: The instant up to which every change is known, or None to receive only
+                fragments from now on.
+            listener: Receives the messages.
 
         Raises:
-            FetchError: The connection has ended, always; with the reason.
+            FetchError: Always, when the connection ends. The error states the reason.
         """

@@ -1,6 +1,6 @@
 """Fragments over a WebSocket (docs/protocol.md).
 
-A WebSocket to a hub, and what it receives of each topic (docs/protocol.md).
+`HubWebSocket` is a WebSocket to a hub, and `TopicReception` is one topic received over it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.push.hub_dialer import AddressMemory, HubDialer
 from rsnotify_subscriber.push.transport import TransportListener
 
-#: The most characters of a hub's reason that a message repeats.
+#: Maximum number of characters of a hub's reason that are repeated in a message.
 _REASON = 200
 
 
@@ -46,8 +46,8 @@ class TopicReception:
     """A topic that a connection receives, from its subscription to its end.
 
     Attributes:
-        subscribed: Is done once a message has confirmed the subscription, or `ended` is.
-        ended: Is done once the connection is lost, or with the error of a message.
+        subscribed: Completed when a message confirms the subscription, or together with `ended`.
+        ended: Completed when the connection is lost, or with the error of a message.
     """
 
     def __init__(self, hub: str, listener: TransportListener) -> None:
@@ -58,12 +58,12 @@ class TopicReception:
         self.ended: asyncio.Future[None] = loop.create_future()
 
     def process(self, message: bytes | _Control) -> None:
-        """Handle a document or a control frame; an error ends this topic only."""
+        """Handle a document or a control frame. An error ends only this topic."""
         if self.ended.done():
             return
         try:
             if isinstance(message, bytes):
-                # What comes before is of an ended subscription, maybe to another selection.
+                # Earlier documents belong to a previous subscription, perhaps to another selection.
                 if self.subscribed.done():
                     self._listener.fragment(message)
             else:
@@ -85,7 +85,7 @@ class TopicReception:
     def end(self, error: Exception | None) -> None:
         settle(self.ended, error)
         if not self.ended.cancelled():
-            self.ended.exception()  # or asyncio logs it if nothing waits
+            self.ended.exception()  # or asyncio would log it as never retrieved
         settle(self.subscribed, None)
 
 
@@ -93,11 +93,11 @@ class HubWebSocket(SharedWebSocket[TopicReception]):
     """A connection that receives topics.
 
     Attributes:
-        dialer: Made its TCP connection; set by who opens it.
+        dialer: The dialer that made the TCP connection, set by the code that opens it.
     """
 
     dialer: HubDialer
-    #: The reception of the documents that follow.
+    #: The topic to which the next documents belong.
     _current: TopicReception | None = None
 
     def subscribe(
@@ -108,7 +108,7 @@ class HubWebSocket(SharedWebSocket[TopicReception]):
         select: PushSelection,
         listener: TransportListener,
     ) -> TopicReception:
-        """Request a topic; what a hub sends before is ignored."""
+        """Request a topic. Anything that a hub sends before confirming it is ignored."""
         reception = self.topics[topic] = TopicReception(hub, listener)
         if not self.is_for_many:
             self._current = reception
@@ -150,20 +150,22 @@ class HubWebSocket(SharedWebSocket[TopicReception]):
             reception.end(error)
 
 
-#: The seconds between pings, and until a hub that does not answer one counts as dead.
+#: Seconds between pings, and until a hub that does not answer a ping counts as dead.
 _PING, _PONG = 5.0, 10.0
 
 
 @dataclass(repr=False)
 class WebSocketTransport:
-    """A connection to a hub for one topic, or a part of a shared one; a `Transport`.
+    """A connection to a hub for one topic, or part of a shared one. Implements `Transport`.
 
     Args:
+        hub: The URI of the hub.
+        topic: The topic.
         trusts: Returns whether a host may be at any address.
-        select: The requested part of the topic; a hub may send more.
+        select: The requested part of the topic. A hub may send more.
         credentials: Header fields of the request.
-        memory: Which addresses failed in earlier attempts.
-        shared: The connections of several subscribers; None for one of its own.
+        memory: The addresses that failed in earlier attempts.
+        shared: The connections of several subscribers, or None for a separate connection.
     """
 
     hub: str
@@ -185,7 +187,7 @@ class WebSocketTransport:
                 await reception.ended
                 raise connection.protocol.close_exc
             finally:
-                # The answer may be on its way: the next to subscribe must not take it as its own.
+                # The answer may still arrive, and the next subscription must not use it as its own.
                 connection.is_ending |= reception.subscribed.cancelled()
                 reception.end(None)
                 await connection.end(self.topic)
@@ -193,7 +195,7 @@ class WebSocketTransport:
     async def _connect(self) -> HubWebSocket:
         if self.shared is None:
             return await self._open()
-        # Those who may not dial what another may must not use its connection.
+        # A subscriber must not use a connection to a host that it may not dial itself.
         trusted = await self.trusts(urlsplit(self.hub).hostname)
         key = self.hub, frozenset(self.credentials.items()), trusted
         return await self.shared.connect(key, self.topic, self._open)
@@ -211,7 +213,7 @@ class WebSocketTransport:
                 subprotocols=None if self.shared is None else [TOPICS],
                 additional_headers=self.credentials,
                 user_agent_header=f"rsnotify/{__version__}",
-                # Small frames gain nothing by it, and it could hide a decompression bomb.
+                # Small frames gain nothing from it, and it could hide a decompression bomb.
                 compression=None,
                 max_size=MAX_BYTES,
                 open_timeout=TIMEOUT,

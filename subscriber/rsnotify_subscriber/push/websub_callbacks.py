@@ -1,15 +1,16 @@
-"""The URLs at which hubs reach this Destination, for applications of aiohttp, ASGI and WSGI.
+"""WebSub callbacks: the URLs at which hubs reach this Destination.
 
-Each subscription has a URL of its own that nobody can guess (WebSub §5.1.1). The URL at which
-content arrives determines its topic, not its Link headers, which are those of the topic
-(WebSub §7).
+`Callbacks` serves them in an application of aiohttp, ASGI or WSGI. `listening` runs an HTTP server
+for callbacks alone, for programs without a web application to mount them in.
 
-One subscription as its callback sees it: values in, decisions out, no I/O.
+Each subscription has its own URL, which nobody can guess (WebSub §5.1.1). The URL at which content
+arrives determines its topic. Its Link headers do not, because they are the topic's own (WebSub §7).
 
-Theory of operation. Anybody who knows a callback may send it anything, so it confirms only what
-was requested, and only for a while: a verification of another topic or another mode is not
-confirmed (WebSub §5.3.1), and neither is a late one. A hub may repeat its verification meanwhile,
-as an answer can be lost.
+`CallbackSubscription` is one subscription as its callback sees it: values in, decisions out, no
+I/O. Anybody who knows a callback may send it anything, so it confirms only what was requested, and
+only for a limited time. It does not confirm a verification of another topic or mode (WebSub
+§5.3.1), nor a late one. Within that time a hub may repeat its verification, because an answer can
+be lost.
 
     state          subscribe requested  confirmed  unsubscribe requested  confirmed  denied
     new            requested            -          -                      -          -
@@ -18,13 +19,11 @@ as an answer can be lost.
     unsubscribing  -                    -          -                      over       over
 
 Content is accepted while the subscription is active or unsubscribing, if its signature is right.
-Content for one that is over is answered with 410, so that the hub may end it, too (WebSub §7).
+Content for a subscription that is over is answered with 410, so that the hub may end it, too
+(WebSub §7).
 
-Deliveries that wait for the listener, and the silence of the hub between deliveries.
-
-The terms of WebSub subscriptions: the requested lease, signatures, and time limits.
-
-An HTTP server for callbacks alone, for programs without a web application to mount them in.
+`DeliveryInbox` holds accepted deliveries until the subscriber reads them. `HubSilence` measures the
+time between deliveries.
 """
 
 from __future__ import annotations
@@ -56,10 +55,11 @@ from rsnotify.runtime.serving import serving
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
 from rsnotify_subscriber.terms import DEFAULT_TERMS, WebSubTerms
 
-#: The longest lease that is believed; a longer number is not computed with.
+#: Maximum lease in seconds. A longer one is capped.
 _LONGEST_LEASE = 30 * 86_400
+#: A number with more digits is not parsed.
 _MOST_DIGITS = 18
-#: A longer challenge is not repeated: it would be an attempt to make us send it.
+#: A longer challenge is not echoed: it would be an attempt to make us send it.
 _LONGEST_CHALLENGE = 4096
 _LONGEST_REASON = 200
 _LONGEST_SHOWN = 100
@@ -90,12 +90,14 @@ class CallbackDecision(Enum):
 
 @dataclass(repr=False)
 class CallbackSubscription:
-    """A subscription that is requested, and its result. Times are those of the clock of `verify`.
+    """A requested subscription and its result. Times are on the clock of `verify`.
 
     Args:
-        callback: The URL to which only the hub of this subscription delivers.
-        signatures: The methods that are accepted.
-        lease: The lease in seconds that is requested.
+        topic: The topic.
+        callback: The URL to which the hub of this subscription, and no other, delivers.
+        secret: The secret for signatures, or None if deliveries are not signed.
+        signatures: The accepted signature methods.
+        lease: The requested lease in seconds.
     """
 
     topic: str
@@ -108,14 +110,14 @@ class CallbackSubscription:
     expires: float = 0.0
     #: The hub's reason for denying the subscription, if it gave one.
     denial: str | None = None
-    #: The method by which the hub signs, if that is not accepted.
+    #: The method with which the hub signs, if that method is not accepted.
     weak: str | None = None
-    #: The parameter that was wrong in the last verification that was not confirmed.
+    #: The parameter that was wrong in the last verification that was refused.
     refused: str | None = None
     _requested: tuple[SubscriptionMode, float] | None = None
 
     def __repr__(self) -> str:
-        """Return what may be logged: neither the secret nor the callback."""
+        """Return a description that may be logged, without the secret and the callback."""
         return f"CallbackSubscription(topic={self.topic!r}, state={self.state.name})"
 
     @property
@@ -129,7 +131,7 @@ class CallbackSubscription:
     def request(self, mode: SubscriptionMode, until: float) -> dict[str, str]:
         """Begin a request to the hub, and return its form (WebSub §5.1).
 
-        After `until`, a verification of it is too late.
+        A verification after `until` is too late.
         """
         self._requested = (mode, until)
         form = {"hub.mode": mode, "hub.topic": self.topic, "hub.callback": self.callback}
@@ -142,7 +144,7 @@ class CallbackSubscription:
         return form if self.secret is None else form | {"hub.secret": self.secret}
 
     def verify(self, query: Mapping[str, str], now: float) -> str | None:
-        """Answer a verification of intent, or a denial (WebSub §5.2, §5.3); None stands for 404."""
+        """Answer a verification of intent or a denial (WebSub §5.2, §5.3). None stands for 404."""
         if self.is_over:
             return None
         if query.get("hub.topic") != self.topic:
@@ -159,7 +161,7 @@ class CallbackSubscription:
         return challenge
 
     def _refuse(self, name: str, query: Mapping[str, str]) -> str | None:
-        """Store which parameter was wrong, for the error message of the request."""
+        """Store which parameter was wrong, for the request's error message."""
         value = query.get(name)
         what = f"without {name}" if value is None else f"with {name}={value[:_LONGEST_SHOWN]!r}"
         self.refused = what
@@ -188,7 +190,7 @@ class CallbackSubscription:
         return True
 
     def _seconds(self, granted: str) -> int | None:
-        """Read a lease; some hubs send none, though they must (WebSub §5.3)."""
+        """Parse a lease. Some hubs send none, although they must (WebSub §5.3)."""
         if not granted:
             return self.lease
         if not (granted.isascii() and granted.isdigit()) or len(granted) > _MOST_DIGITS:
@@ -215,9 +217,9 @@ class CallbackSubscription:
 class HubSilence:
     """Decides when to check whether a hub is still there. Times are in seconds.
 
-    A hub that has nothing to deliver is as silent as one that is gone. So it is checked when it
-    has been silent for longer than usual, and `least` in any case; an answer shows that this
-    silence is usual, too.
+    A hub with nothing to deliver is as silent as a hub that is gone. The hub is therefore checked
+    when it has been silent for twice its longest silence so far, and for `least` at any rate. An
+    answer shows that a silence of this length is normal.
     """
 
     def __init__(self, now: float, least: float) -> None:
@@ -226,7 +228,7 @@ class HubSilence:
         self._longest = 0.0
 
     def end(self, now: float) -> None:
-        """Note a sign of life."""
+        """Record a sign of life."""
         self._longest = max(self._longest, now - self._last)
         self._last = now
 
@@ -237,9 +239,9 @@ class HubSilence:
 
 
 class DeliveryInbox:
-    """A queue of deliveries, each of which ends the silence. At most this many bytes may wait.
+    """A queue of deliveries, each of which ends the silence. Holds at most `most` bytes.
 
-    A larger delivery may wait alone.
+    A single delivery may exceed the limit if it waits alone.
     """
 
     def __init__(self, silence: HubSilence, most: int = MAX_BYTES) -> None:
@@ -250,7 +252,7 @@ class DeliveryInbox:
         self._arrived = asyncio.Event()
 
     def put(self, body: bytes) -> bool:
-        """Add a delivery; return whether it fits."""
+        """Add a delivery if it fits, and return whether it did."""
         if self._waiting and self._bytes + len(body) > self._most:
             return False
         self._waiting.append(body)
@@ -270,12 +272,12 @@ class DeliveryInbox:
 
 logger = logging.getLogger("rsnotify.subscriber.websub")
 
-#: The random bytes at the end of a callback, and how `secrets` spells them.
+#: The number of random bytes at the end of a callback, and the pattern of their encoding.
 _TOKEN_BYTES, _TOKEN = 32, "[A-Za-z0-9_-]{43}"
-#: Hubs deliver to a callback one after another, so more requests at once do not come from a hub.
+#: Hubs deliver to a callback one at a time, so more concurrent requests do not come from a hub.
 _AT_ONCE = 4
 _AS_A_CALLBACK = re.compile(r"[\x21-\x7e]+")
-# A challenge is text from outside, which no browser must render as a page.
+# A challenge comes from outside, and browsers must not render it as a page.
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _RETRY = {"Retry-After": "1"}
 _STATUS = {
@@ -289,7 +291,7 @@ _REFUSED, _IGNORED = 403, 204
 
 @dataclass
 class CallbackRoute:
-    """One callback, as long as it is answered."""
+    """One callback, for as long as it is answered."""
 
     subscription: CallbackSubscription
     inbox: DeliveryInbox
@@ -307,14 +309,14 @@ class CallbackRoute:
 
 
 class Callbacks:
-    """All callbacks of an application, for any number of subscribers of its event loop.
+    """All callbacks of an application, for any number of subscribers in its event loop.
 
     Args:
         url: The URL at which hubs reach the path where the routes are mounted.
         terms: The terms of subscriptions.
 
     Raises:
-        ConfigurationError: The URL cannot be a callback, or a method of signatures is unknown.
+        ConfigurationError: The URL cannot be a callback, or a signature method is unknown.
     """
 
     def __init__(self, url: str, terms: WebSubTerms = DEFAULT_TERMS) -> None:
@@ -322,7 +324,7 @@ class Callbacks:
         require_struct("terms", terms, WebSubTerms)
         self.url = _checked(url)
         self.terms = terms
-        #: That of the subscribers, once one of them has subscribed.
+        #: The event loop of the subscribers, set when one of them subscribes.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: dict[str, CallbackRoute] = {}
         unknown = set(terms.signatures) - set(METHODS)
@@ -330,14 +332,14 @@ class Callbacks:
             raise ConfigurationError(f"signatures are made by {', '.join(METHODS)}, by no others")
 
     def __len__(self) -> int:
-        """Return how many callbacks are answered."""
+        """Return the number of callbacks that are answered."""
         return len(self._open)
 
     def routes(self, path: str | None = None) -> list[web.RouteDef]:
         """Return the routes, for an aiohttp application.
 
         Args:
-            path: The path below which they are, ending in `/`; by default that of the URL.
+            path: The path of the routes, ending in `/`. By default, the path of the URL.
         """
         path = (urlsplit(self.url).path if path is None else path) + f"{{token:{_TOKEN}}}"
         return [web.get(path, self._handle, allow_head=False), web.post(path, self._handle)]
@@ -352,10 +354,10 @@ class Callbacks:
     def asgi_application(self, app: asgi.ASGIApplication | None = None) -> asgi.ASGIApplication:
         """Return an ASGI application that answers at the path of the URL.
 
-        It has to run in the event loop of the subscribers.
+        It must run in the event loop of the subscribers.
 
         Args:
-            app: The application for all other paths; by default they are answered with 404.
+            app: The application for all other paths. By default, they are answered with 404.
         """
         others = app or asgi.asgi_not_found
 
@@ -372,13 +374,13 @@ class Callbacks:
         return application
 
     def wsgi_application(self, app: wsgi.WSGIApplication | None = None) -> wsgi.WSGIApplication:
-        """Return a WSGI application that answers at the path of the URL, beside the subscribers.
+        """Return a WSGI application that answers at the path of the URL.
 
-        These run in an event loop in another thread of the same process. Until one of them has
-        subscribed, and when their loop has ended, requests are answered with 503.
+        The subscribers run in an event loop in another thread of the same process. Requests are
+        answered with 503 until one of them has subscribed, and after their loop has ended.
 
         Args:
-            app: The application for all other paths; by default they are answered with 404.
+            app: The application for all other paths. By default, they are answered with 404.
         """
         others = app or wsgi.wsgi_not_found
 
@@ -395,7 +397,7 @@ class Callbacks:
         return application
 
     def _token_in(self, path: str) -> str | None:
-        """Return the token that ends a decoded path; None if it is not one of callbacks."""
+        """Return the token at the end of a decoded path, or None if it is not a callback's path."""
         prefix = unquote(urlsplit(self.url).path)
         token = path.removeprefix(prefix)
         return token if path.startswith(prefix) and re.fullmatch(_TOKEN, token) else None
@@ -424,7 +426,7 @@ class Callbacks:
             return WebResponse(503, dict(_RETRY))
 
     def open(self, topic: str, inbox: DeliveryInbox) -> CallbackRoute:
-        """Return a new callback for a topic, which is answered from now on."""
+        """Open and return a new callback for a topic."""
         self._loop = asyncio.get_running_loop()
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         subscription = CallbackSubscription(
@@ -444,7 +446,7 @@ class Callbacks:
     async def _respond(
         self, token: str, request: WebRequest, body: AsyncIterable[bytes]
     ) -> WebResponse:
-        """Respond to a request; content that is accepted is passed on to the subscriber."""
+        """Respond to a request, and pass accepted content on to the subscriber."""
         if self._loop not in (None, asyncio.get_running_loop()):
             raise ConfigurationError(
                 "the subscribers run in another event loop than the application; "
@@ -485,7 +487,7 @@ class Callbacks:
         logger.log(level, "content %s is not used: %s", what, callback.subscription.topic)
 
     async def _read(self, request: WebRequest, body: AsyncIterable[bytes]) -> bytes | WebResponse:
-        """Return the content, or the response if it cannot be accepted."""
+        """Return the content, or an error response if the content cannot be accepted."""
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             return text_response(415, "no Content-Encoding is accepted\n")
         content = bytearray()
@@ -514,7 +516,7 @@ def _verified(callback: CallbackRoute, request: WebRequest) -> WebResponse:
 
 
 def _checked(url: str) -> str:
-    """Return the URL below which callbacks are, ending in `/`."""
+    """Check the URL below which the callbacks are, and return it with a final `/`."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -527,7 +529,7 @@ def _checked(url: str) -> str:
     return url if url.endswith("/") else url + "/"
 
 
-#: The most connections: few hubs deliver over more than a handful.
+#: Maximum number of connections: few hubs deliver over more than a handful.
 _MOST = 1_000
 
 http_logger = logging.getLogger("rsnotify.subscriber.websub.http")
@@ -539,7 +541,7 @@ async def listening(callbacks: Callbacks, listener: socket.socket) -> AsyncItera
 
     Args:
         callbacks: The callbacks.
-        listener: A listening socket, which is closed at the end.
+        listener: A listening socket, closed at the end.
     """
     app = web.Application()
     app.add_routes(callbacks.routes())
@@ -550,6 +552,6 @@ async def listening(callbacks: Callbacks, listener: socket.socket) -> AsyncItera
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Leave out malformed requests, which aiohttp logs with bytes of the request."""
+    """Filter out malformed requests, which aiohttp logs together with bytes of the request."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)

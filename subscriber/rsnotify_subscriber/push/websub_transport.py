@@ -1,13 +1,12 @@
-"""Fragments that a hub delivers to a callback (docs/protocol.md).
+"""WebSub: subscribing to a topic, and receiving fragments at a callback (docs/protocol.md).
 
-A hub delivers what comes after the subscription began, so what came before is pulled: once after
-the verification, and once more when the hub must have begun to deliver. A lease is renewed by a new
-subscription with a callback and a secret of its own, and only then the old one is ended: what comes
-by both counts once.
+`discover_topic` finds the hubs and the canonical URL of a topic (WebSub §4). `HubMembership`
+subscribes at a hub, and unsubscribes from it (WebSub §5). `WebSubTransport` receives the fragments.
 
-Finding the hubs and the canonical URL of a topic (WebSub §4).
-
-Subscribing at a hub, and unsubscribing from it (WebSub §5).
+A hub delivers only changes from after the subscription began, so earlier ones are pulled: once
+after the verification, and once more when the hub must have begun to deliver. A lease is renewed
+with a new subscription that has its own callback and secret. The old one is ended only after that,
+and a fragment that both deliver counts once.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from rsnotify_subscriber.push.websub_callbacks import (
     SubscriptionMode,
 )
 
-#: The most bytes of a topic that are searched for links, which are at its beginning.
+#: Maximum number of bytes of a topic that are searched for links, which are at its beginning.
 _BEGINNING = 1_000_000
 _HTML = ("text/html", "application/xhtml+xml")
 
@@ -50,8 +49,8 @@ class DiscoveredTopic(Struct, frozen=True):
     """The links of a topic.
 
     Args:
-        topic: Its canonical URL, to which one subscribes.
-        hubs: Its hubs that speak WebSub, those with https first (WebSub §8.2).
+        topic: The canonical URL of the topic, used for subscribing.
+        hubs: The topic's hubs that support WebSub, those with https first (WebSub §8.2).
     """
 
     topic: str
@@ -59,7 +58,7 @@ class DiscoveredTopic(Struct, frozen=True):
 
 
 async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
-    """GET a topic, and return its hubs from Link headers, else from links in its body."""
+    """GET a topic, and return its hubs from Link headers, or else from links in its body."""
     async with sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
         check_status(uri, response)
         place = str(response.url)
@@ -72,7 +71,7 @@ async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
 
 
 def embedded(beginning: bytes, content_type: str) -> _Links:
-    """Return the links in a body or its beginning, if it is an HTML page, a feed or a Sitemap."""
+    """Return the links in (the beginning of) a body that is HTML, a feed or a Sitemap."""
     if content_type in _HTML:
         return html_links(beginning.decode(errors="replace"))
     return xml_links(beginning) if "xml" in content_type else []
@@ -85,7 +84,7 @@ def _discovered(place: str, links: _Links, embedded: _Links = ()) -> DiscoveredT
 
 
 def _hubs(place: str, links: _Links) -> list[str]:
-    """Return the hubs with HTTP URIs; a Source may name others beside them."""
+    """Return the hubs with HTTP URIs. A Source may also name others."""
     hubs = dict.fromkeys(_targets(place, links, Rel.HUB))
     return [hub for hub in hubs if hub.startswith(("http:", "https:"))]
 
@@ -96,9 +95,9 @@ def _targets(place: str, links: _Links, relation: str) -> list[str]:
 
 logger = logging.getLogger("rsnotify.subscriber.websub")
 
-#: The most bytes of a hub's reason that are read, and repeated in a message.
+#: Maximum number of bytes of a hub's reason that are read and repeated in a message.
 _REASON = 200
-#: The seconds before the next request to a hub that has denied a subscription.
+#: Seconds to wait before the next request to a hub that has denied a subscription.
 _DENIED = 300.0
 
 
@@ -111,16 +110,16 @@ class HubMember:
 
     @property
     def expires(self) -> float:
-        """When its lease ends, in seconds of the event loop."""
+        """When the lease ends, on the clock of the event loop."""
         return self.callback.subscription.expires
 
     async def failure(self) -> None:
-        """Wait until something keeps the hub from delivering; then raise `Unavailable`."""
+        """Wait until the hub can no longer deliver, then raise `Unavailable`."""
         await self.callback.until(lambda one: one.is_over or one.weak)
         self.check()
 
     def check(self) -> None:
-        """Raise `Unavailable` if something keeps the hub from delivering."""
+        """Raise `Unavailable` if the hub can no longer deliver."""
         subscription = self.callback.subscription
         if subscription.is_over:
             why = f": {subscription.denial!r}" if subscription.denial else ""
@@ -136,7 +135,10 @@ class HubMembership:
 
     Args:
         channel: The topic, as the Source's documents name it.
-        hubs: The hubs that they name, for a topic that names none itself.
+        hubs: The hubs in those documents, used if the topic itself names none.
+        sessions: The HTTP requests of the subscriber.
+        callbacks: The callbacks at which hubs reach this process.
+        inbox: The queue for deliveries.
     """
 
     channel: str
@@ -147,7 +149,7 @@ class HubMembership:
     _members: list[HubMember] = field(default_factory=list, init=False)
 
     async def join(self) -> HubMember:
-        """Subscribe at the first hub that accepts, to the topic's present URL (WebSub §6.1).
+        """Subscribe to the topic's current URL at the first hub that accepts (WebSub §6.1).
 
         Raises:
             FetchError: No hub accepted.
@@ -207,9 +209,9 @@ class HubMembership:
                 raise Unavailable(member.hub, reason, retry_after(response))
 
     async def leave(self, member: HubMember, seconds: float) -> None:
-        """Unsubscribe, as far as that can be done in some seconds.
+        """Try to unsubscribe within this many seconds.
 
-        A hub that does not receive the request gets 410 for its next delivery.
+        A hub that does not receive the request gets a 410 response to its next delivery.
         """
         with suppress(FetchError, TimeoutError):
             if member.callback.subscription.is_active:
@@ -228,18 +230,20 @@ async def _reason(response: aiohttp.ClientResponse) -> str:
     return f": {text!r}" if text else ""
 
 
-#: The seconds in which a hub may answer to an unsubscription when we stop.
+#: Seconds for hubs to answer an unsubscription when this process stops.
 _GOODBYE = 2.0
 
 
 @dataclass
 class WebSubTransport:
-    """A subscription at a hub, renewed until it fails; a `Transport`.
+    """A subscription at a hub, renewed until it fails. Implements `Transport`.
 
     Args:
         channel: The topic, as the Source's documents name it.
-        hubs: The hubs that they name, for a topic that names none itself.
-        callbacks: Where hubs reach us.
+        hubs: The hubs in those documents, used if the topic itself names none.
+        sessions: The HTTP requests of the subscriber.
+        callbacks: The callbacks at which hubs reach this process.
+        random: The source of randomness for renewals and backoff.
     """
 
     channel: str
@@ -275,7 +279,7 @@ class WebSubTransport:
         tasks: Tasks,
         listener: TransportListener,
     ) -> None:
-        """Subscribe again whenever it is due, and then end the subscription before."""
+        """Subscribe again whenever it is due, and then end the previous subscription."""
         while True:
             await self._until_due(member, silence)
             before, member = member, await self._renewed(member, hubs, silence)
@@ -284,7 +288,7 @@ class WebSubTransport:
             tasks.spawn(self._end_later(before, hubs))
 
     async def _until_due(self, member: HubMember, silence: HubSilence) -> None:
-        """Wait for half of the lease or more, or for too long a silence."""
+        """Wait for at least half of the lease, or until the hub has been silent for too long."""
         loop = asyncio.get_running_loop()
         left = member.expires - loop.time()
         due = member.expires - left * (0.25 + self.random.random() / 4)
@@ -298,7 +302,7 @@ class WebSubTransport:
     async def _renewed(
         self, member: HubMember, hubs: HubMembership, silence: HubSilence
     ) -> HubMember:
-        """Subscribe again; a hub that still delivers has until the end of the lease."""
+        """Subscribe again. If the hub still delivers, retry until the end of the lease."""
         loop = asyncio.get_running_loop()
         attempts = 0
         while True:

@@ -1,1 +1,1 @@
-"""The state of a Destination, in a SQLite file of its own or in the aggregator's PostgreSQL."""
+"""The state of a Destination, in a separate SQLite file or in the aggregator's PostgreSQL."""

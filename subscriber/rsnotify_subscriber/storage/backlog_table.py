@@ -1,10 +1,10 @@
 """The table of the backlog: changes that wait until all lists are read (`rsnotify.sync.backlog`).
 
-It is temporary, since a later run reads the lists again, and exists only while it has rows. So it
-costs no flush, and copies that are level need no memory for it. Each resource has one row, whose
-key is the hash of its URI: two resources with one hash are taken together. The changes of a
-resource are merged as they come, by the rule for changes in memory, so that the table grows with
-the resources, and not with their changes.
+The table is temporary, since a later run reads the lists again, and it exists only while it has
+rows. It therefore costs no flush, and copies that are level need no memory for it. Each resource
+has one row, keyed by the hash of its URI. Two resources with the same hash share a row. Changes of
+a resource are merged as they arrive, by the same rule as changes in memory, so the table grows with
+the number of resources and not with the number of their changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rsnotify.sync.pending_changes import merged
 from rsnotify_subscriber.storage.resource_state import select_in
 from rsnotify_subscriber.storage.state_database import Row, StateDatabase, StateTransactions
 
-# `number` keeps the order of the resources with one instant.
+# `number` preserves the order of resources that have the same instant.
 _CREATE = """
 CREATE {unlogged} TABLE {backlog} (
     key {integer} PRIMARY KEY, since {integer} NOT NULL, number {integer} NOT NULL,
@@ -35,15 +35,15 @@ CREATE {unlogged} TABLE {backlog} (
 """
 _FIND = "SELECT key, since, number, changes FROM {backlog} WHERE key IN"
 _INSERT = "INSERT INTO {backlog} (key, since, number, changes) VALUES (?, ?, ?, ?)"
-# The index is left as it is.
+# Leaves the index unchanged.
 _UPDATE = "UPDATE {backlog} SET changes = ? WHERE key = ?"
 _UPDATE_ALL = "UPDATE {backlog} SET since = ?, changes = ? WHERE key = ?"
 _FIRST = "SELECT key, since, number, changes FROM {backlog} ORDER BY since, number LIMIT ?"
 _DELETE = "DELETE FROM {backlog} WHERE key = ?"
-#: How many changes are merged at once.
+#: Number of changes merged at once.
 _PART = 5_000
 
-#: Changes, and which of the datetimes of each are coarse: MessagePack does not keep their `fold`.
+#: Changes, and the coarse datetimes of each, because MessagePack does not keep their `fold`.
 _Record = list[tuple[Change, tuple[str, ...]]]
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Record).decode
@@ -59,7 +59,7 @@ class BacklogTable:
         self._last = 0
 
     def use(self, action: BacklogAction) -> tuple[BacklogExtent, _Taken]:
-        """Carry out an action; return what the backlog has then, and the changes it has removed."""
+        """Carry out an action, and return the resulting extent and the removed changes."""
         taken: _Taken = []
         match action:
             case StoreBacklog():
@@ -85,7 +85,7 @@ class BacklogTable:
                 self._merge(changes[begin : begin + _PART])
 
     def _merge(self, changes: Sequence[tuple[Change, Instant]]) -> None:
-        # In the order of the keys, each page of the table is read and written once.
+        # Sorted by key, so that each page of the table is read and written only once.
         grouped: dict[int, list[tuple[Change, Instant]]] = {}
         for one in changes:
             grouped.setdefault(hash(one[0].uri), []).append(one)
@@ -139,7 +139,7 @@ class BacklogTable:
 
 
 def _add(change: Change, before: list[Change]) -> None:
-    """Merge a change with that of its resource; other resources may have the same hash."""
+    """Merge a change with an earlier one of its resource. `before` may hold other resources."""
     for index, one in enumerate(before):
         if one.uri == change.uri:
             before[index] = merged(one, change)

@@ -1,11 +1,12 @@
-"""The comparison of a state with Resource Lists, and the table of the resources seen in them.
+"""The comparison of a state with Resource Lists, and the table of resources seen in those lists.
 
-An entry without a hash and a date does not show whether its content has changed. Nor does its date
-if the Source is known to change content without it. Such resources are requested now and then.
+An entry without a hash and a date does not show whether its content has changed. An entry's date
+does not show it either if the Source is known to change content without changing the date. Such
+resources are requested now and then.
 
-A version that was fetched while the second, or the day, of its `lastmod` was running is unsettled:
-a later version of that unit has the same `lastmod`, so that without a hash no list shows it. (Git
-calls such entries of its index racy.) Unsettled versions are fetched again until the unit is over:
+A version is unsettled if it was fetched during the second, or day, of its `lastmod`. A later
+version from the same second or day has the same `lastmod`, so without a hash no list shows it.
+(Git calls such index entries racy.) Unsettled versions are fetched again until that time is over:
 at the first comparison of each run, and at intervals while a run continues.
 """
 
@@ -38,11 +39,11 @@ SELECT uri, hash FROM {resources}
     WHERE change != 'deleted' AND spelling IS NULL AND coalesce(mtime, 0) != -1 AND uri IN
 """
 _SEEN = "SELECT identity, coalesce(spelling, identity) FROM {seen} WHERE identity IN"
-#: How many entries are compared at once.
+#: Number of entries compared at once.
 _PART = 2_000
-#: How many URIs that are listed in two spellings are stored.
+#: Maximum number of URIs stored for being listed in two spellings.
 _TWOFOLD = 100
-#: Seconds between two requests for an unsettled version.
+#: Minimum time between two requests for an unsettled version, in seconds.
 _BETWEEN = 900.0
 
 
@@ -50,10 +51,10 @@ class ComparedEntries(NamedTuple):
     """Entries of a Resource List that may differ from the copy.
 
     Args:
-        differing: Those of resources that are held differently.
-        absent: Those of resources that are not held.
-        unproven: Those that do not show whether the content has changed.
-        checkable: The same, where a conditional request shows it.
+        differing: Entries of resources that the copy holds in another version.
+        absent: Entries of resources that the copy does not hold.
+        unproven: Entries that do not show whether the content has changed.
+        checkable: Like `unproven`, but a conditional request shows it.
     """
 
     differing: list[Resource]
@@ -63,7 +64,7 @@ class ComparedEntries(NamedTuple):
 
 
 class EntryCounts(Struct, frozen=True, array_like=True):
-    """How many entries of a Resource List were compared, without a hash, and without a date too."""
+    """Counts of compared entries: in total, without a hash, and with neither hash nor date."""
 
     entries: int = 0
     unhashed: int = 0
@@ -73,14 +74,14 @@ class EntryCounts(Struct, frozen=True, array_like=True):
 class BaselineTables:
     """Compares the resources of a state with the entries of Resource Lists.
 
-    Of a resource that a list has in two spellings, the first entry counts, and the state is in
-    doubt. `respell` stores the spellings of resources that a list has in another one.
+    If a list has a resource under two spellings of its URI, the first entry counts, and the state
+    is in doubt. `respell` stores the new spellings of resources that a list spells differently.
 
     Attributes:
-        trusts_dates: Whether no resource is known that has changed without a new `lastmod`.
-        twofold: By the spelling of a URI that is left out, the one that counts.
-        unsettled: By URI, when this process fetched unsettled versions.
-        counts: What was compared since the last `begin`, but for the entries of packages.
+        trusts_dates: Whether no resource is known to have changed without a new `lastmod`.
+        twofold: A map from each ignored spelling of a URI to the spelling that counts.
+        unsettled: When this process fetched each unsettled version, by URI.
+        counts: The entries compared since the last `begin`, except for entries of packages.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class BaselineTables:
         self.unsettled: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Forget what was seen in an earlier baseline, within a transaction."""
+        """Forget what an earlier baseline has seen, within a transaction."""
         self.counts = EntryCounts()
         self._database.execute("DELETE FROM {seen}")
         self._has_spellings = False
@@ -129,8 +130,8 @@ class BaselineTables:
     ) -> ComparedEntries:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
 
-        Resources that changed after `at`, the instant of the list, are left alone. With `lost`,
-        those that the copy has lost differ. Entries that are `packaged` are not counted.
+        Resources that changed after `at`, the instant of the list, are ignored. With `lost`,
+        resources that the copy has lost count as different. `packaged` entries are not counted.
         """
         found = ComparedEntries([], [], [], [])
         with self._transactions.writing():
@@ -162,9 +163,9 @@ class BaselineTables:
         )
 
     def _unchanged(self, listed: Mapping[str, Resource], held: Mapping[str, Resource]) -> list[str]:
-        """Return the resources that the copy has with the very hash of their entries.
+        """Return the resources that the copy has with exactly the hash of their entries.
 
-        As nearly all have, this takes a third of the time of a comparison.
+        Nearly all resources match, so this takes only a third of the time of a full comparison.
         """
         identities = [identity for identity, entry in held.items() if entry.hash is not None]
         return [
@@ -205,7 +206,7 @@ class BaselineTables:
         return entry.hash is None and (entry.lastmod is None or not self.trusts_dates)
 
     def _without_twofold(self, resources: Iterable[Resource]) -> dict[str, Resource]:
-        """Return entries by the normal forms of their URIs, and record other spellings of one."""
+        """Return entries by normalized URI, and record other spellings of the same resource."""
         entries: dict[str, Resource] = {}
         twofold: dict[str, str] = {}
         given = [(normalize(resource.uri), resource) for resource in resources]
@@ -236,9 +237,9 @@ class BaselineTables:
         return fetched is None or monotonic() - fetched >= _BETWEEN
 
     def unlisted(self, at: Instant) -> list[str]:
-        """Return the resources, not changed after `at`, that no list of this baseline has.
+        """Return the resources that no list of this baseline has, unless changed after `at`.
 
-        Their URIs are in normal form.
+        The returned URIs are in normal form.
         """
         with self._transactions.storage_errors():
             rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
@@ -246,7 +247,7 @@ class BaselineTables:
 
 
 def same_resource(other: str) -> str:
-    """Return in a clause that a URI is another spelling of one that is listed, too."""
+    """Return a clause saying that a URI is another spelling of a listed one."""
     return (
         f"the Source lists it and {without_credentials(other)}, which identify one resource "
         "(RFC 3986 §6.2); the copy has the latter"

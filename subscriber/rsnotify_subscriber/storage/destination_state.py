@@ -1,18 +1,18 @@
-"""The state of a Destination: its progress, and the version of each resource that the copy has.
+"""The state of a Destination: its progress, and the version of each resource in the copy.
 
-It is kept in a database: in a SQLite file of its own, or in one of the aggregator's. T is
+The state is kept in a database, either a separate SQLite file or a database of the aggregator. T is
 committed in one transaction with the changes it covers, with the sum over the copy (docs/audit.md),
-and with the effect of the handler where that is in the same database. A change is applied in three
-steps, of which each survives a crash:
+and with the handler's effect if that is in the same database. A change is applied in three steps,
+each of which survives a crash:
 
-    intent   which resources are about to be applied (`IntentLog`), stored durably before a handler
-             is called. The next commit has its number. An intent with a later number is of effects
-             that may exist though the state does not know of them: a file of a mirror would stay
-             for ever if the Source deleted the resource meanwhile.
-    commit   versions and T. Small content that a handler has applied and not flushed is committed
-             with them (`ContentLog`): this costs a page of the database instead of two flushes.
-             After a crash, it is applied again before anything else.
-    flush    the handler flushes its files, many at once; then that content is deleted here.
+    intent   Which resources are about to be applied (`IntentLog`), stored durably before a handler
+             is called. The next commit stores the intent's number. If an intent has a later number
+             than the last commit, its effects may exist although the state does not record them: a
+             file in a mirror would stay forever if the Source deleted the resource in the meantime.
+    commit   Versions and T. Small content that a handler has applied but not flushed is committed
+             with them (`ContentLog`), which costs one database page instead of two flushes. After
+             a crash, that content is applied again before anything else.
+    flush    The handler flushes its files, many at once. The stored content is then deleted.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ from rsnotify_subscriber.storage.state_database import (
     StateTransactions,
 )
 
-#: A resource and its content; None if it was deleted.
+#: A resource and its content, which is None if the resource was deleted.
 UnflushedContent = tuple[str, bytes | None]
 
 
 class ContentLog:
-    """The contents of one state, in the order in which they were applied.
+    """The unflushed contents of one state, in the order in which they were applied.
 
     Contents are added in the transaction of the changes, by one thread at a time.
     """
@@ -81,12 +81,12 @@ class ContentLog:
         self._database = database
         query = "SELECT number, batch, uri, content FROM {contents} ORDER BY number"
         rows = database.read(query) if database.is_local else []
-        #: By URI, what an earlier run has applied last and not flushed.
+        #: By URI, the content that an earlier run applied last and did not flush.
         self.unfinished: dict[str, bytes | None] = {}
-        # Otherwise a version that knows no contents has committed later changes since.
+        # Otherwise an rsnotify version without this table has committed later changes.
         if rows and rows[-1][1] == committed:
             self.unfinished = {uri: content for _, _, uri, content in rows}
-        #: The number of the last content; all up to it have been applied.
+        #: The number of the last content. All contents up to it have been applied.
         self.last: int = rows[-1][0] if rows else 0
         self._batch = committed
         self._flushed = 0 if self.unfinished else self.last
@@ -94,16 +94,16 @@ class ContentLog:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether nothing is left to be flushed."""
+        """Whether all contents have been flushed."""
         return self._flushed == self.last
 
     @property
     def has_flushed(self) -> bool:
-        """Whether there are contents that `delete_flushed` deletes."""
+        """Whether there are flushed contents for `delete_flushed` to delete."""
         return self._deleted < self._flushed
 
     def write(self, batch: int, unflushed: Sequence[UnflushedContent] | None) -> None:
-        """Store what was applied in a batch, and not flushed; None if everything was flushed."""
+        """Store the unflushed contents of a batch. None means that everything has been flushed."""
         if unflushed is None:
             self.set_flushed(self.last)
         self.delete_flushed()
@@ -112,13 +112,13 @@ class ContentLog:
             rows = [(number, batch, uri, content) for number, (uri, content) in numbered]
             self._database.executemany("INSERT INTO {contents} VALUES (?, ?, ?, ?)", rows)
             self.last += len(rows)
-        elif batch != self._batch and not self.is_flushed:  # they are valid after this commit too
+        elif batch != self._batch and not self.is_flushed:  # they stay valid after this commit
             query = "UPDATE {contents} SET batch = ? WHERE number = ?"
             self._database.execute(query, (batch, self.last))
         self._batch = batch
 
     def set_flushed(self, last: int) -> None:
-        """Note that the contents up to a number were flushed, and can be deleted."""
+        """Record that all contents up to the number `last` were flushed and can be deleted."""
         self._flushed = max(self._flushed, last)
 
     def delete_flushed(self) -> None:
@@ -129,12 +129,12 @@ class ContentLog:
 
 
 class HandlerIntent(Struct, frozen=True, array_like=True):
-    """The changes of one call of a handler.
+    """The changes of one call to a handler.
 
     Args:
         batch: The number of the commit that follows.
-        uris: The resources of the changes.
-        refused: The resources of changes that a handler failed to apply before.
+        uris: The URIs of the changed resources.
+        refused: The URIs of resources whose changes a handler has already failed to apply.
     """
 
     batch: int = 0
@@ -142,14 +142,14 @@ class HandlerIntent(Struct, frozen=True, array_like=True):
     refused: tuple[str, ...] = ()
 
     def unfinished(self, committed: int) -> set[str]:
-        """Return what may be applied and is not committed, after the commit of this number."""
+        """Return the URIs that may be applied but are not committed as of commit `committed`."""
         if self.batch < committed:
             return set()
         return {*self.refused, *(self.uris if self.batch > committed else ())}
 
 
 class IntentLog:
-    """Stores intents, and reads what the last ones of an earlier run left `unfinished`."""
+    """Stores intents, and reads which URIs the intents of an earlier run left `unfinished`."""
 
     def __init__(self, database: StateDatabase, committed: int) -> None:
         self._database = database
@@ -157,7 +157,7 @@ class IntentLog:
         self._last = HandlerIntent(committed)
         self.unfinished: set[str] = set()
         for record in database.read_intents():
-            # One that was being written is damaged, and no handler was called after it.
+            # A record that was being written is damaged. No handler was called after it.
             with suppress(msgspec.DecodeError):
                 intent = msgspec.json.decode(record, type=HandlerIntent)
                 self.unfinished |= intent.unfinished(committed)
@@ -166,19 +166,19 @@ class IntentLog:
             self._batch += 1
 
     def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
-        """Store an intent durably in place of the last; the arguments are as in `HandlerIntent`."""
+        """Durably replace the last intent. The arguments are as in `HandlerIntent`."""
         self._batch += 1
         self._last = HandlerIntent(self._batch, tuple(uris), tuple(refused))
         self._database.store_intent(msgspec.json.encode(self._last))
 
     @property
     def applying(self) -> set[str]:
-        """What may be applied now and is not committed."""
+        """The URIs that may be applied now but are not committed."""
         return self._last.unfinished(self._committed)
 
     @property
     def progress(self) -> int:
-        """A number that differs after each intent, and after each commit of one."""
+        """A number that changes after each intent, and after each commit of one."""
         return self._batch + self._committed
 
     @property
@@ -187,15 +187,15 @@ class IntentLog:
         return self._batch
 
     def settle(self) -> int | None:
-        """Return the number of the last intent for the next commit; None if the last one had it."""
+        """Return the last intent's number for the next commit, or None if it is committed."""
         if self._batch == self._committed:
             return None
         self._committed = self._batch
         return self._batch
 
 
-#: The number of resources in the copy, the datetime (µs) of the latest change of any, and how many
-#: rows have an `identity` other than their URI, or none that is known.
+#: The number of resources in the copy, the datetime (µs) of their latest change, the number of rows
+#: whose `identity` differs from their URI, and the number of rows whose identity is unknown.
 EXTENT = """
 SELECT count(CASE WHEN change != 'deleted' THEN 1 END), max(changed_at),
     count(CASE WHEN identity != '' THEN 1 END), count(CASE WHEN identity IS NULL THEN 1 END)
@@ -205,7 +205,7 @@ _HASHES = """
 SELECT uri, hash, coalesce(spelling, uri) FROM {resources}
     WHERE change != 'deleted' AND uri > ? ORDER BY uri LIMIT ?
 """
-#: How many resources are read at once.
+#: Number of resources read at once.
 _PAGE = 10_000
 
 
@@ -219,9 +219,9 @@ def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
 
 
 def usable(stored: str | None, count: int) -> SetSum | None:
-    """Return a stored sum; None if it cannot be that of this many resources.
+    """Return the stored sum, or None if it does not cover exactly `count` resources.
 
-    A version that knew no sums may have run since it was stored.
+    An rsnotify version without sums may have run since the sum was stored.
     """
     try:
         total = SetSum.parse(stored or "0 0 0")
@@ -233,7 +233,7 @@ def usable(stored: str | None, count: int) -> SetSum | None:
 def sum_after(
     total: SetSum, before: Mapping[str, ResourceState], after: Iterable[ResourceState]
 ) -> SetSum:
-    """Return the sum after a change; of several states of one resource, the last counts."""
+    """Return the sum after a change. Only the last of several states of one resource counts."""
     changed = total.copy()
     changed.remove((state.source_uri, state.hash) for state in before.values() if state.exists)
     last = {state.uri: state for state in after}
@@ -243,7 +243,7 @@ def sum_after(
 
 NO_DOUBTS: Mapping[str, str] = {}
 NO_LENGTHS: Mapping[str, int | None] = {}
-#: How many doubts are stored with the URIs of their resources.
+#: Maximum number of doubts stored with the URIs of their resources.
 _DOUBTS = 100
 
 _UPSERT = """
@@ -263,11 +263,11 @@ _INVALIDATE = """
 UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,
     validator = NULL, fetched_at = NULL, mtime = NULL
 """
-# Only as they were when the files were compared: a change may have been applied since. NULL stands
-# for any time that no file has.
+# Matches only rows unchanged since the files were compared, because a change may have been applied
+# in the meantime. -2, a time that no file has, stands for NULL.
 _AS_COMPARED = "WHERE uri = ? AND hash = ? AND coalesce(mtime, -2) = coalesce(?, -2)"
 _LOSE = "UPDATE {resources} SET mtime = -1 WHERE hash IS NOT NULL AND change != 'deleted'"
-#: With a length that no file has, as a lost resource does not stay lost if its file is right.
+#: Sets a length that no file has: a lost resource whose file matches would count as found.
 _LOSE_UNSELECTED = """
 UPDATE {resources} SET mtime = -1, length = -1
     WHERE hash IS NOT NULL AND change != 'deleted' AND uri = ?
@@ -286,7 +286,7 @@ SELECT uri, hash, length, mtime FROM {resources} WHERE change != 'deleted' AND u
 
 
 class HeldFile(Struct, frozen=True, gc=False):
-    """A resource that the copy has, as far as its file shows; `hash` is None if it is unknown."""
+    """A resource in the copy, with the stored properties of its file. `hash` is None if unknown."""
 
     uri: str
     hash: str | None
@@ -295,12 +295,13 @@ class HeldFile(Struct, frozen=True, gc=False):
 
 
 class DestinationState:
-    """The state of one Destination, opened as by `StateLocation.open`.
+    """The state of one Destination. Creating an instance opens it, as in `StateLocation.open`.
 
     Attributes:
         sum: The sum over the copy, as of the last commit.
-        lost: How many resources the copy has lost, and not fetched again yet.
-        counts: What the last Resource List that was compared shows of the content of resources.
+        lost: The number of resources that the copy has lost and has not fetched again yet.
+        counts: The number of entries in the last compared Resource List, how many of them have no
+            hash, and how many have no date either.
     """
 
     def __init__(self, location: Path | StateLocation) -> None:
@@ -353,19 +354,19 @@ class DestinationState:
     def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
         """Store durably which resources are about to be applied, until the next commit.
 
-        So the next run knows which changes may be applied and are not committed. `refused` are
-        those that a handler failed to apply before, and which may be applied in part.
+        The next run can then see which changes may be applied but are not committed. `refused` are
+        resources whose changes a handler has already failed to apply, perhaps only in part.
         """
         with self.transactions.storage_errors():
             self._intents.store(uris, refused)
 
     def applying(self) -> list[str]:
-        """Return the resources whose changes may be applied and are not committed."""
+        """Return the resources whose changes may be applied but are not committed."""
         return sorted(self._intents.applying)
 
     @property
     def commits(self) -> int:
-        """A number that differs whenever changes were applied; may be read in any thread."""
+        """A number that changes whenever changes are applied. May be read in any thread."""
         return self._intents.progress
 
     def unknown_uris(self) -> list[str]:
@@ -378,7 +379,7 @@ class DestinationState:
 
     @property
     def doubts(self) -> Mapping[str, str]:
-        """By URI, why resources that were applied may differ from the Source's documents."""
+        """Reasons why applied resources may differ from the Source's documents, by URI."""
         if not self.baseline.twofold:
             return self._doubts
         spelled = {uri: same_resource(first) for uri, first in self.baseline.twofold.items()}
@@ -401,7 +402,7 @@ class DestinationState:
             yield from held_uris(self.database.execute)
 
     def make_incoming(self) -> Path:
-        """Make the folder of temporary content, without the files of an earlier run."""
+        """Make the folder for temporary content, without the files of an earlier run."""
         with self.transactions.storage_errors():
             return self.database.make_incoming()
 
@@ -409,9 +410,9 @@ class DestinationState:
         return self.find_all([uri]).get(uri)
 
     def find_all(self, uris: Sequence[str]) -> dict[str, ResourceState]:
-        """Return the states of resources as of the last commit, by the given URIs.
+        """Return the states of resources as of the last commit, keyed by the given URIs.
 
-        A resource that is stored under another spelling of its URI is found too.
+        This also finds a resource that is stored under another spelling of its URI.
         """
         with self.transactions.storage_errors():
             found = self._lookup.find(self.database.read, uris)
@@ -431,27 +432,27 @@ class DestinationState:
         return msgspec.structs.replace(progress, missing=missing, closed=self._closed)
 
     def _delete_progress(self) -> None:
-        """Delete T, so that the next run compares everything, and store how recent the copy is."""
+        """Delete T, so that the next run compares everything, and store the copy's date."""
         progress, identity = self.transactions.read_fact("progress", Progress), self.identity()
         if progress is None:
             return
         at = progress.last_list.at if progress.last_list is not None else None
         if at is None and identity is not None and not change_documents(identity.offer):
-            at = progress.confirmed  # of a dump
+            at = progress.confirmed  # the date of a dump
         if at is not None:
             self.transactions.write_facts(last_list=ComparedList(at=at))
         self.transactions.delete_facts("progress")
 
     def last_list(self) -> ComparedList | None:
-        """Return which list of all resources was compared last, if T was deleted since then."""
+        """Return the last compared list of all resources, if T has been deleted since then."""
         return self.transactions.read_fact("last_list", ComparedList)
 
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes in the copy that are later than an instant.
 
-        Resources whose content a crash left unknown are returned as well, as deleted long ago: no
-        list confirms that, and none has to.
-        Each change has a type and a collection that are selected, as only these are recorded.
+        This includes the resources whose content is unknown after a crash, as if deleted long ago:
+        no list confirms such a deletion, and none has to.
+        Each change has a selected type and collection, because only selected changes are recorded.
         """
         type, links = self._selected_properties()
         moment = to_microseconds(instant)
@@ -475,12 +476,12 @@ class DestinationState:
     # Files, and resources that the copy has lost
 
     def held_files(self, after: str, limit: int) -> list[HeldFile]:
-        """Return resources in the order of their URIs; may be called in any thread."""
+        """Return a page of resources in the order of their URIs. May be called in any thread."""
         with self.transactions.storage_errors():
             return [HeldFile(*row) for row in self.database.read(_HELD_FILES, (after, limit))]
 
     def held(self) -> dict[str, HeldResource]:
-        """Return what the copy should hold, with what may be applied and is not committed."""
+        """Return the resources that the copy should hold, including changes not yet committed."""
         held = dict.fromkeys(self.applying(), HeldResource(None, None))
         after = ""
         while page := self.held_files(after, _PAGE):
@@ -489,9 +490,10 @@ class DestinationState:
         return held
 
     def note_files(self, touched: Iterable[tuple[HeldFile, int]], lost: Iterable[HeldFile]) -> int:
-        """Store new modification times of files, and which are lost, unless they changed since.
+        """Store new modification times and lost files, except for resources changed since.
 
-        Return how many more are lost now.
+        Returns:
+            The increase in the number of lost resources.
         """
         before = self.lost
         rows = [(mtime, file.uri, file.hash, file.mtime) for file, mtime in touched]
@@ -503,7 +505,7 @@ class DestinationState:
         return self.lost - before
 
     def lose(self, uris: Iterable[str] | None = None) -> int:
-        """Store durably that the copy has lost resources, or all; return how many it has lost."""
+        """Durably mark the given resources, or all, as lost. Return how many are lost in total."""
         with self.transactions.writing():
             if uris is None:
                 self.database.execute(_LOSE)
@@ -515,9 +517,9 @@ class DestinationState:
         return self.lost
 
     def lost_changes(self, after: str, limit: int) -> dict[str, Change]:
-        """Return changes that fetch lost resources again, by their stored URIs, in order.
+        """Return changes that fetch lost resources again, keyed by stored URI, in order.
 
-        The entry of each has the hash of the content that was lost, and what is selected.
+        Each entry has the hash of the lost content, and a selected type and collection.
         """
         type, links = self._selected_properties()
         with self.transactions.storage_errors():
@@ -542,7 +544,7 @@ class DestinationState:
             self.transactions.write_facts(compared=at)
 
     def links(self) -> KnownLinks | None:
-        """Return what is known of the links of the Source's documents."""
+        """Return what is known about the links in the Source's documents."""
         return self.transactions.read_fact("links", KnownLinks)
 
     def store_links(self, links: KnownLinks) -> None:
@@ -553,7 +555,7 @@ class DestinationState:
         return self.transactions.read_fact("identity", Identity)
 
     def store_identity(self, identity: Identity) -> None:
-        """Store the Source; if its set or the selection is another, all is due to be compared."""
+        """Store the Source. A new set, selection or `prefer` forces a full comparison."""
         before = self.identity()
         self.baseline.prefer = identity.prefer
         with self.transactions.writing():
@@ -566,12 +568,12 @@ class DestinationState:
                 self._lose_unselected(identity.selection)
             if before is not None and before.prefer != identity.prefer:
                 self._delete_progress()
-                # They are those of another URI.
+                # The stored values belong to another URI.
                 query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
                 self.database.execute(query)
 
     def _lose_unselected(self, selection: Selection) -> None:
-        """Mark resources whose URIs are not selected to be removed: no list may name them again."""
+        """Mark resources with unselected URIs for removal, because no list may name them again."""
         if selection.changes and ChangeType.DELETED not in selection.changes:
             return
         by_uri = Selection(selection.only, selection.excluded)
@@ -585,7 +587,7 @@ class DestinationState:
         return self.transactions.read_fact("restored", bool) is True
 
     def invalidate(self) -> None:
-        """Mark all resources to be fetched again, and everything to be compared."""
+        """Mark all resources to be fetched again, and force a full comparison."""
         with self.transactions.writing():
             self._delete_progress()
             self.transactions.write_facts(restored=False)
@@ -593,16 +595,16 @@ class DestinationState:
             self._sum_up()
 
     def compare_restored(self) -> None:
-        """Have everything compared once, as a copy may have later changes than a restored state.
+        """Force one full comparison, because a copy may have later changes than a restored state.
 
-        T stays: the lists after it show which resources were deleted since, as long as they do.
+        T stays: the lists after it show which resources were deleted since, for as long as they do.
         """
         with self.transactions.writing():
             self.transactions.delete_facts("restored", "compared")
             self._sum_up()
 
     def forget(self, uris: Sequence[str]) -> None:
-        """Mark resources as unknown, deleted ones too, and everything to be compared."""
+        """Mark resources as unknown, including deleted ones, and force a full comparison."""
         with self.transactions.writing():
             self._delete_progress()
             self._write(_unknown(uris), None)
@@ -615,13 +617,19 @@ class DestinationState:
         unflushed: Sequence[UnflushedContent] | None = None,
         dated: Mapping[str, int | None] = NO_LENGTHS,
     ) -> None:
-        """Make applied changes and the progress over them, if it moved, durable together.
+        """Commit applied changes together with the progress over them, if it moved.
 
-        What a handler did by `apply_within` since the last commit becomes durable with them. The
-        doubts are why, by URI, resources may differ from what the Source announced. What a
-        `DeferredHandler` has not flushed is kept in the state; None if it has flushed everything.
-        `dated` has the announced lengths of resources that were fetched for an entry of a Resource
-        List without a hash: if their content has changed, it should have a new date, too.
+        This also commits everything that a handler has done in `apply_within` since the last
+        commit.
+
+        Args:
+            states: The new states of the resources.
+            progress: The progress, or None if it has not moved.
+            doubts: By URI, the reasons why resources may differ from what the Source announced.
+            unflushed: The content that a `DeferredHandler` has not flushed, which the state keeps.
+                None if the handler has flushed everything.
+            dated: The announced lengths of resources that were fetched for a Resource List entry
+                without a hash. If their content has changed, their date should have, too.
         """
         began = perf_counter()
         with self.transactions.writing(ends=True):
@@ -635,9 +643,9 @@ class DestinationState:
                 self.contents.delete_flushed()
 
     def save_progress(self, progress: Progress) -> None:
-        """Store a progress that moved without a change being applied.
+        """Store progress that moved without any change being applied.
 
-        Where a handler's effect waits for its commit, it becomes durable together with that.
+        If a handler's effect waits for its commit, the progress becomes durable with it.
         """
         with self.transactions.writing():
             self._write((), progress)
@@ -657,7 +665,7 @@ class DestinationState:
             facts["doubts"] = self._doubts = _bounded({**left, **doubts})
         total = self._write_states(states, facts, dated) if states else self.sum
         if progress is not None:
-            # They are many, and rarely change.
+            # Both are large and rarely change.
             facts["progress"] = msgspec.structs.replace(progress, missing=(), closed=KnownLists())
             if progress.closed != self._closed:
                 facts["closed"] = self._closed = progress.closed
@@ -678,7 +686,7 @@ class DestinationState:
         facts: dict[str, object],
         dated: Mapping[str, int | None],
     ) -> SetSum:
-        """Write states, and add the facts that follow; return the sum after them."""
+        """Write states, add the facts that follow from them, and return the new sum."""
         before = look_up(self.database.execute, [state.uri for state in states])
         total = sum_after(self.sum, before, states)
         rows = [(*msgspec.structs.astuple(one), identity_of(one.uri)) for one in states]
@@ -700,14 +708,14 @@ class DestinationState:
         return total
 
     def _prune(self, confirmed: int) -> None:
-        """Drop tombstones of deletions that no document can still contradict."""
+        """Delete tombstones of deletions that no document can still contradict."""
         if confirmed > self._pruned:
             query = "DELETE FROM {resources} WHERE change = 'deleted' AND changed_at < ?"
             self.database.execute(query, (confirmed,))
             self._pruned = confirmed
 
     def forget_datetimes(self, after: Instant, entirely: bool = False) -> None:
-        """Forget datetimes of changes later than an instant; `entirely`, the progress as well."""
+        """Forget datetimes of changes later than an instant, and if `entirely`, the progress."""
         moment = to_microseconds(after)
         if not entirely and self._latest <= moment:
             return
@@ -721,17 +729,17 @@ class DestinationState:
             self._pruned = 0
 
     def begin_baseline(self) -> None:
-        """Forget which resources were seen in an earlier baseline, and compute the sum again."""
+        """Forget which resources an earlier baseline has seen, and recompute the sum."""
         with self.transactions.writing():
             self.baseline.begin()
             if "" in self._doubts:
                 self._doubts = {uri: why for uri, why in self._doubts.items() if uri}
                 self.transactions.write_facts(doubts=self._doubts)
-            # Everything is read anyway, and a wrong sum would stay wrong.
+            # A baseline reads everything anyway, and a wrong sum would stay wrong.
             self._sum_up()
 
     def _respell(self, states: Sequence[ResourceState]) -> None:
-        """Store the spellings of URIs that a list has, within a transaction."""
+        """Store a list's spellings of URIs, within a transaction."""
         before = look_up(self.database.execute, [state.uri for state in states])
         self.sum = sum_after(self.sum, before, states)
         rows = [(state.spelling, state.uri) for state in states]
@@ -739,7 +747,7 @@ class DestinationState:
         self.transactions.write_facts(sum=str(self.sum))
 
     def end_baseline(self) -> None:
-        """Store what the entries of a baseline, all of them compared, do not show."""
+        """Store the counts of a baseline whose entries have all been compared."""
         if self.counts != self.baseline.counts:
             self.counts = self.baseline.counts
             with self.transactions.writing():
@@ -752,12 +760,12 @@ class DestinationState:
 
 
 def _unknown(uris: Iterable[str]) -> list[ResourceState]:
-    """Return states for which whatever the Source announces is applied, a deletion too."""
+    """Return states under which any announced change is applied, even a deletion."""
     return [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in uris]
 
 
 def _differs(before: ResourceState, now: ResourceState, length: int | None) -> bool:
-    """Return whether content has changed though its `lastmod`, and announced length, have not.
+    """Return whether content has changed although its `lastmod` and announced length have not.
 
     Within the unit of time of its `lastmod`, a resource may change once more.
     """
@@ -769,7 +777,7 @@ def _differs(before: ResourceState, now: ResourceState, length: int | None) -> b
 
 
 def _bounded(doubts: dict[str, str]) -> dict[str, str]:
-    """Return a limited number of doubts; only a comparison settles that there are others."""
+    """Return a limited number of doubts. If others were dropped, only a comparison settles them."""
     if len(doubts) <= _DOUBTS:
         return doubts
     return {
@@ -782,14 +790,14 @@ def _bounded(doubts: dict[str, str]) -> dict[str, str]:
 async def opened(
     location: Path | StateLocation, worker: Executor
 ) -> AsyncIterator[DestinationState]:
-    """Open a state, and close it at the end, in a worker that runs one call after another."""
+    """Open a state, and close it at the end, in a worker that runs one call at a time."""
     loop = asyncio.get_running_loop()
     opening = loop.run_in_executor(worker, DestinationState, location)
     try:
         state = await asyncio.shield(opening)
     except asyncio.CancelledError:
         with suppress(Exception):  # the failure no longer matters
-            (await opening).close()  # the thread continues, and opens a state that must be closed
+            (await opening).close()  # the thread continues to open a state, which must be closed
         raise
     try:
         yield state

@@ -1,4 +1,4 @@
-"""The Source and the set of resources that a state belongs to."""
+"""The Source and set of resources to which a state belongs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class StoredDescription(Struct, frozen=True):
     Args:
         uri: The URI that was requested.
         document: The document.
-        condition: The header field of a conditional request for it, if there is one.
-        sent: When it was sent, by the clock of the Source.
+        condition: The header field for a conditional request for it, if there is one.
+        sent: When the document was sent, by the Source's clock.
     """
 
     uri: str
@@ -39,19 +39,20 @@ class StoredDescription(Struct, frozen=True):
 
 
 class DescriptionMemory(Struct, frozen=True):
-    """The documents that are stored between runs, and the targets of permanent redirects by URI."""
+    """The documents stored between runs, and the targets of permanent redirects by URI."""
 
     documents: tuple[StoredDescription, ...] = ()
     moved: dict[str, str] = {}
 
 
 class KnownLinks(Struct, frozen=True):
-    """What is known of the links with `rel="up"` in the documents of one set.
+    """What is known about the links with `rel="up"` in the documents of one set.
 
     Args:
-        places: Targets that were accepted though they are not the Capability List, without scheme.
-        has_resources: Whether a document that lists all resources was used.
-        has_changes: Whether a document that lists changes was used.
+        places: Targets, without scheme, that were accepted although they are not the Capability
+            List.
+        has_resources: Whether a document that lists all resources has been used.
+        has_changes: Whether a document that lists changes has been used.
     """
 
     places: tuple[str, ...] = ()
@@ -60,15 +61,15 @@ class KnownLinks(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """The Source and set of resources of a state, fixed at the first run.
+    """The Source and set of resources of a state, determined by the first run.
 
     Args:
         url: The URL that the user gave.
         base: The URI that the root of a mirror stands for.
         offer: The last known offer of the Source.
         selection: The part of the set that is followed.
-        prefer: Media types of which alternates are held (core §14.3).
-        place: The place in which a handler holds the resources, if it has one.
+        prefer: Media types of the alternates that the copy holds (core §14.3).
+        place: The place where a handler holds the resources, if it has one.
         memory: The documents from which the offer was read, for conditional requests.
     """
 
@@ -82,9 +83,9 @@ class Identity(Struct, frozen=True):
 
 
 def has_moved(before: Offer, now: Offer) -> bool:
-    """Return whether a set is described elsewhere, so that its resources may have new URIs.
+    """Return whether a set is now described elsewhere, so that its resources may have new URIs.
 
-    Without a list of all resources they cannot be compared, and T is kept, so that gaps show.
+    Without a list of all resources, they cannot be compared. T is then kept, so that gaps show.
     """
     return now.capability_list not in (None, before.capability_list) and bool(
         resource_documents(now)
@@ -92,7 +93,7 @@ def has_moved(before: Offer, now: Offer) -> bool:
 
 
 def incomparable(identity: Identity) -> str:
-    """Return in a sentence why the copy is not the Source's whole set; empty if it is."""
+    """Return a sentence saying why the copy is not the Source's whole set, or '' if it is."""
     if identity.selection != Selection():
         return "only a selection of the set is followed"
     return "alternates are held in place of resources" if identity.prefer else ""

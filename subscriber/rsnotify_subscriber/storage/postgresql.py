@@ -1,9 +1,9 @@
-"""A state in the aggregator's own PostgreSQL, so that T is committed with what it covers.
+"""A state in the aggregator's own PostgreSQL, so that T is committed with the changes it covers.
 
-A single follower has two connections of its own, one of which holds a lock. The followers of a
-fleet borrow connections, and each of their transactions checks a lease.
+A single follower opens two connections, one of which holds a lock. The followers of a fleet borrow
+connections, and each of their transactions checks a lease.
 
-It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
+This module needs psycopg 3: `pip install "rsnotify[postgresql]"`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rsnotify_subscriber.storage.state_database import Row, Rows
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-# COLLATE "C": URIs are compared byte by byte, which also makes the index quicker.
+# COLLATE "C": URIs are compared byte by byte, which also makes the index faster.
 _SCHEMA = """
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {facts} (name text PRIMARY KEY, value bytea NOT NULL);
@@ -42,7 +42,7 @@ CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change =
 CREATE {temporary} TABLE IF NOT EXISTS {seen} (
     identity text COLLATE "C" PRIMARY KEY, spelling text COLLATE "C");
 """
-#: The columns that a state of an earlier version lacks, and indexes of them.
+#: The columns that a state from an earlier version lacks, and the indexes on them.
 _ADDED = {
     "fetched_at": "bigint",
     "mtime": "bigint",
@@ -53,8 +53,8 @@ _INDEXES = (
     "CREATE INDEX IF NOT EXISTS lost ON {resources} (uri) WHERE mtime = -1",
     "CREATE INDEX IF NOT EXISTS identities ON {resources} (identity) WHERE identity != ''",
 )
-# Queried first, since altering a table waits for all transactions that read it; not in the
-# information_schema, where it takes 3 ms of the server among a thousand schemas.
+# Queried first, since altering a table waits for all transactions that read it. This avoids the
+# information_schema, where the query takes 3 ms of server time with a thousand schemas.
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0"
 _INTEND = """
 INSERT INTO {facts} SELECT 'intent', ? FROM ({fence}) AS fence
@@ -62,16 +62,16 @@ INSERT INTO {facts} SELECT 'intent', ? FROM ({fence}) AS fence
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
-# While this row is locked, the lease has no other owner. The lock keeps single followers away, and
-# those of earlier versions.
+# While this row is locked, the lease cannot change owner. The advisory lock keeps out single
+# followers, including those of earlier versions.
 _FENCE = """
 SELECT pg_try_advisory_xact_lock_shared(hashtextextended('rsnotify {source}', 0)) AS holds
     FROM {leases} WHERE source = '{source}' AND fence = {number} FOR SHARE
 """
 _NO_FENCE = "SELECT true AS holds"
-#: Members of fleets, and which of them follows a Source, by the schema of its state.
+#: The members of fleets, and which member follows each Source, by the schema of its state.
 MEMBERS, LEASES = "rsnotify_fleet.members", "rsnotify_fleet.leases"
-# Another role may have made them.
+# Another role may have created the tables.
 _HAS_LEASES = """
 SELECT bool_and(has_schema_privilege(s.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT'))
     FROM pg_class AS t JOIN pg_namespace AS s ON s.oid = t.relnamespace
@@ -81,30 +81,32 @@ _LEASED = f"""
 SELECT name FROM {LEASES} JOIN {MEMBERS} ON owner = id
     WHERE source = %s AND expires > clock_timestamp()
 """
-# A process that was just killed holds its lock until the server has noticed.
+# A process that was just killed holds its lock until the server notices.
 _PATIENCE = "SET lock_timeout = '1s'"
-# The longest identifier of PostgreSQL, in bytes.
+# The longest identifier in PostgreSQL, in bytes.
 _NAME_LENGTH = 63
-#: Seconds that connecting may take; meanwhile a thread waits.
+#: Timeout for connecting, in seconds. A thread is blocked for that long.
 _CONNECT_TIMEOUT = 10
 
 
 class PostgreSQLState:
-    """A state in tables of a schema of their own; a `StateLocation`.
+    """A state in the tables of a separate schema. Implements `StateLocation`.
 
     Each followed set of resources needs its own schema.
 
-    One follower at a time uses it, under an advisory lock of the session that commits T. If that
-    session ends while the process is suspended, another follower may continue; the first can then
-    commit nothing more. So the handler should have `apply_within`: effects of `apply`, outside of
-    this database, are not rolled back with the commit. A connection pooler must not share sessions
-    between clients (PgBouncer: `pool_mode = session`), or the lock protects nothing.
+    One follower at a time uses the state, under an advisory lock held by the session that commits
+    T. If that session ends while the process is suspended, another follower may continue, and the
+    first can no longer commit. For this reason the handler should have `apply_within`: effects of
+    `apply`, outside this database, are not rolled back with the commit. A connection pooler must
+    not share sessions between clients (PgBouncer: `pool_mode = session`), or the lock protects
+    nothing.
 
     Args:
-        conninfo: How to connect, in the form of libpq: a URL, or `host=… dbname=…`. Missing
-            parameters come from the environment (PGHOST, PGPASSWORD, …).
-        schema: The schema; made if it does not exist, and locked while the state is open.
-        incoming: The folder for temporary content; by default that of the system.
+        conninfo: A libpq connection string: a URL, or `host=… dbname=…`. Missing parameters come
+            from the environment (PGHOST, PGPASSWORD, …).
+        schema: The schema, which is created if it does not exist, and locked while the state is
+            open.
+        incoming: The folder for temporary content. By default, the system's temporary folder.
 
     Raises:
         ConfigurationError: The name of the schema or `conninfo` is not valid.
@@ -122,7 +124,7 @@ class PostgreSQLState:
         return f"the schema {self._schema}"
 
     def open(self) -> PostgreSQLDatabase:
-        """Open a connection that writes, and one that reads."""
+        """Open a connection for writing and another for reading."""
         with storage_errors():
             writer = psycopg.connect(self._conninfo, autocommit=True)
             try:
@@ -139,7 +141,7 @@ class PostgreSQLState:
         if writer.execute(_HAS_LEASES).fetchone() == (True,):
             for (owner,) in writer.execute(_LEASED.encode(), (self._schema,)):
                 raise followed_elsewhere(self._schema, owner)
-        # The connection that commits holds it, so that without the lock nothing can be committed.
+        # The connection that commits holds the lock, so nothing can be committed without it.
         try:
             writer.execute(_PATIENCE)
             writer.execute(_LOCK, (self._schema,))
@@ -149,7 +151,7 @@ class PostgreSQLState:
 
 
 def check_schema(schema: str) -> None:
-    """Raise `ConfigurationError` if a name cannot be that of a schema."""
+    """Raise `ConfigurationError` if a name cannot be the name of a schema."""
     if not schema.isidentifier() or len(schema.encode()) > _NAME_LENGTH:
         raise ConfigurationError(
             f"{schema!r} cannot be the schema of a state; use letters, digits and _"
@@ -189,11 +191,11 @@ class LeaseLost(StorageError):
 
 
 def _in_time(conninfo: str) -> str:
-    """Add a timeout for connecting, unless the user gives one."""
+    """Add a connection timeout, unless the user has set one."""
     try:
         parameters = conninfo_to_dict(conninfo)
     except psycopg.Error:
-        # The message of psycopg repeats a part, which may be the password.
+        # The message of psycopg repeats part of the string, which may be the password.
         raise ConfigurationError(
             "the connection string for PostgreSQL is not valid; write host=… dbname=…, or a URL"
         ) from None
@@ -202,17 +204,17 @@ def _in_time(conninfo: str) -> str:
 
 
 class StatePool:
-    """Connections to one database, which the followers of a process borrow.
+    """A pool of connections to one database, shared by the followers of a process.
 
     Args:
         conninfo: As for `PostgreSQLState`.
-        name: The `application_name` of all of them.
+        name: The `application_name` of all connections.
     """
 
     def __init__(self, conninfo: str, name: str) -> None:
         self._conninfo = make_conninfo(_in_time(conninfo), application_name=name)
         self._lock = Lock()
-        #: Those that nobody uses, and when they were opened.
+        #: The connections that nobody uses, and when each was opened.
         self._idle: list[tuple[psycopg.Connection, float]] = []
         self._opened: dict[psycopg.Connection, float] = {}
         self._closed = False
@@ -222,19 +224,19 @@ class StatePool:
             if self._idle:
                 connection, self._opened[connection] = self._idle.pop()
                 return connection
-        # Nothing is prepared: there are too many schemas for the statements that a server keeps.
+        # No prepared statements: with so many schemas, the server would keep too many of them.
         connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=None)
         with self._lock:
             self._opened[connection] = monotonic()
         return connection
 
     def give(self, connection: psycopg.Connection) -> None:
-        """Return a connection to the pool; one that is broken or old is closed."""
+        """Return a connection to the pool, or close it if it is broken, old or not needed."""
         broken: list[psycopg.Connection] = []
         with self._lock:
             since = self._opened.pop(connection)
             if connection.closed:
-                # The others broke with it.
+                # The idle connections broke with it.
                 broken, self._idle = [one for one, _ in self._idle], []
             elif self._closed or len(self._idle) >= _IDLE or monotonic() - since > _LIFETIME:
                 broken = [connection]
@@ -251,9 +253,10 @@ class StatePool:
             connection.close()
 
 
-#: The most connections that are kept for later.
+#: Maximum number of idle connections kept for later.
 _IDLE = 16
-#: Seconds after which a connection is closed: its server process keeps a description of each table.
+#: Seconds after which a connection is closed, because its server process keeps a description of
+#: each table.
 _LIFETIME = 600.0
 
 
@@ -262,21 +265,21 @@ class Leases(Protocol):
 
     @property
     def is_valid(self) -> bool:
-        """Whether they were renewed in time."""
+        """Whether the leases were renewed in time."""
 
     def fence_of(self, source: str) -> int | None:
-        """Return the number of a lease that is held and valid; None if there is none."""
+        """Return the fence number of a lease that is held and valid, or None if there is none."""
 
     def owner_of(self, source: str) -> str | None:
-        """Return the name of the process that has a lease, if one is known."""
+        """Return the name of the process that holds a lease, or None if it is unknown."""
 
 
 class LeasedState:
-    """A state that one process of a fleet follows under a lease; a `StateLocation`.
+    """A state that one process of a fleet follows under a lease. Implements `StateLocation`.
 
     Args:
-        pool: The connections.
-        schema: The schema of the state, which is the name of the Source in the leases.
+        pool: The pool of connections.
+        schema: The schema of the state, which is also the Source's name in the leases.
         leases: The leases of this process.
     """
 
@@ -301,26 +304,26 @@ class LeasedState:
 
 
 class _Connections(Protocol):
-    """How a state uses connections: those of its own, or borrowed ones."""
+    """The connections of a state: either its own, or borrowed ones."""
 
-    #: The names and texts that stand in its statements.
+    #: The names and SQL fragments that are inserted into statements.
     names: dict[str, str]
 
     @property
     def connection(self) -> psycopg.Connection:
-        """The connection of the transaction that is open."""
+        """The connection of the open transaction."""
 
     def check(self) -> None:
-        """Raise `LeaseLost` if this process may no longer write, as far as it knows."""
+        """Raise `LeaseLost` if this process knows that it may no longer write."""
 
     def begin(self) -> None:
         """Begin a transaction, or raise `LeaseLost`."""
 
     def writing(self) -> AbstractContextManager[psycopg.Connection]:
-        """Return the connection of the transaction that is open, or for one statement."""
+        """Return the connection of the open transaction, or one for a single statement."""
 
     def reading(self) -> AbstractContextManager[psycopg.Connection]:
-        """Return a connection for a query, which may be used in another thread meanwhile."""
+        """Return a connection for a query, even while another thread is writing."""
 
     def close(self) -> None: ...
 
@@ -338,7 +341,7 @@ class _OwnConnections:
         }
 
     def check(self) -> None:
-        """Do nothing: a session that ended has lost its lock, and can commit nothing."""
+        """Do nothing: a session that has ended has lost its lock and can commit nothing."""
 
     def begin(self) -> None:
         self.connection.execute("BEGIN")
@@ -367,7 +370,7 @@ class _LeasedConnections:
         self._leases = leases
         text = _FENCE.format(leases=LEASES, source=schema, number=fence)
         self._begin = f"BEGIN; {text}".encode()
-        # Not temporary, since the next transaction has another session.
+        # Not temporary, since the next transaction uses another session.
         self.names = {
             "seen": f'"{schema}".seen',
             "backlog": f'"{schema}".backlog',
@@ -421,7 +424,7 @@ class _LeasedConnections:
 
 
 class PostgreSQLDatabase:
-    """The tables of a state; a `StateDatabase`. All connections are in autocommit mode."""
+    """The tables of a state. Implements `StateDatabase`. All connections use autocommit mode."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
     is_local = False
@@ -440,7 +443,7 @@ class PostgreSQLDatabase:
             "bytes": "bytea",
             **connections.names,
         }
-        #: The intent of which nothing is committed.
+        #: The last intent, until the next commit.
         self._intent: bytes | None = None
         self._parent = incoming
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -532,5 +535,5 @@ def _warn_of_late_effects(name: str, uris: Sequence[str]) -> None:
     )
 
 
-#: How many resources a warning names.
+#: Maximum number of resources named in a warning.
 _NAMED = 10

@@ -1,7 +1,7 @@
-"""The state of a resource in the copy, how it is found, and whether a change is new to it.
+"""The state of a resource in the copy, how to look it up, and whether a change is new to it.
 
-A resource is stored under the spelling of its URI that the Source wrote first, and found by the
-normal form of any other.
+A resource is stored under the spelling of its URI that the Source used first, and is found under
+any other spelling by the normal form.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ _SECOND = timedelta(seconds=1)
 
 
 class Novelty(Enum):
-    """What has to be done about a change, by the state of its resource."""
+    """How to handle a change, given the state of its resource."""
 
-    #: Nothing: this change or a later one was applied.
+    #: Do nothing: this change or a later one was applied.
     COVERED = "covered"
-    #: Apply it as it was announced.
+    #: Apply the change as it was announced.
     APPLY = "apply"
     #: Fetch the resource itself, and store its current version.
     FETCH = "fetch"
 
 
 class ResourceState(Struct, frozen=True):
-    """The state of a resource in the copy; that of a deletion is kept until it is confirmed.
+    """The state of a resource in the copy. A deletion's state is kept until it is confirmed.
 
     Datetimes are in microseconds since 1970.
 
     Args:
-        uri: The URI of the resource as the Source wrote it first: its name in the copy.
-        changed_at: The datetime of the change that led here.
+        uri: The URI as the Source first wrote it, which is the resource's name in the copy.
+        changed_at: The datetime of the change that led to this state.
         change: The type of that change.
-        hash: The digests of the content, as a `hash` attribute. None if the content is unknown,
-            because of a crash between its application and the commit.
+        hash: The digests of the content, in the form of a `hash` attribute. None if the content is
+            unknown because of a crash between applying and committing it.
         length: The length of the content in bytes.
-        lastmod: As the Source listed it.
-        validator: The header field of a conditional request. It is stored only if no later
-            version can have the same.
-        fetched_at: When the Source's own server last sent or confirmed the content, by its clock;
-            0 if it has none, None if the content came by push, in a package or from a mirror.
-        mtime: The modification time of the file (ns) as it was written; 0 without a file, `LOST` if
-            the copy no longer has the content. None if it is not known, as in a state of
-            an earlier version, or stays as it is stored.
-        spelling: The URI as the Source wrote it last, if that is another spelling.
+        lastmod: The `lastmod` that the Source listed.
+        validator: The header field for a conditional request. It is stored only if no later version
+            can have the same one.
+        fetched_at: When the Source's own server last sent or confirmed the content, by its clock.
+            0 if it has no clock, None if the content came by push, in a package or from a mirror.
+        mtime: The modification time of the file (ns) as it was written. 0 if there is no file,
+            `LOST` if the copy no longer has the content. None if it is unknown, as in a state from
+            an earlier version, or if the stored value should stay.
+        spelling: The URI as the Source last wrote it, if that differs from `uri`.
     """
 
     uri: str
@@ -75,7 +75,7 @@ class ResourceState(Struct, frozen=True):
 
     @property
     def source_uri(self) -> str:
-        """The URI as the Source wrote it last."""
+        """The URI as the Source last wrote it."""
         return self.spelling or self.uri
 
     @property
@@ -84,15 +84,15 @@ class ResourceState(Struct, frozen=True):
 
     @property
     def keeps_lost(self) -> bool:
-        """Whether a resource that is lost stays so when this state is stored."""
+        """Whether a lost resource is still lost after this state is stored."""
         return self.mtime is None and self.exists and self.hash is not None
 
     def without_content(self) -> ResourceState:
-        """Return the state of a resource whose content has to be fetched, whatever is announced."""
+        """Return a state for which the content has to be fetched, whatever is announced."""
         return replace(self, hash=None, length=None, lastmod=None, validator=None, fetched_at=None)
 
     def respelled(self, uri: str) -> ResourceState:
-        """Return the state after the Source wrote the URI in this way."""
+        """Return the state after the Source has spelled the URI this way."""
         spelling = None if uri == self.uri else uri
         return self if spelling == self.spelling else replace(self, spelling=spelling)
 
@@ -101,12 +101,12 @@ class ResourceState(Struct, frozen=True):
         return self.change != ChangeType.DELETED
 
     def covers(self, change: Change) -> bool:
-        """Return whether, by its datetime, this change or a later one was applied."""
+        """Return whether, judging by its datetime, this change or a later one was applied."""
         if self.exists and deletes(change, self.hash, self.lastmod):
             return False
         at = to_microseconds(change.at)
         if self.changed_at != at or change.resource.change is None:
-            # An entry of a Resource List was compared already, and found to differ.
+            # An entry of a Resource List has already been compared and found to differ.
             return self.changed_at > at
         if self.change != change.change.value:
             return False
@@ -117,7 +117,7 @@ class ResourceState(Struct, frozen=True):
         return same if same is not None else change.at.microsecond != 0
 
     def novelty(self, change: Change) -> Novelty:
-        """Return what has to be done about a change, by the method of its `check`."""
+        """Return how to handle a change, by the method of its `check`."""
         if change.check is CheckMethod.FETCH:
             return Novelty.FETCH
         if self._is_undecided(change):
@@ -133,7 +133,7 @@ class ResourceState(Struct, frozen=True):
         return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
 
     def _is_undecided(self, change: Change) -> bool:
-        """Return whether the coarse datetime of a change may be before and after this version's."""
+        """Return whether the coarse datetime of a change may be before or after this version's."""
         stated = change.stated_at
         if not stated.fold or self.changed_at == to_microseconds(stated):
             return False
@@ -141,7 +141,7 @@ class ResourceState(Struct, frozen=True):
         return to_microseconds(begin) <= self.changed_at < to_microseconds(end)
 
     def _agrees(self, change: Change) -> bool:
-        """Return whether the last entry of a resource describes the copy of it."""
+        """Return whether the copy matches this change, the last entry of the resource."""
         if change.change is ChangeType.DELETED or not self.exists:
             return change.change is ChangeType.DELETED and not self.exists
         entry = change.resource
@@ -160,10 +160,10 @@ class ResourceState(Struct, frozen=True):
                 return False
             if entry.length is not None and self._is_fetched_after(entry.lastmod):
                 return True
-        return self.fetched_at is None  # as in a state of an earlier version
+        return self.fetched_at is None  # as in a state from an earlier version
 
     def _is_unconfirmed(self, change: Change) -> bool:
-        """Return whether the content of a change that a list now repeats came only from a hub."""
+        """Return whether a list repeats a change whose content came only from a hub."""
         return (
             self.exists
             and self.fetched_at is None
@@ -175,16 +175,17 @@ class ResourceState(Struct, frozen=True):
         )
 
     def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
-        """Return whether the content was fetched after the unit of time of an instant."""
+        """Return whether the content was fetched after the end of an instant's unit of time."""
         return self.fetched_at is not None and (
             self.fetched_at >= to_microseconds(postponed(dating.end_of_unit(instant), by))
         )
 
     def is_unsettled(self, lastmod: Instant | None = None) -> bool:
-        """Return whether it was fetched within the unit of time of its `lastmod`, as a second.
+        """Return whether the content was fetched within the unit of time of its `lastmod`.
 
-        It may have changed again within that time. `lastmod` is as an entry states it now; without
-        one, it may have been written without seconds, or without a day or a month.
+        The unit is a second, for example. The content may have changed again within it. `lastmod`
+        is the value that an entry states now. Without it, the stored `lastmod` may have been
+        written without seconds, or without a day or a month.
         """
         if self.lastmod is None or not self.fetched_at or self.lastmod % 1_000_000:
             return False
@@ -195,7 +196,7 @@ class ResourceState(Struct, frozen=True):
     def is_as_listed(self, resource: Resource) -> bool:
         """Return whether an entry of a Resource List describes this version.
 
-        One without a hash and a date describes every version.
+        An entry without a hash and a date describes every version.
         """
         if not self.exists:
             return False
@@ -210,7 +211,7 @@ class ResourceState(Struct, frozen=True):
 
 
 def is_undated(change: Change) -> bool:
-    """Return whether nothing in an entry tells when or to what a resource has changed."""
+    """Return whether an entry shows neither when a resource has changed, nor to what content."""
     entry = change.resource
     return (
         change.change is not ChangeType.DELETED
@@ -221,9 +222,10 @@ def is_undated(change: Change) -> bool:
 
 
 def needs_request(change: Change, lastmod: int | None) -> bool:
-    """Return whether only a request shows if an entry describes a version with this lastmod (µs).
+    """Return whether only a request can show if an entry describes the version with this lastmod.
 
-    A `lastmod` may be older than the change (core §7): a restored file keeps its own.
+    `lastmod` is in microseconds. An entry's `lastmod` may be older than the change (core §7),
+    because a restored file keeps its own.
     """
     entry = change.resource
     if is_undated(change):
@@ -236,10 +238,10 @@ def needs_request(change: Change, lastmod: int | None) -> bool:
 
 
 def deletes(change: Change, hash: str | None, lastmod: int | None) -> bool:
-    """Return whether a change is the deletion of the very version with this hash or lastmod (µs).
+    """Return whether a change deletes the very version with this hash or lastmod (µs).
 
-    Then it came after that version, though its own datetime may lie before: some Sources date
-    a deletion with the last modification of the deleted version.
+    If so, the deletion came after that version although its own datetime may be earlier: some
+    Sources date a deletion with the last modification of the deleted version.
     """
     if not change.dated_by_lastmod:
         return False
@@ -264,17 +266,17 @@ _UNIDENTIFIED = (
     "SELECT uri FROM {resources} WHERE identity IS NULL AND uri > ? ORDER BY uri LIMIT ?"
 )
 _IDENTIFY = "UPDATE {resources} SET identity = ? WHERE uri = ?"
-#: How many resources are read by one query.
+#: Number of resources read by one query.
 _PART = 500
-#: How many of those without an identity.
+#: Number of resources without an identity that are read by one query.
 _PAGE = 10_000
 
-#: Runs a query with its parameters.
+#: A function that runs a query with its parameters.
 Query = Callable[[str, Sequence[object]], Iterable[Row]]
 
 
 def look_up(query: Query, uris: Sequence[str]) -> dict[str, ResourceState]:
-    """Return the states of resources that have one, by their URIs as they are stored."""
+    """Return the states of known resources, keyed by their URIs as stored."""
     return {row[0]: ResourceState(*row) for row in select_in(query, _FIND, uris)}
 
 
@@ -282,13 +284,13 @@ class EquivalentLookup:
     """Finds resources by any spelling of their URIs.
 
     Attributes:
-        has_spellings: Whether any is stored under a URI that is not in normal form.
+        has_spellings: Whether any resource is stored under a URI that is not in normal form.
     """
 
     has_spellings = False
 
     def find(self, query: Query, uris: Sequence[str]) -> dict[str, ResourceState]:
-        """Return the states of resources that have one, by the given URIs."""
+        """Return the states of known resources, keyed by the given URIs."""
         found = look_up(query, uris)
         others: dict[str, list[str]] = {}
         for uri in uris:
@@ -313,7 +315,7 @@ class EquivalentLookup:
 
 
 def select_in(query: Query, sql: str, values: Sequence[object]) -> Iterator[Row]:
-    """Yield the rows for values, of which a query ends with the parameters."""
+    """Yield the rows for the given values, in parts. The query must end with `IN`."""
     for begin in range(0, len(values), _PART):
         part = values[begin : begin + _PART]
         yield from query(_with_marks(sql, len(part)), part)
@@ -334,7 +336,7 @@ def held_uris(query: Query) -> Iterator[str]:
 
 
 def identity_of(uri: str) -> str:
-    """Return the identity of a resource as it is stored: empty if its URI is in normal form."""
+    """Return a resource's identity in its stored form: empty if the URI is in normal form."""
     identity = normalize(uri)
     return "" if identity == uri else identity
 
@@ -342,8 +344,11 @@ def identity_of(uri: str) -> str:
 def identify(database: StateDatabase) -> bool:
     """Store the identities of resources that an earlier version stored, within a transaction.
 
-    Return whether there are some with the same. Each of these but one keeps its own URI as its
-    identity: no list has it, so that the next comparison removes it.
+    All but one of the resources that share an identity keep their own URIs as identities. No list
+    has such a URI, so the next comparison removes the resource.
+
+    Returns:
+        Whether any resources share an identity.
     """
     has_same = False
     after = ""

@@ -1,12 +1,12 @@
-"""The database of a state: its interface, its transactions, and SQLite in a folder of its own.
+"""The database of a state: its interface, its transactions, and an implementation in SQLite.
 
-SQL is written once, for all databases: parameters are `?`, tables `{facts}`, `{resources}`,
-`{seen}` and `{backlog}`, the last two of them temporary (`{unlogged}` where sessions change), and
-the types `{integer}`, of 64 bits, and `{bytes}`. Everything else in it is common to all of them. A
-local one has `{contents}`, too.
+SQL is written once, for all databases. Parameters are `?`. The tables are `{facts}`, `{resources}`,
+`{seen}` and `{backlog}`. The last two are temporary, or `{unlogged}` where sessions change. The
+types are `{integer}`, of 64 bits, and `{bytes}`. Everything else in the statements is common to all
+databases. A local database also has the table `{contents}`.
 
-The `identity` of a resource is the normal form of its URI, which all spellings share; it is ''
-where the URI is in that form, and NULL in a row that an earlier version wrote.
+The `identity` of a resource is the normal form of its URI, which all spellings share. It is '' if
+the URI is in that form, and NULL in a row that an earlier version wrote.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class Rows(Protocol):
 class StateDatabase(Protocol):
     """An open database, for one state at a time.
 
-    One thread writes at a time, and `read` is called in another.
+    Only one thread at a time writes. `read` is called in another thread.
     """
 
     #: The name of the database in messages.
     name: str
-    #: The exceptions that it raises when it cannot be read or written.
+    #: The exceptions that the database raises when it cannot be read or written.
     errors: tuple[type[Exception], ...]
-    #: Whether `read` returns so quickly that an event loop may wait for it.
+    #: Whether `read` returns quickly enough to be called on an event loop.
     is_local: bool
 
     @property
     def connection(self) -> Any:
-        """The connection that writes, for handlers whose effect is committed together with T."""
+        """The connection for writing, for handlers whose effect is committed together with T."""
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
-        """Run a statement on the connection that writes."""
+        """Run a statement on the connection for writing."""
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None: ...
 
@@ -69,19 +69,19 @@ class StateDatabase(Protocol):
         """Run a query on the other connection, which sees only committed changes."""
 
     def savepoint(self) -> AbstractContextManager[object]:
-        """Roll back the changes made inside, and no others, if an exception passes through."""
+        """Return a context that rolls back only its own changes if an exception leaves it."""
 
     def store_intent(self, record: bytes) -> None:
-        """Store a record durably. If this fails, the last one is still stored."""
+        """Store a record durably. If this fails, the previous record is still stored."""
 
     def read_intents(self) -> list[bytes]:
-        """Return the record that was last stored, if there is one, and perhaps the one before it.
+        """Return the last stored record, if there is one, and perhaps the previous one.
 
-        A record that was being written at a crash may be among them, damaged.
+        A record that was being written during a crash may be among them, damaged.
         """
 
     def make_incoming(self) -> Path:
-        """Make an empty folder for temporary content."""
+        """Make an empty folder for temporary content, and return its path."""
 
     def close(self) -> None: ...
 
@@ -91,10 +91,10 @@ class StateLocation(Protocol):
     """A place where a state can be kept."""
 
     def open(self) -> StateDatabase:
-        """Open the database, and make the tables if they do not exist.
+        """Open the database, and create the tables if they do not exist.
 
         Raises:
-            ConfigurationError: Another process is using it, or it is not set up for this.
+            ConfigurationError: Another process is using it, or it is not set up for this use.
             StorageError: It cannot be read or written.
         """
 
@@ -105,7 +105,7 @@ _UPSERT = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
 
 class StorageErrors:
-    """A context, for any number of uses at once; a generator would take three times as long."""
+    """A reusable, reentrant context manager. A generator would take three times as long."""
 
     def __init__(self, database: StateDatabase) -> None:
         self._name = database.name
@@ -128,13 +128,13 @@ class StateTransactions:
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
         self._errors = StorageErrors(database)
-        #: Why a transaction failed; empty if none did.
+        #: The reason why a transaction failed; empty if none did.
         self._failed = ""
         self._begun = False
 
     @contextmanager
     def writing(self, *, ends: bool = False) -> Iterator[None]:
-        """Write in a transaction, or in that of a handler, which only `ends` commits."""
+        """Write in a transaction. If a handler has begun one, only `ends` commits it."""
         waits = self._begun and not ends
         self._begin()
         try:
@@ -150,9 +150,9 @@ class StateTransactions:
             raise
 
     def apply_within(self, apply: Callable[[Any], None]) -> None:
-        """Call a handler that writes into the transaction which the next commit ends.
+        """Call a handler that writes in the transaction that the next commit ends.
 
-        If it raises, its changes are rolled back, and no others; the exception passes through.
+        If it raises, only its own changes are rolled back, and the exception propagates.
         """
         self._begin()
         with self._database.savepoint():
@@ -174,7 +174,7 @@ class StateTransactions:
             self._begun = True
 
     def storage_errors(self) -> StorageErrors:
-        """Raise errors of the database and of the disk as `StorageError`."""
+        """Return a context that raises errors of the database and the disk as `StorageError`."""
         return self._errors
 
     def read_fact(self, name: str, kind: type[T]) -> T | None:
@@ -184,7 +184,7 @@ class StateTransactions:
             return None if row is None else msgspec.json.decode(row[0], type=kind)
 
     def write_facts(self, **facts: object) -> None:
-        """Store facts by one statement, as each takes a while on a remote database."""
+        """Store facts in one statement, because each statement is slow on a remote database."""
         rows = ", ".join(["(?, ?)"] * len(facts))
         values = [one for name in facts for one in (name, msgspec.json.encode(facts[name]))]
         self._database.execute(f"INSERT INTO {{facts}} VALUES {rows}{_UPSERT}", values)
@@ -204,12 +204,12 @@ CREATE TABLE IF NOT EXISTS contents (
     number INTEGER PRIMARY KEY, batch INTEGER NOT NULL, uri TEXT NOT NULL, content BLOB);
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
-# Made after the columns, which a state of an earlier version lacks.
+# Created after the columns, which a state from an earlier version lacks.
 _INDEXES = """
 CREATE INDEX IF NOT EXISTS lost ON resources (uri) WHERE mtime = -1;
 CREATE INDEX IF NOT EXISTS identities ON resources (identity) WHERE identity != '';
 """
-#: The length of the record at the start of a file; the rest is left over from a longer one.
+#: The record's length, at the start of a file. Later bytes are left over from a longer record.
 _LENGTH = struct.Struct(">Q")
 _TABLES = {
     "facts": "facts",
@@ -229,7 +229,7 @@ def _with_tables(sql: str) -> str:
 
 
 class SQLiteFolder:
-    """The folder of a state, made if it does not exist; a `StateLocation`."""
+    """The folder of a state, created if it does not exist. Implements `StateLocation`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -258,7 +258,7 @@ class SQLiteFolder:
 
 
 class SQLiteDatabase:
-    """The file of a state; a `StateDatabase`. `close` releases the lock of its folder."""
+    """The database file of a state. Implements `StateDatabase`. `close` unlocks its folder."""
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
     is_local = True
@@ -267,7 +267,7 @@ class SQLiteDatabase:
         self.name = str(path)
         self._folder = path.parent
         self._lock = lock
-        #: Where the next intent is stored, and where the last one is.
+        #: The file for the next intent, and the file with the last one.
         self._intents: list[FileIO] = []
         self._reader, self.connection = (
             sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
@@ -283,7 +283,7 @@ class SQLiteDatabase:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.executescript(_SCHEMA)
-        # The columns that a state of an earlier version lacks, oldest first.
+        # The columns that a state from an earlier version lacks, oldest first.
         columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
         added = {"validator": "TEXT", "fetched_at": "INTEGER", "mtime": "INTEGER"}
         added |= {"spelling": "TEXT", "identity": "TEXT"}
@@ -291,7 +291,7 @@ class SQLiteDatabase:
             if name not in columns:
                 self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
         self.connection.executescript(_INDEXES)
-        # Temporary, since a baseline begins again after a restart.
+        # Temporary, since a baseline starts over after a restart.
         self.connection.execute(
             "CREATE TEMP TABLE seen (identity TEXT PRIMARY KEY, spelling TEXT) WITHOUT ROWID"
         )
@@ -317,9 +317,9 @@ class SQLiteDatabase:
             self.connection.execute("RELEASE handler")
 
     def store_intent(self, record: bytes) -> None:
-        """Store a record in a file of its own, which costs less than a commit.
+        """Store a record in a separate file, which costs less than a commit.
 
-        Two files are used in turn: a crash or a full disk may damage the one being written.
+        Two files are used alternately: a crash or full disk may damage the file being written.
         """
         if not self._intents:
             for path in self._intent_paths():
