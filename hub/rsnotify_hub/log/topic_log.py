@@ -535,7 +535,7 @@ class RecentEntries:
         self.shrink(first)
 
     def shrink(self, first: int) -> None:
-        """Remove the oldest entries while the size limit is exceeded, and all entries before `first`."""
+        """Remove all entries before `first`, and the oldest ones until the size limit is met."""
         while self._entries and (self._size > RECENT_BYTES or self._entries[0].position < first):
             oldest = self._entries.popleft()
             self._size -= len(oldest.fragment.body)

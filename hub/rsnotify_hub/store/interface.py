@@ -129,7 +129,7 @@ class LogStore(Protocol):
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> int:
-        """Append one or more fragments to a log, trim the log, and return the number of entries added.
+        """Append one or more fragments, trim the log, and return the number of new entries.
 
         Skips a fragment if the log already has the same body. Trims by age and size. The listener
         receives the entries before this method returns.
@@ -188,7 +188,7 @@ class SubscriptionRecords(Struct, frozen=True):
 
 
 class NotOwner(StorageError):
-    """This node does not own the subscription, or no longer does. Another node owns it or soon will."""
+    """This node is not, or no longer, the owner. Another node is, or soon will be."""
 
 
 class SubscriptionOwner(Protocol):
@@ -272,7 +272,7 @@ class BridgeStore(Protocol):
     """
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
-        """Start the bridge as soon as this node owns the cursors, and stop it when it loses them."""
+        """Start the bridge when this node owns the cursors, and stop it when it no longer does."""
 
     def owns_bridge(self) -> bool:
         """Return whether this node may currently publish to brokers."""
