@@ -80,7 +80,7 @@ class BridgeParts(Struct, frozen=True):
         filters: Filters fragments for the parts of topics that Destinations select.
         clock: Returns the current instant.
         retry_seconds: The delay before the first attempt to reconnect; doubled each time.
-        max_selections: The maximum number of parts of topics that the broker receives.
+        max_selections: The maximum number of parts of each topic that the broker receives.
     """
 
     store: BridgeStore
@@ -398,7 +398,7 @@ class BacklogSender:
         return True
 
     async def finish(self) -> None:
-        """Stop sending, and wait, within bounds, until the broker has acknowledged what was sent."""
+        """Stop sending, and wait, within bounds, for the broker's outstanding acknowledgements."""
         self._is_finishing = True
         if tasks := [self._tasks[each] for each in self._pages if each in self._tasks]:
             await asyncio.wait(tasks, timeout=_FINISH_SECONDS)
