@@ -186,7 +186,7 @@ class EventStream(LiveConnection):
         self.close()
 
     def check(self) -> None:
-        """Send a keep-alive comment, unless unread data is waiting. Abort if the client has stalled."""
+        """Send a keep-alive comment, unless data is waiting. Abort if the client reads nothing."""
         if self._has_stalled():
             self.transport.abort()
         elif not self.is_paused:

@@ -86,7 +86,7 @@ class Readiness:
             raise Refusal(Code.UNAVAILABLE, "this node is drained: use another one")
 
     async def check(self) -> None:
-        """Check readiness, or join a check in progress, so that frequent requests cost no more writes.
+        """Check readiness. Callers share a check in progress, so frequent requests cost no writes.
 
         Raises:
             Refusal: The node is drained, or cannot use the store.
@@ -316,7 +316,7 @@ class HubService:
         )
 
     async def clean_up(self) -> None:
-        """End expired leases, trim quiet logs, check the servers and the disk, and record history."""
+        """End expired leases, trim quiet logs, update the history, and check servers and disk."""
         await self.measure_disk()
         await self._add_minute()
         try:

@@ -5,7 +5,7 @@ do not explain themselves.
 
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own
-name only in `StoreProvider`, `FollowConfig`, `TransportsConfig` and the sections of the brokers.
+name only in `StoreProvider`, `FollowConfig` and the sections of the brokers.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class TransportsConfig(Struct, frozen=True, kw_only=True, rename={"tables": "tra
         return f"TransportsConfig({len(self.tables)} brokers)"
 
 
-# A larger number is a typing error, or exceeds what SQLite can count.
+# A larger number is a typo, or exceeds what SQLite can count.
 _Positive = Annotated[int, Meta(ge=1, le=10**15)]
 _Text = Annotated[str, Meta(min_length=1)]
 # About thirty years at most, because longer times overflow dates and timers.

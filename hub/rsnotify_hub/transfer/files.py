@@ -81,7 +81,7 @@ class ExportedBroker(Struct, frozen=True, kw_only=True, tag="broker"):
 
 
 class ExportedFragment(Struct, frozen=True, kw_only=True, tag="fragment", rename={"from_": "from"}):
-    """A topic's last whole content in Base64. Fragments of changes have this form but are ignored."""
+    """A topic's last whole content, with its body in Base64. Fragments of changes are ignored."""
 
     topic: str
     position: _Position
