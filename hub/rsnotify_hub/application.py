@@ -64,7 +64,7 @@ async def serve(
     source: ConfigurationSource | None = None,
     clock: Clock = utc_now,
 ) -> AsyncIterator[str]:
-    """Return a context with a running hub, and the URL at which it listens. Leaving it stops the hub.
+    """Run a hub in a context, which yields the URL at which the hub listens.
 
     The hub reloads the grants when a file of `source` changes.
 
@@ -132,7 +132,7 @@ def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str
 
 
 def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
-    """Return whether only this machine can reach the hub, even through a proxy."""
+    """Return whether only this machine can reach the hub. Behind a proxy, others can, too."""
     server = configuration.server
     if server.trusted_proxies:
         return False

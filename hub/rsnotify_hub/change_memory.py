@@ -220,7 +220,7 @@ def cursor_after(state: LogState) -> str:
 
 
 class UnknownChanges(RsnotifyError):
-    """The log lacks changes after an instant. It continues at `begins`; None if nothing is kept."""
+    """The log does not have all changes since an instant. It continues at `begins`, if at all."""
 
     def __init__(self, since: Instant | None, begins: Instant | None) -> None:
         self.since = since

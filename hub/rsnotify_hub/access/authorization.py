@@ -30,8 +30,8 @@ from rsnotify_hub.refusals import Code, Refusal
 
 log = logging.getLogger("rsnotify.hub.access")
 
-#: How long before its `nbf` and `iat` a token is accepted, in seconds, because the issuer's clock may
-#: be ahead. The expiry has no such leeway.
+#: How long before its `nbf` and `iat` a token is accepted, in seconds, because the issuer's clock
+#: may be ahead. The expiry has no such leeway.
 _LEEWAY = 30
 
 #: Header fields that proxies add, but programs on this machine do not.

@@ -297,7 +297,7 @@ class ConfigurationSource:
         return Variables("hub", self._environ, get_type_hints(SETTINGS, include_extras=True))
 
     def misspelt(self) -> dict[str, str]:
-        """Return environment variables that look like misspelt settings, with the likely setting."""
+        """Return variables that look like misspelt settings, each with the likely setting."""
         return self._variables().misspelt("config")
 
     def files(self, configuration: HubConfiguration) -> list[str]:

@@ -252,7 +252,7 @@ class TimeoutWatch:
         return not self.limit.is_full
 
     def _cut_off_longest(self) -> None:
-        """Close the connection that has waited longest for a head or a new request, if any."""
+        """Close the connection that has waited longest for a head, or else for a new request."""
         for step in (AwaitedStep.HEAD, AwaitedStep.IDLE):
             connection = next(iter(self._deadlines[step]), None)
             if connection is not None:
