@@ -64,7 +64,7 @@ async def serve(
     source: ConfigurationSource | None = None,
     clock: Clock = utc_now,
 ) -> AsyncIterator[str]:
-    """Run a hub in a context, which yields the URL at which the hub listens.
+    """Return a context that runs a hub and yields the URL at which the hub listens.
 
     The hub reloads the grants when a file of `source` changes.
 

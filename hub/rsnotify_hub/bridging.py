@@ -40,7 +40,7 @@ _FINISH_SECONDS = 1.0
 #: Maximum number of selections read and sent at the same time.
 _CONCURRENCY = 64
 
-#: The key of the record that the store knows the broker. It is not the key of a topic.
+#: The key of a cursor that marks the broker as known to the store. It is not a topic's key.
 _KNOWN = ""
 
 #: Sends a fragment of a selection with a content type. The future is done when the broker has
@@ -150,7 +150,7 @@ class Bridge(DeliveryChannel):
         return BrokerInfo(False, behind, self._away_since, self._error, self._behind_since)
 
     async def start(self) -> None:
-        """Connect to the broker, in a task.
+        """Connect to the broker in a background task.
 
         Raises:
             StorageError: The cursors cannot be read.

@@ -35,7 +35,7 @@ HEARTBEAT = b":\n\n"
 #: its clients do not all reconnect to another node at once.
 _RETRY = range(1_000, 5_000)
 
-#: Maximum bytes that a client may send after its request. The hub ignores them.
+#: Maximum number of bytes that a client may send after its request. The hub ignores these bytes.
 _MAX_INPUT = 16 * 1024
 
 #: Maximum size of fragments parsed on the event loop, in bytes. Larger ones are parsed in a thread,
@@ -186,7 +186,10 @@ class EventStream(LiveConnection):
         self.close()
 
     def check(self) -> None:
-        """Send a keep-alive comment, unless data is waiting. Abort if the client reads nothing."""
+        """Send a keep-alive comment, unless data is already waiting.
+
+        Abort if the client has read none of the waiting data since the last check.
+        """
         if self._has_stalled():
             self.transport.abort()
         elif not self.is_paused:
@@ -246,7 +249,7 @@ class EventLink(Struct, frozen=True, omit_defaults=True):
 
 
 class EventChange(Struct, frozen=True, omit_defaults=True):
-    """A change of one resource.
+    """A change to one resource.
 
     Args:
         uri: The resource.

@@ -86,7 +86,9 @@ class Readiness:
             raise Refusal(Code.UNAVAILABLE, "this node is drained: use another one")
 
     async def check(self) -> None:
-        """Check readiness. Callers share a check in progress, so frequent requests cost no writes.
+        """Check whether the hub is ready, or join a check that is already in progress.
+
+        Frequent requests therefore cost no extra writes.
 
         Raises:
             Refusal: The node is drained, or cannot use the store.
@@ -249,7 +251,7 @@ class HubService:
         return await self.events.handle(request)
 
     async def close_connections(self) -> None:
-        """Close all WebSockets and event streams, as soon as what Sources have sent is durable."""
+        """Close all WebSockets and event streams, after all that Sources have sent is durable."""
         await self._websockets.finish()
         await self._connections.close()
 

@@ -81,8 +81,8 @@ def read_content(
     """Read and check a published fragment or whole content.
 
     Raises:
-        DocumentError: The body is XML that is not well-formed. Or its root is in the sitemap
-            namespace, but it is not a fragment, or it would corrupt a Destination's copy.
+        DocumentError: The body is malformed XML; or the root is in the sitemap namespace, but the
+            document is not a fragment, or would corrupt a Destination's copy.
     """
     if is_xml(content_type) and is_sitemap(body):
         return read_fragment(body, content_type=content_type, limits=limits)
@@ -102,7 +102,7 @@ def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment
 
 
 def is_text(fragment: Fragment) -> bool:
-    """Return whether the body fits a WebSocket text frame and cannot pass for a control frame."""
+    """Return whether a body can be a WebSocket text frame without looking like a control frame."""
     if not fragment.whole:
         return True  # a fragment is XML in UTF-8
     return not fragment.body.startswith(b"{") and is_utf_8(fragment.body)

@@ -1,4 +1,4 @@
-"""Refused requests: their codes and reasons are the same over HTTP, WebSocket and MQTT."""
+"""The codes and reasons of refused requests. They are the same over HTTP, WebSocket and MQTT."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ class BrokerInfo(Struct, frozen=True):
     Args:
         connected: Whether a node of the hub is connected to the broker.
         behind: The number of topics that the broker has not received completely.
-        since: Since when the hub has not been connected to the broker; null while it is.
+        since: When the connection was lost, or when the hub first tried to connect; null while the
+            broker is connected.
         error: Why the last attempt to connect failed, or the connection ended; null while the
             broker is connected.
         behind_since: Since when at least one topic has been behind continuously, as far as the hub

@@ -167,8 +167,8 @@ def _is_program(request: web.Request) -> bool:
 def _has_local_name(request: web.Request) -> bool:
     """Return whether the `Host` of a request is a name of this machine.
 
-    If an attacker makes the name of another page resolve to this machine (DNS rebinding), the
-    browser treats the page as having the hub's origin, but still sends that name.
+    If an attacker makes the name of another site resolve to this machine (DNS rebinding), the
+    browser treats that site's pages as the hub's own, but still sends the site's name.
     """
     host = host_in(request.host) or ""
     return host == "localhost" or is_loopback(host)

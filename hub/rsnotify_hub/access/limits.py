@@ -23,7 +23,7 @@ from rsnotify_hub.urls import has_dot_segments
 #: The length of the IPv6 prefix that counts as one client, in bits.
 _IPV6_PREFIX = 64
 
-#: The burst: requests for this many seconds at the full rate may come at once.
+#: The burst size, in seconds' worth of requests at the full rate.
 _BURST_SECONDS = 10.0
 
 #: Maximum number of clients remembered. Beyond it, the least recently active one is forgotten.
@@ -50,7 +50,7 @@ def is_loopback(address: str) -> bool:
 
 @lru_cache(_CLIENTS)
 def _ip_of(address: str) -> IPv4Address | IPv6Address | None:
-    """Parse an address, with or without a zone. Map an IPv4-mapped address to its IPv4 address."""
+    """Parse an address, with or without a zone. Convert an IPv4-mapped address to IPv4."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -132,7 +132,7 @@ class RateLimiter:
 
 
 class TopicQuota:
-    """Limits the number of topics among those that one token grants, because each needs a log."""
+    """Limits how many of the topics that one token grants may exist, because each has a log."""
 
     def __init__(self, topics: TopicLogs, limit: int) -> None:
         self._topics = topics

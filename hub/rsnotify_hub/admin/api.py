@@ -105,7 +105,7 @@ def _query_parameters(query: type[Struct]) -> list[dict[str, Any]]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a parameter without null. A parameter is omitted instead."""
+    """Remove null from the schema of a parameter, because null stands for an omitted parameter."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     return choices[0] if len(choices) == 1 else schema
 
@@ -172,7 +172,7 @@ def _field_descriptions(schema_class: type[Struct]) -> dict[str, str]:
 log = logging.getLogger("rsnotify.hub.admin")
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-#: Maximum size of a request body, which contains only an instant.
+#: Maximum size of a request body in bytes. A body contains only an instant.
 _MAX_BODY_BYTES = 4096
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -209,7 +209,7 @@ class AdminApi:
 
 
 def _log_change(operation: Operation, request: web.Request) -> None:
-    """Log what an admin did; an id reveals nothing about a callback."""
+    """Log a change by an admin. Ids are safe to log because they reveal nothing about callbacks."""
     facts = {
         "operation": operation.name,
         "id": request.match_info.get("id", "this node"),
@@ -297,7 +297,8 @@ _CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 
-#: Restricts pages to their own files and their own hub, so that no string becomes markup or code.
+#: Restricts pages to their own files and their own hub, and keeps strings from becoming markup or
+#: code.
 _CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",

@@ -29,7 +29,7 @@ from rsnotify_hub.subscriptions import DeliveryState
 #: Larger queues are unusual. See the alerts in deploy/prometheus.
 _MANY_WRITES, _MANY_DELIVERIES = 100, 1000
 _LITTLE_DISK, _LESS_DISK = 0.05, 0.15
-#: Lag from which a part needs watching, in seconds. A shorter lag only means that a delivery is in
+#: Maximum lag of a part that is in order, in seconds. A short lag only means that a delivery is in
 #: progress.
 _BEHIND_SECONDS = 60.0
 #: Maximum number of silent Sources, or nodes that are gone, that are named.

@@ -294,7 +294,7 @@ class Reports:
         return joined([await self._minutes(None), *others])
 
     async def _minutes(self, _: None) -> schemas.HistoryInfo:
-        self.history.add(self.readings(), self.clock())  # what happened since the last minute
+        self.history.add(self.readings(), self.clock())  # include the current minute
         return self.history.info()
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:

@@ -433,7 +433,7 @@ class SubscriptionDetails(Struct, frozen=True, kw_only=True):
 
     Args:
         subscription: The subscription.
-        callback: The whole callback, which may contain secrets of the subscriber.
+        callback: The whole callback, which may contain the subscriber's secrets.
         attempts: The last failed attempts and some of the last successful ones, newest first.
         since: When the hub, or the node that delivers to the subscription, started. Of the earlier
             attempts, only the last one is kept, and only if it failed and none has succeeded since.
@@ -533,7 +533,7 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
         deliveries: The number of deliveries and attempts, by transport and outcome.
         log_bytes: The total size of all kept fragments, in bytes.
         store_failure: Why fragments cannot be stored; null if the last write succeeded.
-        silent: The number of silent Sources, by the hosts of topics (see `TopicInfo`).
+        silent: The number of silent Sources. Each host of a topic is one Source (see `TopicInfo`).
         connections: The number of open connections to the server, of any kind.
         live_queue: The number of bytes waiting in WebSockets and event streams.
         delivery_queue: The number of WebSub deliveries waiting for a connection.
@@ -581,7 +581,7 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
 
 
 class MinuteInfo(Struct, frozen=True, array_like=True):
-    """The work of the hub in one minute or quarter of an hour, and the peak of each state.
+    """The hub's work in one minute or quarter of an hour, and the peak values of its state.
 
     Args:
         minute: The minute, or the first minute of the quarter, counted from 1970-01-01T00:00Z.

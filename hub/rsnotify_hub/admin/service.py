@@ -36,7 +36,7 @@ class UnknownId(RsnotifyError):
 
 
 class SubscriptionCommand(Struct, frozen=True, kw_only=True):
-    """A change of one subscription: redeliver, suspend, resume or drop.
+    """A change to one subscription.
 
     Args:
         action: The change: `redeliver`, `suspend`, `resume` or `drop`.

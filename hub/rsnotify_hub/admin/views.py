@@ -28,9 +28,9 @@ from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.urls import redacted_callback
 from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
 
-#: A Source, which sends heartbeats, is down or cannot reach the hub if it is silent for this long.
+#: A Source sends heartbeats, so if it is silent for this long, it is down or cannot reach the hub.
 SILENT = timedelta(minutes=15)
-#: If the Source's pace is known: this many times its pace, but at least the minimum.
+#: If a Source's pace is known, the limit is this many times its pace, but at least this minimum.
 PACES, SHORTEST_SILENCE = 3, timedelta(seconds=30)
 
 
@@ -104,7 +104,7 @@ _OF_NODES = (
 
 
 def _filled(schema: type[S], *sources: object, **values: Any) -> S:
-    """Build a struct from the given values, and its other fields from attributes of the sources."""
+    """Build a struct from the given values. Other fields come from attributes of the sources."""
     for name in schema.__struct_fields__:
         for source in sources:
             if name not in values and hasattr(source, name):

@@ -153,7 +153,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 class AccessConfig(Struct, frozen=True, kw_only=True):
-    """Who may publish and who may administer the hub.
+    """Permission to publish and to administer the hub.
 
     Args:
         publishers: The tokens that allow publishing. If there are none, only programs on this

@@ -62,12 +62,12 @@ class DeliveryChannel(ABC):
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Deliver one or more entries that have just become durable, in log order."""
 
-    def deliver_early(  # noqa: B027  (most transports deliver only durable entries)
+    def deliver_early(  # noqa: B027  (most transports only deliver what is durable)
         self, topic: str, fragments: Sequence[Fragment]
     ) -> None:
         """Deliver fragments that are not durable yet, if the transport permits it.
 
-        A call of `deliver` or `write_failed` follows for the same fragments.
+        A call to `deliver` or `write_failed` follows for the same fragments.
         """
 
     def write_failed(self, topic: str) -> None:  # noqa: B027
@@ -182,7 +182,7 @@ class TopicLogs:
         return found.state.position if found and found.state else 0
 
     def audience(self, topic: str) -> int:
-        """Estimate a topic's subscribers on all nodes, assuming that each node has as many."""
+        """Estimate the number of a topic's subscribers, assuming equally many on each node."""
         return self._nodes() * sum(channel.subscribers(topic) for channel in self._channels)
 
     def recent(self, topic: str, *, after: int) -> list[LogEntry] | None:

@@ -82,7 +82,7 @@ class LogListener(Protocol):
     """Receives the changes that any node makes to the logs. Methods must not block."""
 
     def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
-        """Receive fragments that are about to be written. They become entries unless this fails.
+        """Receive fragments that are being written. They become entries unless the write fails.
 
         A store that orders the writes of several hubs does not call this method.
         """

@@ -124,7 +124,7 @@ def encode(record: ExportHeader | Exported | ExportEnd) -> bytes:
 
 
 def decode(lines: Iterable[bytes], limits: DocumentLimits = DEFAULT_LIMITS) -> Iterator[Exported]:
-    """Yield the records of an export, checked. `limits` are the limits for published documents.
+    """Check and yield the records of an export. `limits` are the limits for published documents.
 
     Raises:
         ConfigurationError: A line is wrong, or the end is missing.
@@ -281,7 +281,7 @@ async def read_store(store: Store) -> AsyncIterator[Exported]:
 
 
 class ImportReport(Struct):
-    """The numbers of records that were imported, and that were left out."""
+    """The numbers of records imported and left out."""
 
     subscriptions: int = 0
     expired: int = 0
@@ -291,7 +291,7 @@ class ImportReport(Struct):
 
 
 async def import_records(store: Store, records: Iterable[Exported], now: Instant) -> ImportReport:
-    """Import checked records into a store that was just opened, and return their numbers.
+    """Import checked records into a store that was just opened, and return the record counts.
 
     Raises:
         StorageError: The store failed. Some records may be stored. The import can be repeated.
@@ -319,7 +319,11 @@ async def import_records(store: Store, records: Iterable[Exported], now: Instant
 
 
 async def _import_content(store: Store, log: LogState | None, record: ExportedFragment) -> bool:
-    """Append a content to a log in a given state. Return False if the log has something newer."""
+    """Append a whole content to a log, unless the log has something newer.
+
+    Returns:
+        Whether the content was appended.
+    """
     content = content_of(record)
     if log is not None and not (log.whole and log.through < content.until):
         return False
