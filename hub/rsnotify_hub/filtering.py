@@ -39,15 +39,16 @@ from rsnotify_hub.store.interface import LogEntry
 #: Maximum size, in bytes, of a document that stays parsed for the topic's other selections.
 _SMALL = 16_384
 
-#: Maximum bytes filtered on the event loop. More are filtered in a thread, so as not to block it.
+#: Maximum number of bytes filtered on the event loop. More are filtered in a thread, so as not to
+#: block the loop.
 _MAX_INLINE_BYTES = 16 * 1024
 #: Maximum size of the cache, in bytes.
 _CACHE_BYTES = 8 * 1024 * 1024
 #: Memory that a cached fragment needs in addition to its body, in bytes.
 _OVERHEAD = 500
 
-#: Maximum bytes of old fragments filtered per second, and the burst in seconds. The limit is needed
-#: because any client may request any part of any log from the beginning, again and again.
+#: Maximum number of bytes of old fragments filtered per second, and the burst in seconds. The limit
+#: is needed because any client may request any part of any log from the beginning, again and again.
 _OLD_BYTES_PER_SECOND = 4 * 1024 * 1024
 _OLD_BURST_SECONDS = 10
 

@@ -34,7 +34,7 @@ from rsnotify_hub.subscriptions import DeliveryState
 
 #: The upper bounds of the lag buckets, in seconds.
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
-#: Number of longest lags that are shown by rank.
+#: Number of the longest lags, which are shown by rank.
 WORST = 10
 
 _PREFIX = "rsnotify_hub_"

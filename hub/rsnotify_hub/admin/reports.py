@@ -163,7 +163,7 @@ class RowPage(Struct, Generic[T], frozen=True):
 
 
 class PagePart(Struct, Generic[T], frozen=True):
-    """One node's part of a page: its first rows with their keys, and the number of all its rows."""
+    """One node's part of a page: its first rows with their keys, and its total number of rows."""
 
     rows: list[tuple[str, T]]
     total: int

@@ -125,7 +125,7 @@ def source_of(topic: str) -> str:
 
 
 def last_received(logs: Iterable[LogState]) -> dict[str, Instant]:
-    """Return when the last fragment of each Source arrived."""
+    """Return the arrival time of each Source's last fragment."""
     found: dict[str, Instant] = {}
     for log in logs:
         if not log.whole:  # any WebSub publisher may send whole contents, without heartbeats

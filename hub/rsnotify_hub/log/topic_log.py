@@ -288,7 +288,8 @@ class TopicLog:
     def trimmed(self, state: LogState | None) -> None:
         """Record the state after a trim, unless something was published during the trim.
 
-        `state` is None if there is no log: a deletion that was reported as failed had succeeded.
+        `state` is None if there is no log, because a deletion that was reported as failed had in
+        fact succeeded.
         """
         if self.writing is not None or self.state is None:
             return

@@ -97,7 +97,7 @@ class GroupCommit:
 
     def _transact(self, operations: list[Operation[Any]]) -> list[Any]:
         database = self._database
-        if database.in_transaction:  # a failed transaction could not be rolled back
+        if database.in_transaction:  # the previous transaction failed, and so did its rollback
             database.execute("ROLLBACK")
         database.execute("BEGIN IMMEDIATE")
         try:

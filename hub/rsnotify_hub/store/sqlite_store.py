@@ -629,7 +629,6 @@ def _delete_fragments(
 def _trim_log(
     database: sqlite3.Connection, topic: str, *, now: Instant, retention: LogRetention
 ) -> LogState | None:
-    """Delete the oldest fragments until the log is within its retention."""
     row = _find_topic(database, topic)
     if row is None:
         return None
