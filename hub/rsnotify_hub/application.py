@@ -1,4 +1,4 @@
-"""The HTTP application and server of a hub, and the format of the program's log."""
+"""The HTTP application and server of a hub, and JSON formatting for the program's log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HUB = web.AppKey("hub", HubService)
 
 _SHUTDOWN_SECONDS = 5.0
 
-#: The attributes of every record; all others were given as `extra`.
+#: The standard attributes of a log record. All other attributes come from `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -64,13 +64,13 @@ async def serve(
     source: ConfigurationSource | None = None,
     clock: Clock = utc_now,
 ) -> AsyncIterator[str]:
-    """Return a context with the URL that a running hub listens at; leaving it stops the hub.
+    """Return a context that runs a hub and yields the URL at which the hub listens.
 
-    The grants are reloaded when a file of the source changes.
+    The hub reloads the grants when a file of `source` changes.
 
     Raises:
-        ConfigurationError: The address, the port or the data folder is not available, or the hub
-            can be reached by others and nobody may publish on it.
+        ConfigurationError: The address, the port or the data folder is not available, or other
+            machines can reach the hub but nobody may publish on it.
     """
     server = configuration.server
     with listen(server.host, server.port) as listener:
@@ -112,7 +112,7 @@ async def serve(
 
 
 def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
-    """Refuse to start a hub that others can reach and nobody may publish on."""
+    """Refuse to start a hub that others can reach but nobody may publish on."""
     access = configuration.access
     granted = access.publishers or access.open_topics or access.jwt_algorithms
     others = configuration.mqtt.channels or configuration.follow.tables
@@ -132,7 +132,7 @@ def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str
 
 
 def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
-    """Return whether only this machine can reach the hub; a proxy would let others reach it."""
+    """Return whether only this machine can reach the hub. Behind a proxy, others can, too."""
     server = configuration.server
     if server.trusted_proxies:
         return False
@@ -154,10 +154,10 @@ def create_application(
     """Return the application of one hub.
 
     Args:
-        configuration: The settings; `host` and `port` are not used.
-        public_url: The hub's URL for others, ending in `/`.
-        anonymous: Whether programs on this machine may publish without a token if there are no
-            publishers.
+        configuration: The settings. `host` and `port` are not used.
+        public_url: The hub's public URL, ending in `/`.
+        anonymous: Whether programs on this machine may publish without a token as long as there are
+            no publishers.
         clock: Returns the current instant.
     """
 
@@ -242,8 +242,8 @@ def use_json_logs(root: logging.Logger) -> None:
 class JsonLogFormatter(logging.Formatter):
     """Formats each record as one JSON object on one line.
 
-    Its members are `time`, `level`, `logger`, `message`, `exception` if there is one, and those
-    given as `extra`.
+    The members are `time`, `level`, `logger`, `message`, `exception` if there is one, and the
+    record's `extra` attributes.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -261,9 +261,9 @@ class JsonLogFormatter(logging.Formatter):
 
 
 class RequestTextFilter(logging.Filter):
-    """Keeps the text of requests out of the log of the HTTP server.
+    """Keeps the text of requests out of the HTTP server's log.
 
-    aiohttp logs a request that it cannot parse with the line at fault, which may contain a token.
+    When aiohttp cannot parse a request, it logs the offending line, which may contain a token.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

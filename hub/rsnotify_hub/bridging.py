@@ -1,11 +1,11 @@
-"""A bridge to a broker: a delivery channel that keeps one connection to it.
+"""A bridge to a broker: a delivery channel that keeps one connection to the broker.
 
-Theory of operation. The log is the queue, and the broker has a cursor in each topic's log, kept in
-the store (`BrokerCursors`). While there is a connection, the bridge sends every topic, and every
-requested part of a topic, whose log has entries after the cursor (`BacklogSender`); an
-acknowledgement of the broker moves the cursor. After a lost connection, sending starts again from
-the cursors. So after an outage of the broker or the hub the broker receives all that it missed,
-some of it twice, and nothing is held in memory meanwhile.
+Theory of operation. The log is the queue. The broker has a cursor in each topic's log, kept in the
+store (`BrokerCursors`). While connected, the bridge sends every topic, and every requested part of
+a topic, whose log has entries after the cursor (`BacklogSender`). The broker's acknowledgement
+moves the cursor. After a lost connection, sending restarts from the cursors. After an outage of the
+broker or the hub, the broker therefore receives everything that it missed, some of it twice, and
+the hub holds nothing in memory during the outage.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics
 from rsnotify_hub.store.interface import BridgeOwner, BridgeStore, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0
-#: Seconds in which a broker that works acknowledges what was sent to it.
+#: Time in which a working broker acknowledges the messages sent to it, in seconds.
 _FINISH_SECONDS = 1.0
 
-#: How many selections are read and sent at the same time.
+#: Maximum number of selections read and sent at the same time.
 _CONCURRENCY = 64
 
-#: The key of the broker itself, which is not that of a topic.
+#: The key of a cursor that marks the broker as known to the store. It is not a topic's key.
 _KNOWN = ""
 
-#: Sends a fragment of a selection with a content type; the future is done when the broker has
-#: acknowledged it. Raises `ConnectionRefused`, or Unavailable if the connection is lost.
+#: Sends a fragment of a selection with a content type. The future is done when the broker has
+#: acknowledged the fragment. Raises `ConnectionRefused`, or Unavailable if the connection is lost.
 Publish = Callable[[TopicSelection, bytes, str], Awaitable[asyncio.Future[None]]]
 
 
 class Bridges(BridgeOwner):
-    """All bridges of a hub, which run on the same node."""
+    """All bridges of a hub. They run on the same node."""
 
     def __init__(self, bridges: Sequence[Bridge]) -> None:
         self.all = bridges
@@ -73,14 +73,14 @@ class BridgeParts(Struct, frozen=True):
     """The parts of a hub that a bridge uses.
 
     Args:
-        store: Keeps the cursors of the broker.
+        store: Keeps the broker's cursors.
         topics: The logs of the topics.
-        intake: Checks and accepts what Sources publish at the broker.
+        intake: Checks and accepts the fragments that Sources publish at the broker.
         statistics: Counts deliveries.
-        filters: Makes the parts of fragments that Destinations select.
+        filters: Filters fragments for the parts of topics that Destinations select.
         clock: Returns the current instant.
-        retry_seconds: The wait before the first attempt to connect again; doubled each time.
-        max_selections: The most parts of a topic that the broker gets.
+        retry_seconds: The delay before the first attempt to reconnect; doubled each time.
+        max_selections: The maximum number of parts of each topic that the broker receives.
     """
 
     store: BridgeStore
@@ -94,26 +94,27 @@ class BridgeParts(Struct, frozen=True):
 
 
 class HubTransport(PushTransport, Protocol):
-    """A transport by which a hub can publish."""
+    """A transport over which a hub can publish."""
 
     @property
     def settings(self) -> type[Any]:
-        """The type of its settings, a struct with a method `check` that raises WrongSetting.
+        """The type of the settings: a struct with a method `check` that raises WrongSetting.
 
-        Its fields have defaults. `url` is that of the broker.
+        All fields have defaults. The field `url` is the broker's URL.
         """
 
     def bridge(self, settings: Any, parts: BridgeParts, /) -> Bridge:
-        """Return the bridge to the broker of the settings."""
+        """Return a bridge to the broker that the settings name."""
 
 
 class Bridge(DeliveryChannel):
     """The `DeliveryChannel` to a broker.
 
     Args:
-        transport: The name by which deliveries are counted: the scheme of the broker's URL.
-        broker: What messages call the broker, as `MQTT broker`.
-        cursors: How far the broker has each topic.
+        transport: The transport name under which deliveries are counted: the scheme of the broker's
+            URL.
+        broker: The name of the broker in log messages, such as `MQTT broker`.
+        cursors: The broker's cursor in each log.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Bridge(DeliveryChannel):
         return BrokerInfo(False, behind, self._away_since, self._error, self._behind_since)
 
     async def start(self) -> None:
-        """Connect to the broker, in a task.
+        """Connect to the broker in a background task.
 
         Raises:
             StorageError: The cursors cannot be read.
@@ -163,7 +164,7 @@ class Bridge(DeliveryChannel):
             self._sender.wake(topic)
 
     async def close(self) -> None:
-        """Stop; it may be started again. What was not acknowledged is sent then."""
+        """Stop. The bridge may be started again, and then resends unacknowledged fragments."""
         if self._sender is not None:
             await self._sender.finish()
         if self._task is not None:
@@ -204,11 +205,11 @@ class Bridge(DeliveryChannel):
 
     @abstractmethod
     async def _connect(self) -> None:
-        """Connect once, and send until the connection is lost; raises `RsnotifyError` then."""
+        """Connect once, send until the connection is lost, and then raise `RsnotifyError`."""
 
     @asynccontextmanager
     async def _sending(self, sender: BacklogSender) -> AsyncIterator[None]:
-        """Send what is in the logs during the context."""
+        """Return a context that sends the backlog of all topics while it is active."""
         self._sender = sender
         try:
             sender.wake_all()
@@ -222,9 +223,9 @@ class BacklogSender:
     """Sends each selection in the order of its log, with many messages in flight.
 
     Args:
-        transport: The name by which deliveries are counted.
-        publish: Sends to the broker.
-        selections: Returns the selections of a topic that are sent.
+        transport: The transport name under which deliveries are counted.
+        publish: Sends a fragment to the broker.
+        selections: Returns the selections of a topic that the broker receives.
     """
 
     transport: str
@@ -244,7 +245,7 @@ class BacklogSender:
         self._ending: set[TopicSelection] = set()
         self._readers: dict[TopicSelection, FilteredReader] = {}
         self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
-        self._pages: set[TopicSelection] = set()  # whose next page is being sent
+        self._pages: set[TopicSelection] = set()  # the selections with a page being sent
         self._is_finishing = False
 
     def wake_all(self) -> None:
@@ -252,7 +253,7 @@ class BacklogSender:
             self.wake(state.topic)
 
     def wake(self, topic: str) -> None:
-        """Send the backlog of a topic and its parts, unless that is under way."""
+        """Send the backlog of a topic and its parts, unless this is already in progress."""
         for selection in self.selections(topic):
             self._wake(selection)
 
@@ -287,7 +288,7 @@ class BacklogSender:
                     await self._wait(selection.topic, error, failures)
             self._wake_later(selection)
         except Unavailable:
-            pass  # the connection is lost: its owner reports that, and connects again
+            pass  # the connection is lost; the bridge reports that and reconnects
         except Exception:
             self._readers.pop(selection, None)  # its last entries may not have been sent
             self._log.exception("sending %s to the broker failed", selection.topic)
@@ -324,7 +325,7 @@ class BacklogSender:
             try:
                 acknowledged = await self._send_entry(selection, entry)
             except NotOwner:
-                break  # what was sent before counts
+                break  # the entries sent so far still count
             sent.append((entry, acknowledged))
         for entry, acknowledged in sent:
             if await self._is_accepted(selection.topic, acknowledged):
@@ -347,14 +348,15 @@ class BacklogSender:
             return entries, reader.position
         end = self.topics.position(selection.topic)
         entries = await self.topics.read(selection.topic, after=self.cursors.position(selection))
-        # Without entries, the rest of the log was replaced by an entry that is also gone.
+        # No entries: a later entry replaced the rest of the log, and is itself gone.
         return entries, entries[-1].position if entries else end
 
     async def end(self, selection: TopicSelection) -> None:
         """Stop sending a part, and delete its retained message at the broker.
 
-        Nothing of it is sent until this returns; if the part is requested meanwhile, call `wake`
-        afterwards. Raises `Unavailable` if the connection is lost, or the broker refuses.
+        Until this method returns, nothing of the part is sent. If the part is requested again in
+        the meantime, call `wake` afterwards. Raises `Unavailable` if the connection is lost or the
+        broker refuses.
         """
         self._ending.add(selection)
         try:
@@ -382,13 +384,13 @@ class BacklogSender:
             return refused
 
     async def _is_accepted(self, topic: str, acknowledged: asyncio.Future[None]) -> bool:
-        """Wait for the broker; return False if a retry cannot succeed."""
+        """Wait for the acknowledgement. Return False if a retry cannot succeed."""
         try:
             await acknowledged
         except ConnectionRefused as error:
             if not error.is_final:
                 raise
-            # Destinations detect the gap, and read the Change List.
+            # Destinations detect the gap and read the Change List.
             self.statistics.count(self.transport, DeliveryOutcome.FAILED)
             transport = self.transport.upper()
             self._log.warning("a fragment of %s is left out over %s: %s", topic, transport, error)
@@ -396,7 +398,7 @@ class BacklogSender:
         return True
 
     async def finish(self) -> None:
-        """Send no more, and wait within bounds until the broker has acknowledged what was sent."""
+        """Stop sending, and wait, within bounds, for the broker's outstanding acknowledgements."""
         self._is_finishing = True
         if tasks := [self._tasks[each] for each in self._pages if each in self._tasks]:
             await asyncio.wait(tasks, timeout=_FINISH_SECONDS)
@@ -408,12 +410,13 @@ class BacklogSender:
 
 
 class BrokerCursors:
-    """The cursor of a broker in each log, by the key of the selection; kept in the store.
+    """A broker's cursor in each log, by the key of the selection. The store keeps the cursors.
 
     `load` and `delete` raise `StorageError` if the store fails.
 
-    A new broker begins with the newest fragment of each topic. Topics that begin later begin with
-    their first fragment, and a part of a topic with its newest.
+    A new broker first receives the newest fragment of each topic. For a topic that begins later, it
+    receives every fragment from the first one on. For a part of a topic, it starts at the newest
+    fragment.
     """
 
     def __init__(self, store: BridgeStore, topics: TopicLogs, broker: str) -> None:
@@ -423,7 +426,7 @@ class BrokerCursors:
         self._positions: dict[str, int] = {}
 
     async def load(self) -> None:
-        """Load the cursors, or store those of a new broker."""
+        """Load the cursors. For a new broker, create and store them."""
         self._positions = await self._store.bridged(self._broker)
         if _KNOWN not in self._positions:
             self._positions = {state.topic: state.position - 1 for state in self._topics.states()}

@@ -1,11 +1,11 @@
-"""`GET /topics`: the list of topics, the last changed first, or with `topic` a page of its changes.
+"""`GET /topics`: the topics, most recently changed first, or with `topic`, a page of its changes.
 
-Theory of operation. A page of changes covers (since, until]: it begins at the requested instant,
+Theory of operation. A page of changes covers (since, until]. It begins at the requested instant,
 and ends at the first gap in the log, at the end of the log, or when the page is full. Fragments may
-overlap or be out of order, so their entries are sorted, and each change is on the page once. The
-next page begins at the end of this one. A page at the end of the log covers nothing: it has no
+overlap or be out of order, so their entries are sorted, and each change is on the page only once.
+The next page begins where this one ends. A page at the end of the log covers nothing: it has no
 `until` and no next page, and can be requested again. If there is a gap at the requested instant,
-the error names the instant after the gap; the client gets the changes in between from the Source.
+the error names the instant after the gap. The client gets the changes in the gap from the Source.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.interface import LogState
 
-#: How many pages are made at the same time, since each takes memory and CPU time.
+#: Maximum number of pages built at the same time, because each takes memory and CPU time.
 _CONCURRENCY = 2
-#: The default and the largest number of changes on a page, and of topics on a page of the list.
+#: Default and maximum number of changes on a page, and of topics on a page of the list.
 DEFAULT_CHANGES, MAX_CHANGES = 1_000, 10_000
 DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
 
@@ -45,14 +45,14 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 
 class Brokers(Struct, frozen=True):
-    """Where the hub also publishes, as Destinations reach it."""
+    """The brokers that the hub also publishes to, at their addresses for Destinations."""
 
     mqtt: Broker | None = None
     xmpp: ChannelPlace | None = None
 
 
 class ChangeMemoryQuestion(Struct, frozen=True):
-    """A request for the changes of a topic after an instant, or for all, at most `limit`."""
+    """A request for at most `limit` changes of a topic, after an instant or from the beginning."""
 
     topic: str
     since: Instant | None
@@ -60,7 +60,7 @@ class ChangeMemoryQuestion(Struct, frozen=True):
 
 
 class HubChangeMemory:
-    """The handler of `GET /topics`, whose own URL is `url`."""
+    """The handler of `GET /topics`. `url` is its URL."""
 
     def __init__(self, topics: TopicLogs, url: str, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -112,7 +112,7 @@ class HubChangeMemory:
             return await asyncio.to_thread(write_document, self._document(page, question))
 
     async def _end(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
-        """Write the page at the end of the log, which is empty until something changes."""
+        """Write the page at the end of the log. It is empty until something changes."""
         since = question.since
         if since is None or (not state.kept and since < state.through):
             raise self._gone(question, UnknownChanges(since, state.through))
@@ -154,7 +154,7 @@ def _tag(state: LogState, question: ChangeMemoryQuestion) -> str:
 def _read_question(query: Mapping[str, str]) -> ChangeMemoryQuestion:
     since = query.get("since")
     if since is not None and "T" in since:
-        # The + of a time zone that was not escaped arrives as a space.
+        # An unescaped + of a time zone arrives as a space.
         since = since.replace(" ", "+")
     return ChangeMemoryQuestion(
         topic=query["topic"],
@@ -171,7 +171,11 @@ def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
 
 
 class TopicRow(Struct, frozen=True):
-    """A topic; `changes`, `mqtt` and `xmpp` are the URLs of its changes and at brokers, if any."""
+    """A row of the list of topics.
+
+    `changes` is the URL of the topic's changes, and `mqtt` and `xmpp` are its URLs at brokers, if
+    any.
+    """
 
     topic: str
     begins: str
@@ -201,7 +205,7 @@ def row(state: LogState, changes: str, brokers: Brokers) -> TopicRow:
 
 
 def read_cursor(after: str | None) -> tuple[Instant, str] | None:
-    """Return the `received` and the topic that a page begins after (`cursor_after`)."""
+    """Parse a cursor from `cursor_after`: the `received` and the topic that a page begins after."""
     if after is None:
         return None
     received, _, topic = after.partition(" ")
@@ -216,7 +220,7 @@ def cursor_after(state: LogState) -> str:
 
 
 class UnknownChanges(RsnotifyError):
-    """The log does not have all changes since an instant; it continues at `begins`, if at all."""
+    """The log does not have all changes since an instant. It continues at `begins`, if at all."""
 
     def __init__(self, since: Instant | None, begins: Instant | None) -> None:
         self.since = since
@@ -234,7 +238,7 @@ class UnknownChanges(RsnotifyError):
 
 
 class ChangeMemoryPage(Struct, frozen=True):
-    """The changes after `since`, by time; `until` equals it at the end of the log."""
+    """The changes after `since`, in order. `until` equals `since` at the end of the log."""
 
     since: Instant
     until: Instant
@@ -248,9 +252,9 @@ def make_page(
     """Return the page of changes since an instant, or since the start of the log.
 
     Args:
-        fragments: The fragments of a log after it (`Store.changes`), at least one.
+        fragments: The fragments of a log after the instant (`Store.changes`), at least one.
         since: The instant; None for the start of the log.
-        limit: The largest number of entries; exceeded only if they are all of one instant.
+        limit: The maximum number of entries. Exceeded only if all entries have the same instant.
 
     Raises:
         UnknownChanges: There is a gap in the log at the instant.
@@ -292,8 +296,9 @@ def _chain(ordered: Sequence[Fragment], since: Instant) -> tuple[list[Fragment],
 def _later(document: Document, fragment: Fragment, since: Instant) -> list[Change]:
     """Return the changes of a fragment that are later than an instant.
 
-    Changes at the instant count too if the fragment begins there: a Source with a precision of
-    seconds may record another change of a second that it has already published.
+    If the fragment begins at the instant, changes at that instant count too. A Source whose
+    datetimes have whole seconds may record another change in a second that it has already
+    published.
     """
     at_it = fragment.from_ is not None and fragment.from_ >= since
     changes = notification_coverage(document).changes
@@ -312,7 +317,10 @@ def _joined(parts: Sequence[Sequence[Change]]) -> list[Change]:
 
 
 def _cut(instants: Sequence[Instant], since: Instant, limit: int) -> int:
-    """Return the number of changes on a page: whole instants, at least one later than `since`."""
+    """Return the number of changes that fit on a page.
+
+    A page never splits the changes of one instant, and has at least one instant later than `since`.
+    """
     if len(instants) <= limit:
         return len(instants)
     before = bisect_left(instants, instants[limit])

@@ -1,4 +1,4 @@
-"""`rsnotify hub`: run the hub. Its subcommands use the admin API of a running one, or its store."""
+"""`rsnotify hub`: runs the hub. Its subcommands use a running hub's admin API, or its store."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run_hub(
     from rsnotify_hub.application import serve, use_json_logs
     from rsnotify_hub.config.loading import ConfigurationSource
 
-    # The configuration reads the environment itself, where all settings may be.
+    # The configuration reads the environment itself, because any setting may be there.
     options = given_options(context, variables=False)
     options.pop("config", None)
     source = ConfigurationSource(config, os.environ, options)

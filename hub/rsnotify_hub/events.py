@@ -1,7 +1,7 @@
-"""`GET /events`: an event stream (WHATWG HTML §9.2.5) of a topic's fragments, in XML or in JSON.
+"""`GET /events`: an event stream (WHATWG HTML §9.2.5) of a topic's fragments, in XML or JSON.
 
-The id of each event is the `until` of its fragment, so that a browser resumes after it. An event is
-a whole one or is ignored, so no framing of HTTP is needed around it.
+The id of each event is the `until` of its fragment, so that a browser resumes after it. A client
+ignores an incomplete event, so the stream needs no HTTP framing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from rsnotify_hub.urls import check_url
 #: The comment that shows a client that the hub is alive.
 HEARTBEAT = b":\n\n"
 
-#: How long a browser waits before it connects again, in milliseconds; at random, so that those of a
-#: node that stops do not all reach another one at once.
+#: The delay before a browser reconnects, in milliseconds. It is random, so that when a node stops,
+#: its clients do not all reconnect to another node at once.
 _RETRY = range(1_000, 5_000)
 
-#: How many bytes a client may send after its request, which nothing reads.
+#: Maximum number of bytes that a client may send after its request. The hub ignores these bytes.
 _MAX_INPUT = 16 * 1024
 
-#: Fragments of more bytes are parsed in a thread, so that the event loop is not blocked.
+#: Maximum size of fragments parsed on the event loop, in bytes. Larger ones are parsed in a thread,
+#: so as not to block the loop.
 _MAX_INLINE_BYTES = 64 * 1024
 
 S = TypeVar("S", bound=Struct)
@@ -56,7 +57,7 @@ _When = Annotated[
 
 @dataclass(eq=False, repr=False)
 class EventsHandler:
-    """The handler of `GET /events`; `url` is its URL."""
+    """The handler of `GET /events`. `url` is its URL."""
 
     channel: LiveChannel
     connections: LiveConnections
@@ -79,7 +80,7 @@ class EventsHandler:
         encoding = self._encodings.get(request.query.get("format", "xml"))
         if encoding is None:
             raise Refusal(Code.BAD_REQUEST, f"format is one of {', '.join(self._encodings)}")
-        # A browser that connects again sends the header with the first request's query.
+        # A browser that reconnects sends this header along with the original query.
         since = parse_since(
             request.headers.get("Last-Event-ID") or request.query.get("since") or None
         )
@@ -107,9 +108,10 @@ class EventsHandler:
 
 
 def _head(origin: str | None) -> bytes:
-    """Return the head of the response, for a page of an origin that may read it, and `retry`.
+    """Return the head of the response, followed by the `retry` field of the event stream.
 
-    The response ends with its connection (RFC 9112 §6.3).
+    A page of `origin` may read the response. The response ends when its connection closes (RFC 9112
+    §6.3).
     """
     headers = {
         "Content-Type": "text/event-stream",
@@ -117,7 +119,7 @@ def _head(origin: str | None) -> bytes:
         "Connection": "close",
         "Date": formatdate(usegmt=True),
         "Server": "rsnotify",
-        "X-Accel-Buffering": "no",  # nginx passes each event on at once
+        "X-Accel-Buffering": "no",  # makes nginx pass each event on at once
         "Vary": "Origin",
         **SECURITY_HEADERS,
     }
@@ -141,7 +143,7 @@ class EventSubscriber(LiveSubscriber):
             through=None if through is None else format_datetime(through),
             audience=opening.audience,
         )
-        # A client that requested no instant resumes here, even if it receives nothing before that.
+        # A client that requested no instant resumes here, even if it never receives a fragment.
         data = json_event(subscribed, id=through if opening.since is None else None)
         if opening.begins is not None:
             data += json_event(GapEvent(self.topic, format_datetime(opening.begins)))
@@ -156,7 +158,7 @@ class EventSubscriber(LiveSubscriber):
 
 @dataclass(slots=True, eq=False, repr=False)
 class EventStream(LiveConnection):
-    """The response of `GET /events` after its head. The end of the connection ends it."""
+    """The response of `GET /events` after its head. It ends when the connection closes."""
 
     kind: ClassVar[DeliveryTransport] = DeliveryTransport.SSE
 
@@ -172,7 +174,7 @@ class EventStream(LiveConnection):
         self._end(CLOSE_SECONDS)
 
     def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
-        """Close after everything that was sent; abort if the client does not read it in time."""
+        """Close after flushing everything sent. Abort if the client does not read it in time."""
         if not self.has_ended:
             self._end(seconds)
             self.transport.close()
@@ -184,7 +186,10 @@ class EventStream(LiveConnection):
         self.close()
 
     def check(self) -> None:
-        """Send a comment, unless the client has yet to read; abort if it has read nothing."""
+        """Send a keep-alive comment, unless data is already waiting.
+
+        Abort if the client has read none of the waiting data since the last check.
+        """
         if self._has_stalled():
             self.transport.abort()
         elif not self.is_paused:
@@ -192,7 +197,7 @@ class EventStream(LiveConnection):
 
 
 class XmlEvents(Encoding):
-    """The XML of each fragment, as the Source wrote it."""
+    """Encodes each fragment as its XML, exactly as the Source wrote it."""
 
     def encode(self, fragments: Sequence[Fragment]) -> bytes:
         return b"".join(
@@ -202,7 +207,7 @@ class XmlEvents(Encoding):
 
 
 class JsonEvents(Encoding):
-    """Each fragment as JSON (`FragmentEvent`)."""
+    """Encodes each fragment as JSON (`FragmentEvent`)."""
 
     def __init__(self, transport: DeliveryTransport) -> None:
         super().__init__(transport)
@@ -217,7 +222,7 @@ class JsonEvents(Encoding):
     async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:
         if not self.needs_thread(fragments):
             return self.encode(fragments)
-        # One at a time: each takes CPU time, and many subscribers may need the same.
+        # One at a time, because each takes CPU time and many subscribers may need the same page.
         async with self._in_thread:
             return await asyncio.to_thread(self.encode, fragments)
 
@@ -228,8 +233,8 @@ class EventLink(Struct, frozen=True, omit_defaults=True):
     Args:
         rel: A registered relation type, or a URI.
         href: The related resource; a `data:` URI holds the content itself.
-        modified: When it was last modified.
-        pri: Its priority among links of one relation, 1 is first.
+        modified: When the related resource was last modified.
+        pri: The priority among links with the same relation; 1 is the highest.
     """
 
     rel: str
@@ -244,13 +249,13 @@ class EventLink(Struct, frozen=True, omit_defaults=True):
 
 
 class EventChange(Struct, frozen=True, omit_defaults=True):
-    """A change of one resource.
+    """A change to one resource.
 
     Args:
         uri: The resource.
         change: The type of change.
         datetime: The datetime of the change.
-        hash: White-space separated `algorithm:digest` pairs.
+        hash: `algorithm:digest` pairs, separated by whitespace.
     """
 
     uri: str
@@ -268,9 +273,9 @@ class FragmentEvent(Struct, frozen=True, omit_defaults=True):
 
     Args:
         until: The end of the interval; also the id of the event.
-        changes: The changes in their order; none in a heartbeat.
-        from_: The start of the interval. If it is after the `until` of the last event, changes
-            between the two are missing. Absent if the Source does not state it.
+        changes: The changes, in order; none in a heartbeat.
+        from_: The start of the interval. If it is later than the `until` of the previous event,
+            changes between the two are missing. Absent if the Source does not state it.
         links: Links of the whole document, such as `up` to the Capability List.
     """
 
@@ -285,8 +290,8 @@ class SubscribedEvent(Struct, frozen=True):
 
     Args:
         topic: The topic.
-        through: The end of the hub's log of it; null if it has none.
-        audience: The number of subscribers of the topic.
+        through: The end of the hub's log of the topic; null if there is no log.
+        audience: The number of subscribers to the topic.
     """
 
     topic: str
@@ -295,25 +300,25 @@ class SubscribedEvent(Struct, frozen=True):
 
 
 class GapEvent(Struct, frozen=True):
-    """The hub has nothing between the requested instant and `from`."""
+    """The hub has no changes between the requested instant and `from`."""
 
     topic: str
     from_: _When = field(name="from")
 
 
 class ContentEvent(Struct, frozen=True):
-    """The content of a topic that is not about changes is new; GET the topic for it.
+    """A topic that is not about changes has new content; GET the topic to retrieve it.
 
     Args:
-        until: When the hub received it.
-        type: Its media type.
+        until: When the hub received the content.
+        type: The media type of the content.
     """
 
     until: _When
     type: str
 
 
-#: The data of each type of event; the type of fragments is the default, `message`.
+#: The data of each event type. Fragments have the default type, `message`.
 EVENTS: dict[str, type[Struct]] = {
     "message": FragmentEvent,
     "subscribed": SubscribedEvent,
@@ -325,7 +330,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def schema(url: str) -> dict[str, Any]:
-    """Return the JSON Schema of the data of all events; that of fragments is the root."""
+    """Return the JSON Schema for the data of all events, with `FragmentEvent` as its root."""
     _, parts = msgspec.json.schema_components(EVENTS.values(), ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -336,7 +341,7 @@ def schema(url: str) -> dict[str, Any]:
 
 
 def event(data: bytes, *, type: bytes = b"message", id: Instant | None = None) -> bytes:
-    """Encode an event; each line of the data becomes a field, whatever ends it."""
+    """Encode an event. Each line of the data becomes a field, whatever its line ending."""
     head = b"" if type == b"message" else b"event: " + type + b"\n"
     if id is not None:
         head += b"id: " + format_datetime(id).encode() + b"\n"
@@ -372,7 +377,7 @@ def _convert(body: bytes, until: Instant) -> bytes:
     return json_event(fragment, id=until)
 
 
-# Many subscribers return at the same time and need the same fragments.
+# Many subscribers may reconnect at the same time and need the same fragments.
 _kept_small = lru_cache(maxsize=64)(_convert)
 _kept_large = lru_cache(maxsize=2)(_convert)
 
@@ -391,6 +396,6 @@ def _link(link: Link) -> EventLink:
 
 
 def _copy(kind: type[S], source: Struct, **given: object) -> S:
-    """Return a struct with the given fields, and all others from `source`."""
+    """Build a struct from the given fields, with all other fields from `source`."""
     others = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in given}
     return kind(**others, **given)

@@ -1,17 +1,17 @@
 """Filters fragments once for all Destinations with the same selection.
 
 Theory of operation. A fragment covers its interval. For a Destination that requested a part of a
-topic, it still does without the entries outside that part. So the filter removes only entries:
-`from` and `until` stay, and T moves on.
+topic, the fragment still covers the interval without the entries outside that part. The filter
+therefore removes only entries. `from` and `until` stay, and T advances.
 
-A fragment that becomes empty only moves `until`. It is joined with the next one, since two adjacent
-intervals are one: a reader holds it back for that, for at most a second, and not at all if it
-returned no empty fragment in the last second.
+A fragment that becomes empty only moves `until`. It is joined with the next one, because two
+adjacent intervals make one. To this end, a reader holds an empty fragment back for at most a
+second, or not at all if it returned no empty fragment in the last second.
 
 Statements about the whole set (attributes of other namespaces, such as the count and digest of an
-audit) may not hold for a part, and are removed too. A fragment that keeps all entries keeps its
-bytes. So does a fragment that cannot be filtered: a whole content, or a fragment without `from` or
-`until`, or with an entry that takes its datetime from the entry before it.
+audit) may not hold for a part, so the filter removes them too. A fragment that keeps all entries
+keeps its bytes. So does a fragment that cannot be filtered: a whole content, a fragment without
+`from` or `until`, or a fragment with an entry that inherits the previous entry's datetime.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, Fragment, read_stored
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
 
-#: Parsed documents of up to this many bytes are cached for the other selections of their topic.
+#: Maximum size, in bytes, of a document that stays parsed for the topic's other selections.
 _SMALL = 16_384
 
-#: More bytes than this are filtered in a thread, so that the event loop is not blocked.
+#: Maximum number of bytes filtered on the event loop. More are filtered in a thread, so as not to
+#: block the loop.
 _MAX_INLINE_BYTES = 16 * 1024
-#: The size of the cache, in bytes.
+#: Maximum size of the cache, in bytes.
 _CACHE_BYTES = 8 * 1024 * 1024
-#: The memory of a cached fragment in addition to its body.
+#: Memory that a cached fragment needs in addition to its body, in bytes.
 _OVERHEAD = 500
 
-#: How many bytes of old fragments are filtered per second, and the burst in seconds: any client may
-#: request any part of any log from its beginning, again and again.
+#: Maximum number of bytes of old fragments filtered per second, and the burst in seconds. The limit
+#: is needed because any client may request any part of any log from the beginning, again and again.
 _OLD_BYTES_PER_SECOND = 4 * 1024 * 1024
 _OLD_BURST_SECONDS = 10
 
-#: The shortest time between two fragments without entries, in seconds.
+#: Minimum time between two fragments without entries, in seconds.
 QUIET_SECONDS = 1.0
 
 #: Filtered fragments, by position.
@@ -59,14 +60,14 @@ _Filtered = dict[int, Fragment]
 
 
 class TopicSelection(Struct, frozen=True):
-    """A topic, or the part of it that a selection in its canonical form admits."""
+    """A topic, or the part of it that a selection admits. The selection is in canonical form."""
 
     topic: str
     select: PushSelection = EVERYTHING
 
     @property
     def key(self) -> str:
-        """The key in the store and in caches; that of a whole topic is the topic itself."""
+        """The key in the store and in caches. For a whole topic, it is the topic itself."""
         # No URL contains a space.
         return f"{self.topic} {self.select.text.decode()}" if self.select else self.topic
 
@@ -79,10 +80,10 @@ def selection_of_key(key: str) -> TopicSelection:
 
 
 class FilteredReader:
-    """Reads the filtered log of one selection from a position on.
+    """Reads the filtered log of one selection, starting after a position.
 
     Attributes:
-        position: The position up to which everything was returned.
+        position: The position up to which the reader has returned everything.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class FilteredReader:
 
     @property
     def has_more(self) -> bool:
-        """Whether `next` has something to read, or to return after holding it back."""
+        """Whether `next` has entries to read, or a held-back fragment that is due."""
         is_at_end = self._seen >= self._topics.position(self._selection.topic)
         return not is_at_end or (self._joiner.holds and self.wait <= 0)
 
@@ -108,17 +109,17 @@ class FilteredReader:
 
     @property
     def wait(self) -> float:
-        """How long an empty fragment is held back at most, in seconds."""
+        """The remaining time for which an empty fragment is held back, in seconds."""
         return self._quiet_until - asyncio.get_running_loop().time()
 
     async def next(self) -> list[LogEntry]:
-        """Read a page, and return what is to be sent now, if anything."""
+        """Read a page, and return the entries to send now, if any."""
         topic = self._selection.topic
         end = self._topics.position(topic)
         entries = await self._topics.read(topic, after=self._seen)
         ready = self._joiner.add(await self._filters.filtered(self._selection, entries))
         self._seen = entries[-1].position if entries else max(self._seen, end)
-        # Even if there are more entries: there might always be more.
+        # Flush even if the log has more entries, because a busy log always has more.
         if self._joiner.holds and self.wait <= 0:
             ready += self._joiner.flush()
             self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
@@ -135,7 +136,8 @@ class FilterCache:
         self._size = 0
         self._spent = 0.0
         self._spent_at = monotonic()
-        # One thread, so that a large fragment is parsed once and the CPU stays free for others.
+        # With one thread, a large fragment is parsed only once, and the CPU stays free for other
+        # work.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="hub-filter")
 
     async def filtered(
@@ -143,7 +145,7 @@ class FilterCache:
     ) -> list[LogEntry]:
         """Return entries of a log, filtered.
 
-        If clients request too many `old` ones, which are a replay of the log, they are unfiltered.
+        Entries of a replay are `old`. If clients request too many of them, they stay unfiltered.
         """
         known = self._known(selection, entries)
         new = [entry for entry in entries if entry.position not in known]
@@ -190,7 +192,7 @@ def _filter(selection: TopicSelection, entries: Sequence[LogEntry]) -> _Filtered
 
 
 def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
-    """Return a fragment with only the entries that a selection admits."""
+    """Return a fragment with only the entries that the selection admits."""
     if fragment.whole or fragment.heartbeat:
         return fragment
     document = _read(fragment.body)
@@ -203,7 +205,7 @@ def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
 
 
 def join_empty(entries: Iterable[LogEntry]) -> list[LogEntry]:
-    """Join each empty fragment with the next one, unless that is not adjacent or is large."""
+    """Join each empty fragment with the next one if that is adjacent and not too large."""
     joiner = EmptyIntervalJoiner()
     return [*joiner.add(entries), *joiner.flush()]
 
@@ -212,7 +214,7 @@ class EmptyIntervalJoiner:
     """Joins empty fragments with the next one, incrementally."""
 
     def __init__(self) -> None:
-        #: The last of the empty fragments that are held back, and the start of the first.
+        #: The last of the empty fragments held back. `_begin` is the start of the first.
         self._held: LogEntry | None = None
         self._begin = EARLIEST
 
@@ -221,7 +223,7 @@ class EmptyIntervalJoiner:
         return self._held is not None
 
     def add(self, entries: Iterable[LogEntry]) -> list[LogEntry]:
-        """Add the next entries; return those that can be sent now."""
+        """Add the next entries, and return the entries that can be sent now."""
         return [joined for entry in entries for joined in self._add(entry)]
 
     def _add(self, entry: LogEntry) -> list[LogEntry]:
@@ -251,7 +253,7 @@ class EmptyIntervalJoiner:
         return [held if widened is None else LogEntry(held.position, widened)]
 
 
-# Many Destinations return at the same time and need the same fragments.
+# Many Destinations may reconnect at the same time and need the same fragments.
 @lru_cache(maxsize=64)
 def _widened(fragment: Fragment, begin: Instant) -> Fragment | None:
     if fragment.from_ == begin:
@@ -284,5 +286,5 @@ def _read(body: bytes) -> Document:
 
 
 _read_small = lru_cache(maxsize=64)(read_stored)
-# Fragments are filtered in turn for all selections of a topic, so each is parsed once.
+# A fragment is filtered for all selections of its topic in a row, so it is parsed only once.
 _read_large = lru_cache(maxsize=1)(read_stored)

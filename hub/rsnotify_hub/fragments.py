@@ -1,11 +1,11 @@
-"""A fragment in the hub: bytes that are passed on unchanged, and the interval they cover.
+"""Fragments in the hub: bytes that are passed on unchanged, and the interval that they cover.
 
 Theory of operation. A fragment covers `from` (exclusive) to `until` (inclusive). The hub does not
-require that fragments are contiguous: a Destination detects a gap itself. It refuses fragments that
-would make a Destination wrong: those with entries outside the interval or out of order. A heartbeat
-(a fragment without entries) only states that nothing changed, so a heartbeat at the end of a log is
-replaced by a fragment that covers it. For a subscriber that lags, contiguous fragments are merged.
-For a topic that is not about changes, a fragment holds its whole content (`intake`).
+require contiguous fragments, because a Destination detects a gap itself. It refuses fragments that
+would corrupt a Destination's copy: fragments with entries outside the interval or out of order. A
+heartbeat (a fragment without entries) only states that nothing changed, so a fragment that covers
+the heartbeat at the end of a log replaces it. For a subscriber that lags, the hub merges contiguous
+fragments. On a topic that is not about changes, a fragment holds the whole content (`intake`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rsnotify.format.writer import write_document
 #: The Content-Type of a merged fragment.
 MERGED_CONTENT_TYPE = "application/xml"
 
-#: The fragments of a log were checked against the limits of the settings on arrival.
+#: Stored fragments need no limits: they were checked against the configured limits on arrival.
 _NO_LIMITS = DocumentLimits(
     document_bytes=sys.maxsize,
     entries=sys.maxsize,
@@ -38,25 +38,25 @@ _NO_LIMITS = DocumentLimits(
 
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)["']""")
 
-#: Finds what a Framework Notification certainly has; few other documents have it.
+#: Matches every Framework Notification, and few other documents.
 _MAYBE_FRAMEWORK = re.compile(rb"""capability\s*=\s*["'](?:\s*framework-notification|[^"'&]*&)""")
 
-#: The bytes of a fragment up to which its parsed form is kept for further merges.
+#: Maximum size of a fragment whose parsed form is cached for further merges, in bytes.
 _SMALL = 2048
 
 
 class Fragment(Struct, frozen=True):
-    """A fragment as it was sent, and all that the hub needs to know of its content.
+    """A fragment as it was sent, with everything that the hub needs to know about its content.
 
     Args:
         body: The XML, unchanged.
-        from_: The start of its interval (exclusive), if it has one.
-        until: The end of its interval, or the datetime of its last change.
-        begins: `from_`, or the latest instant that is surely before its first change.
-        heartbeat: Whether it has no entries.
-        whole: Whether it is a topic's whole content instead of changes (`intake`), received at
-            `until`. A newer content replaces it.
-        framework: Whether it is a Framework Notification, which is about documents.
+        from_: The start of the interval (exclusive), if the fragment states it.
+        until: The end of the interval, or the datetime of the last change.
+        begins: `from_`, or the latest instant that is certainly before the first change.
+        heartbeat: Whether the fragment has no entries.
+        whole: Whether the fragment is a topic's whole content instead of changes (`intake`),
+            received at `until`. A newer content replaces it.
+        framework: Whether the fragment is a Framework Notification, which is about documents.
     """
 
     body: bytes
@@ -75,14 +75,14 @@ def read_fragment(
     """Read and check a Change Notification, a Change List or a Framework Notification.
 
     Raises:
-        DocumentError: It is not a fragment, or would make a Destination wrong.
+        DocumentError: The body is not a fragment, or would corrupt a Destination's copy.
     """
     _check_encoding(body)
     return check_fragment(read_document(body, limits=limits), body, content_type)
 
 
 def check_fragment(document: Document, body: bytes, content_type: str) -> Fragment:
-    """Check a document that was parsed from `body`, and return the fragment."""
+    """Check the document that was parsed from `body`, and return it as a fragment."""
     coverage = notification_coverage(document)
     until = coverage.until
     if until is None:
@@ -134,8 +134,8 @@ def stored_fragment(
     heartbeat: bool,
     whole: bool,
 ) -> Fragment:
-    """Return a fragment from a store, which keeps everything but `framework`."""
-    # Only a fragment that may be a Framework Notification is parsed.
+    """Build a fragment from its stored fields. The store keeps every field except `framework`."""
+    # Parse only a fragment that may be a Framework Notification.
     framework = (
         not whole and bool(_MAYBE_FRAMEWORK.search(body)) and _is_framework(_read_merged(body))
     )
@@ -151,7 +151,7 @@ def _is_framework(document: Document) -> bool:
 
 
 def capability_of(document: Document) -> str:
-    """Return the capability of a pushed document that is a part or a merge of others."""
+    """Return the capability for a pushed document that is a part or a merge of other documents."""
     if _is_framework(document):
         return Capability.FRAMEWORK_NOTIFICATION
     return Capability.CHANGE_NOTIFICATION
@@ -170,8 +170,8 @@ class Interval(Struct, frozen=True):
 def is_later(fragment: Fragment, instant: Instant) -> bool:
     """Return whether a fragment may have changes that a copy of everything up to `instant` lacks.
 
-    One that begins and ends at that instant has late changes of a Source with a precision of
-    seconds.
+    A fragment that begins and ends at that instant has late changes, from a Source whose datetimes
+    have whole seconds.
     """
     if fragment.until == fragment.from_ == instant:
         return not fragment.heartbeat
@@ -191,7 +191,7 @@ def heartbeat_interval(fragment: Fragment) -> Interval | None:
 
 
 def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
-    """Return how many of the first fragments can be merged: they are contiguous and of one kind."""
+    """Return the number of leading fragments that can be merged: contiguous and of one kind."""
     if fragments[0].from_ is None:
         return 1
     size = len(fragments[0].body)
@@ -199,7 +199,7 @@ def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
         size += len(fragments[number].body)
         if fragments[number].from_ != fragments[number - 1].until or size > max_bytes:
             return number
-        # A log of an earlier version may have both kinds.
+        # A log written by an earlier version may contain both kinds.
         if fragments[number].framework != fragments[0].framework:
             return number
     return len(fragments)
@@ -208,7 +208,8 @@ def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
 def merge_fragments(fragments: Sequence[Fragment]) -> bytes:
     """Merge contiguous fragments (`count_chained`) into one.
 
-    The links and foreign attributes of the last, which are about the whole set, are the result's.
+    The result has the links and foreign attributes of the last fragment, because these describe the
+    whole set.
     """
     bodies = tuple(fragment.body for fragment in fragments)
     return _merge(bodies, fragments[0].from_, fragments[-1].until)
@@ -218,12 +219,12 @@ def _read_merged(body: bytes) -> Document:
     return _read_small(body) if len(body) <= _SMALL else read_stored(body)
 
 
-# A callback that fails gets the same fragments, and some newer ones, with each attempt. Parsing
-# them takes nine tenths of a merge.
+# Each attempt at a failing callback sends the same fragments again, plus some newer ones. Parsing
+# takes nine tenths of the time of a merge.
 _read_small = lru_cache(maxsize=512)(read_stored)
 
 
-# Many subscribers lag by the same fragments, for example if all are equally slow.
+# Many subscribers may lag by the same fragments, for example because they are equally slow.
 @lru_cache(maxsize=16)
 def _merge(bodies: tuple[bytes, ...], from_: Instant | None, until: Instant) -> bytes:
     documents = [_read_merged(body) for body in bodies]

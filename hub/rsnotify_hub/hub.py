@@ -1,7 +1,4 @@
-"""The hub as a whole: the store, the logs, the transports and the handlers.
-
-The readiness check of `GET /readyz`: whether the store can be written, and followed.
-"""
+"""The hub as a whole: the store, the logs, the transports, the handlers and the readiness check."""
 
 from __future__ import annotations
 
@@ -63,11 +60,13 @@ from rsnotify_hub.websub.websub_handler import WebSubHandler
 
 log = logging.getLogger("rsnotify.hub")
 
-#: The timeout of the check, in seconds.
+#: The timeout of the readiness check, in seconds.
 SECONDS = 5.0
 
 
 class Readiness:
+    """The readiness check of `GET /readyz`: whether the store can be written and followed."""
+
     def __init__(
         self,
         store: Store,
@@ -87,11 +86,18 @@ class Readiness:
             raise Refusal(Code.UNAVAILABLE, "this node is drained: use another one")
 
     async def check(self) -> None:
-        """Check, or share a check that is under way, so frequent requests cost no more writes."""
+        """Check whether the hub is ready, or join a check that is already in progress.
+
+        Frequent requests therefore cost no extra writes.
+
+        Raises:
+            Refusal: The node is drained, or cannot use the store.
+            StorageError: The check's write failed.
+        """
         self.check_open()
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._store.check())
-            # Retrieve any error, even if all callers have gone.
+            # Retrieve any error, even if no caller is left.
             self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         checking = self._checking
         trouble = self._trouble()
@@ -114,12 +120,12 @@ class Readiness:
 Clock = Callable[[], Instant]
 
 
-#: How often expired leases are ended and quiet logs trimmed, in seconds.
+#: The interval at which expired leases are ended and quiet logs trimmed, in seconds.
 _CLEAN_UP_SECONDS = 60
 
 
 class HubService:
-    """A hub without its HTTP server, which sets `connections`. Created by `open_hub`."""
+    """A hub without its HTTP server. `open_hub` creates it, and the server sets `connections`."""
 
     def __init__(
         self,
@@ -245,18 +251,18 @@ class HubService:
         return await self.events.handle(request)
 
     async def close_connections(self) -> None:
-        """Close all WebSockets and event streams, after what Sources have sent is durable."""
+        """Close all WebSockets and event streams, after all that Sources have sent is durable."""
         await self._websockets.finish()
         await self._connections.close()
 
     async def drain(self) -> None:
-        """Give the work of this node to the others, and close its connections."""
+        """Hand this node's work over to the other nodes, and close its connections."""
         self.readiness.is_draining = True
         await self._opened.leave()
         await self.close_connections()
 
     async def close(self) -> None:
-        """Wait until everything published is durable, and stop delivering."""
+        """Wait until all published fragments are durable, and stop delivering."""
         await self._opened.leave()
         await self.readiness.close()
         await self._verification.close()
@@ -312,7 +318,7 @@ class HubService:
         )
 
     async def clean_up(self) -> None:
-        """End expired leases, trim logs that nobody publishes to, and check servers and disk."""
+        """End expired leases, trim quiet logs, update the history, and check servers and disk."""
         await self.measure_disk()
         await self._add_minute()
         try:
@@ -327,14 +333,14 @@ class HubService:
 async def open_hub(
     configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock
 ) -> AsyncIterator[HubService]:
-    """Return a context with a running hub; leaving it closes the hub and its resources in order.
+    """Return a context with a running hub. Leaving it closes the hub and its resources in order.
 
-    `public_url` ends in `/`. If there are no publishers, `anonymous` lets programs on this machine
-    publish without a token.
+    `public_url` ends in `/`. With `anonymous`, programs on this machine may publish without a token
+    as long as there are no publishers.
 
     Raises:
-        ConfigurationError: The data folder, or the servers of the store, cannot be used.
-        StorageError: Its content cannot be read.
+        ConfigurationError: The data folder or the store's servers cannot be used.
+        StorageError: The store cannot be read.
     """
     websub = configuration.websub
     async with AsyncExitStack() as stack:
@@ -368,7 +374,7 @@ async def open_hub(
         await hub.measure_disk()
 
         async def clean_up() -> None:
-            # The scheduler cancels a job that runs when it is shut down, and would log an error.
+            # On shutdown, the scheduler cancels a running job, and would log an error.
             with suppress(asyncio.CancelledError):
                 await hub.clean_up()
 
@@ -391,7 +397,7 @@ def _make_bridges(configuration: HubConfiguration, parts: BridgeParts) -> Bridge
 
 
 def _brokers_of(configuration: HubConfiguration) -> Brokers:
-    """Return where the hub also publishes, as Destinations reach it."""
+    """Return the brokers that the hub also publishes to, at their addresses for Destinations."""
     mqtt, xmpp = configuration.mqtt.public_url or configuration.mqtt.url, configuration.xmpp.url
     return Brokers(
         mqtt=None if mqtt is None else parse_broker(mqtt),

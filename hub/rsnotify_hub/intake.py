@@ -1,7 +1,8 @@
 """The checks on a publication that all transports share: permission, size and content.
 
-XML with a root of the sitemap namespace must be a fragment. Any other content is a topic's whole
-content (WebSub is for any resource): it is passed on unchanged, and a newer one replaces it.
+XML whose root is in the sitemap namespace must be a fragment. Anything else is a topic's whole
+content, since WebSub is for any resource. The hub passes it on unchanged, and a newer content
+replaces it.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.config.configuration import IntakeConfig
 from rsnotify_hub.fragments import Fragment, check_content_type, is_utf_8, read_fragment
 
-#: Fragments of more bytes are read in a thread, so that the event loop is not blocked.
+#: Maximum size of a fragment read on the event loop, in bytes. A larger one is read in a thread, so
+#: as not to block the loop.
 _MAX_INLINE_BYTES = 64 * 1024
-#: How many bytes are parsed at a time, so that other threads run in between; and the largest tag or
-#: comment, since Expat parses an incomplete one again with each piece.
+#: Number of bytes parsed at a time, so that other threads run in between; and the maximum size of a
+#: tag or comment, because Expat parses an incomplete one again with each piece.
 _PIECE = 262_144
 _TOKEN_BYTES = 10_000_000
 
-#: A whole content covers everything before it.
+#: The start of a whole content, which covers everything before it.
 _BEGINNING = from_microseconds(0)
 
-#: Separates the namespace and the name of an element; no URI contains it.
+#: Separates an element's namespace from its name. No URI contains it.
 _SEPARATOR = " "
 
 
@@ -45,7 +47,7 @@ class FragmentIntake:
         self._limits = limits_of(config)
 
     def is_small(self, body: bytes) -> bool:
-        """Return whether a fragment may be read without a thread (`read_now`)."""
+        """Return whether a fragment is small enough to be read without a thread (`read_now`)."""
         return len(body) <= _MAX_INLINE_BYTES
 
     def read_now(self, body: bytes) -> Fragment:
@@ -57,7 +59,7 @@ class FragmentIntake:
         return await asyncio.to_thread(self.read_now, body)
 
     async def read_content(self, body: bytes, content_type: str) -> Fragment:
-        """Read and check a fragment, or the whole content of a topic."""
+        """Read and check a fragment or a topic's whole content."""
         read = partial(
             read_content,
             body,
@@ -69,18 +71,18 @@ class FragmentIntake:
 
 
 def limits_of(config: IntakeConfig) -> DocumentLimits:
-    """Return the limits of what is published."""
+    """Return the limits for published documents."""
     return DocumentLimits(document_bytes=config.max_fragment_bytes, links=config.max_links)
 
 
 def read_content(
     body: bytes, *, content_type: str, received: Instant, limits: DocumentLimits = DEFAULT_LIMITS
 ) -> Fragment:
-    """Read and check what was published.
+    """Read and check a published fragment or whole content.
 
     Raises:
-        DocumentError: It is XML that is not well-formed; or it is of the sitemap namespace, and
-            not a fragment, or a fragment that would make a Destination wrong.
+        DocumentError: The body is malformed XML; or the root is in the sitemap namespace, but the
+            document is not a fragment, or would corrupt a Destination's copy.
     """
     if is_xml(content_type) and is_sitemap(body):
         return read_fragment(body, content_type=content_type, limits=limits)
@@ -100,7 +102,7 @@ def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment
 
 
 def is_text(fragment: Fragment) -> bool:
-    """Return whether a WebSocket text frame can carry it without looking like a control frame."""
+    """Return whether a body can be a WebSocket text frame without looking like a control frame."""
     if not fragment.whole:
         return True  # a fragment is XML in UTF-8
     return not fragment.body.startswith(b"{") and is_utf_8(fragment.body)
@@ -112,11 +114,11 @@ def is_xml(content_type: str) -> bool:
 
 
 class _IsSitemap(Exception):
-    """Stops the parser: the root is of the sitemap namespace."""
+    """Stops the parser, because the root is in the sitemap namespace."""
 
 
 def is_sitemap(body: bytes) -> bool:
-    """Return whether the root of an XML document is of the sitemap namespace."""
+    """Return whether the root of an XML document is in the sitemap namespace."""
     parser = expat_parser(_SEPARATOR)
     parser.StartDoctypeDeclHandler = _refuse_declarations
 

@@ -1,8 +1,8 @@
 """`GET /metrics`: the hub's metrics in the Prometheus format.
 
-Nothing is counted here: the metrics are read from existing state on request, so they cost nothing
-per fragment. No label contains text of clients: a lag belongs to a rank, not to a callback, so the
-number of series is fixed.
+Nothing is counted here. The metrics are read from existing state on request, so they cost nothing
+per fragment. No label contains text from clients. For example, a lag is labelled by rank, not by
+callback, so the number of series is fixed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rsnotify_hub.subscriptions import DeliveryState
 
 #: The upper bounds of the lag buckets, in seconds.
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
-#: How many of the longest lags are shown by rank.
+#: Number of the longest lags, which are shown by rank.
 WORST = 10
 
 _PREFIX = "rsnotify_hub_"
@@ -106,7 +106,7 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
 
 
 def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> Iterator[Metric]:
-    # A node that is fenced cannot know.
+    # A fenced node cannot know this.
     alive = _UNKNOWN if nodes.free is None else sum(bool(row.alive) for row in nodes.rows)
     yield _gauge(
         "nodes_alive", "Nodes that are alive, as this one sees them; NaN while it is fenced", alive
@@ -217,7 +217,7 @@ def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
 
 
 class Metrics(MetricsText):
-    """The metrics of one hub, and of its process."""
+    """The metrics of one hub and its process."""
 
     def __init__(
         self, read: Callable[[], HubReadings], timer: Callable[[], float] = perf_counter

@@ -1,4 +1,4 @@
-"""Refused requests: codes and reasons, the same over HTTP, WebSocket and MQTT."""
+"""The codes and reasons of refused requests. They are the same over HTTP, WebSocket and MQTT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rsnotify.format.datetimes import Instant, parse_datetime
 
 
 class Code(StrEnum):
-    """The codes of `docs/protocol.md`."""
+    """The codes defined in `docs/protocol.md`."""
 
     BAD_REQUEST = "bad-request"
     FORBIDDEN = "forbidden"
@@ -29,13 +29,13 @@ _STATUS_AND_CLOSE = {
     Code.MISDIRECTED: (421, 1008),
 }
 
-#: Codes of requests that may be repeated, and after how many seconds.
+#: The codes of requests that may be repeated, and the delay before repeating them, in seconds.
 _TEMPORARY = (Code.UNAVAILABLE, Code.TOO_MANY)
 RETRY_AFTER = "5"
 
 
 class Refusal(RsnotifyError):
-    """A request was refused, and had no effect. The reason is for the client, without secrets."""
+    """A request was refused and had no effect. The reason is for the client and has no secrets."""
 
     def __init__(self, code: Code, reason: str) -> None:
         self.code = code
@@ -51,7 +51,7 @@ class Refusal(RsnotifyError):
 
 
 def parse_since(text: str | None) -> Instant | None:
-    """Return the instant of a `since`; None if it is absent."""
+    """Parse a `since` parameter; return None if it is absent."""
     try:
         return None if text is None else parse_datetime(text)
     except ValueError as error:
@@ -59,9 +59,9 @@ def parse_since(text: str | None) -> Instant | None:
 
 
 def answer_to(refusal: Refusal, *, with_token: bool) -> tuple[int, dict[str, str]]:
-    """Return the HTTP status of a refusal, and the headers it needs.
+    """Return the HTTP status of a refusal, and the headers that the answer needs.
 
-    The answer requests a token if the request has none.
+    If the client lacks permission and sent no token, the answer requests one.
     """
     if refusal.code is Code.FORBIDDEN and not with_token:
         return 401, {"WWW-Authenticate": "Bearer"}

@@ -1,7 +1,8 @@
-"""Counters of what the hub has done since it started, and the state of a broker.
+"""Counters of the hub's work since it started, and the states of brokers and the store.
 
-Each part of the hub counts its work here, at the cost of an addition; `/metrics`, the admin API and
-the dashboard read the counters. `BrokerInfo` is also JSON of the admin API.
+Each part of the hub counts its work here, at the cost of an addition. `/metrics`, the admin API and
+the dashboard read the counters. `BrokerInfo` and `StoreFailure` are also part of the admin API's
+JSON.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from rsnotify.format.datetimes import Instant
 
 
 class DeliveryTransport(StrEnum):
-    """The transports of the hub itself; another one is named by the scheme of its URLs."""
+    """The hub's built-in transports. Any other transport is named by the scheme of its URLs."""
 
     WEBSUB = "websub"
     WEBSOCKET = "websocket"
     SSE = "sse"
     MQTT = "mqtt"
-    #: WebSockets of the pages of the dashboard, which are not Destinations.
+    #: WebSockets of dashboard pages, which are not Destinations.
     DASHBOARD = "dashboard"
 
 
@@ -42,13 +43,14 @@ class BrokerInfo(Struct, frozen=True):
     """The state of a broker.
 
     Args:
-        connected: Whether a node of the hub is connected to it.
-        behind: The number of topics that it has not received completely.
-        since: Since when it has not been connected; null while it is.
-        error: Why the last attempt to connect failed, or the connection ended; null while it is
-            connected.
-        behind_since: Since when some topic has been behind without a pause, as far as the hub has
-            checked; null if none is.
+        connected: Whether a node of the hub is connected to the broker.
+        behind: The number of topics that the broker has not received completely.
+        since: When the connection was lost, or when the hub first tried to connect; null while the
+            broker is connected.
+        error: Why the last attempt to connect failed, or the connection ended; null while the
+            broker is connected.
+        behind_since: Since when at least one topic has been behind continuously, as far as the hub
+            has checked; null if none is behind.
     """
 
     connected: bool
@@ -59,11 +61,11 @@ class BrokerInfo(Struct, frozen=True):
 
 
 class StoreFailure(Struct, frozen=True):
-    """The writes to the logs that have failed since the last one that succeeded.
+    """The log writes that have failed since the last successful one.
 
     Args:
-        since: When the first of them failed.
-        reason: Why the last of them failed.
+        since: When the first of these writes failed.
+        reason: Why the last of these writes failed.
     """
 
     since: Annotated[Instant, Meta(tz=True)]
@@ -74,13 +76,13 @@ class Statistics:
     """Counters since the start of this process.
 
     Attributes:
-        accepted: Fragments that became durable.
-        accepted_bytes: Their bytes.
-        duplicates: Fragments that the log already had, or that contained nothing new.
-        refused: Requests and frames that were refused, by the code of the refusal.
-        deliveries: Deliveries, and attempts at them, by the name of the transport and the outcome.
-        delivered_bytes: Bytes that were delivered, by the name of the transport.
-        retries: Attempts after a failed one.
+        accepted: Number of fragments that became durable.
+        accepted_bytes: Total size of these fragments, in bytes.
+        duplicates: Number of fragments that the log already had, or that contained nothing new.
+        refused: Number of requests and frames that were refused, by refusal code.
+        deliveries: Number of deliveries and delivery attempts, by transport name and outcome.
+        delivered_bytes: Number of bytes delivered, by transport name.
+        retries: Number of attempts after a failed one.
         store_failure: Why the hub cannot store fragments; None if the last write succeeded.
     """
 
@@ -100,6 +102,6 @@ class Statistics:
         self.store_failure = StoreFailure(before.since if before else self._clock(), reason)
 
     def count(self, transport: str, outcome: DeliveryOutcome, *, size: int = 0) -> None:
-        """Count a delivery, or an attempt at one, and the bytes that were delivered."""
+        """Count a delivery, or an attempt at one, and the bytes delivered."""
         self.deliveries[transport, outcome] += 1
         self.delivered_bytes[transport] += size

@@ -1,4 +1,4 @@
-"""Opens the store that the settings name: a folder, or one that several nodes share."""
+"""Opens the configured store: a folder, or a store that several nodes share."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class _OpenFolder:
 async def open_store(
     configuration: HubConfiguration, clock: Callable[[], Instant], public_url: str
 ) -> AsyncIterator[OpenStore]:
-    """Return a context with the store, which is closed at its end.
+    """Return a context with the open store. Leaving the context closes the store.
 
     Raises:
-        ConfigurationError: The folder, or the servers, cannot be used.
-        StorageError: Its content cannot be read.
+        ConfigurationError: The folder or the servers cannot be used.
+        StorageError: The store's content cannot be read.
     """
     retention = LogRetention(
         size=configuration.log.log_bytes, age=timedelta(seconds=configuration.log.log_seconds)

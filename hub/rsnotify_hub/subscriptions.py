@@ -1,19 +1,20 @@
 """The life cycle of a WebSub subscription: values and decisions without I/O.
 
-Theory of operation. A subscription is identified by its topic and callback. A request never
-changes it; only a *verified* intent does (WebSub §5.3), so that nobody can subscribe, renew or end
-a subscription that is not theirs:
+Theory of operation. A subscription is identified by its topic and callback. A request alone never
+changes a subscription. Only a *verified* intent does (WebSub §5.3), so that nobody can create,
+renew or end a subscription that is not theirs:
 
     state     confirmed subscribe       confirmed unsubscribe   lease ends   callback says 410
     absent    active, from now on       absent                  -            -
     active    active, renewed           absent                  absent       absent
 
-A renewal replaces the secret and the lease, and keeps the position in the log. Any answer of a
-callback except 2xx and 410 leaves the subscription as it is, and the delivery is retried until the
-lease ends: a callback that is down loses nothing that the log still has.
+A renewal replaces the secret and the lease, and keeps the position in the log. If a callback
+answers anything except 2xx or 410, the subscription stays as it is, and the hub retries the
+delivery until the lease ends. A callback that is down therefore loses nothing that the log still
+has.
 
-An administrator may suspend a subscription, which keeps its position and its lease but receives
-nothing, and may end one; the hub then notifies the callback (WebSub §5.2).
+An administrator may suspend a subscription: it keeps its position and lease but receives nothing.
+An administrator may also end a subscription, and the hub then notifies the callback (WebSub §5.2).
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ class Subscription(Struct, frozen=True, gc=False):
     """A confirmed subscription.
 
     Args:
-        callback: Where deliveries go, exactly as the subscriber wrote it.
-        secret: The secret that deliveries are signed with, if any.
-        position: The position in the log up to which it was delivered.
-        suspended: Whether nothing is delivered for now.
-        client: The client that requested it first, whose quota it counts for.
+        callback: The URL that receives deliveries, exactly as the subscriber wrote it.
+        secret: The secret that signs deliveries, if any.
+        position: The position up to which the log was delivered.
+        suspended: Whether deliveries are paused.
+        client: The client that first requested the subscription. It counts towards this client's
+            quota.
     """
 
     topic: str
@@ -57,15 +59,15 @@ class Subscription(Struct, frozen=True, gc=False):
     client: str = ""
 
     def __repr__(self) -> str:
-        """Return what may be logged: neither the secret nor the callback's query."""
+        """Return a string that is safe to log, without the secret and the callback."""
         return f"Subscription(topic={self.topic!r}, expires={self.expires})"
 
 
 def subscription_id(topic: str, callback: str) -> str:
-    """Return the name of a subscription where its callback must not show.
+    """Return the id of a subscription, for use where the callback must not appear.
 
-    Neither a topic nor a callback contains a line break, so that the hashed text is unambiguous.
-    The id is long enough that nobody can find two subscriptions with the same one.
+    Neither a topic nor a callback contains a line break, so the hashed string is unambiguous. The
+    id is long enough that nobody can find two subscriptions with the same id.
     """
     return hashlib.sha256(f"{topic}\n{callback}".encode()).hexdigest()[:32]
 
@@ -86,9 +88,9 @@ def subscribed(
     position: int,
     client: str = "",
 ) -> Subscription:
-    """Return the subscription after a confirmed subscribe, new or renewed.
+    """Return the new or renewed subscription after a confirmed subscribe request.
 
-    The lease counts from `now`, when the callback was requested to confirm (WebSub §5.3). A new
+    The lease starts at `now`, when the hub asked the callback to confirm (WebSub §5.3). A new
     subscription begins at `position`, the end of the log.
     """
     expires = now + timedelta(seconds=lease)

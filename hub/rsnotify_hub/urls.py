@@ -1,4 +1,4 @@
-"""Checks on URLs from requests: topics and callbacks."""
+"""Checks of URLs in requests: topics and callbacks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from urllib.parse import unquote, urlsplit
 from rsnotify_hub.refusals import Code, Refusal
 
 MAX_URL_LENGTH = 2048
-#: Shorter parts of a callback are not secrets, and occur in any text.
+#: Minimum length of a secret in a callback. Shorter parts are not secrets, and occur in any text.
 SHORTEST_SECRET = 4
 _PORTS = {"http": 80, "https": 443}
-#: How often an escape may itself be escaped (`%252e`) before a URL counts as hostile.
+#: Maximum depth of nested escapes (`%252e`). A URL with deeper nesting counts as hostile.
 _DECODINGS = 4
-# Characters that would end a header or the <> of a Link header, or that no URI has.
+# Characters that could end a header or the <> in a Link header, or that no URI contains.
 _UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
 
 
 def check_url(url: str, name: str) -> str:
-    """Return a topic or callback unchanged if it is an http(s) URL that can stand in a header.
+    """Return a topic or callback unchanged if it is an http(s) URL that is safe in a header.
 
-    `name` is its name in the reason of a `Refusal`.
+    Otherwise raise a `Refusal` with `name` in its reason.
     """
     if not url:
         raise Refusal(Code.BAD_REQUEST, f"{name} is missing")
@@ -41,7 +41,7 @@ def check_url(url: str, name: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, the only part of a callback that may be logged."""
+    """Return the host of a URL. This is the only part of a callback that may be logged."""
     return (urlsplit(url).hostname or "").rstrip(".")  # without the dot of the DNS root
 
 
@@ -51,10 +51,10 @@ def authority_of(url: str) -> str:
 
 
 def redacted_callback(url: str) -> str:
-    """Return a callback without what may be secret in it (WebSub §8.2), to recognize it.
+    """Return a callback without its possible secrets (WebSub §8.2), so that it can be recognized.
 
-    Of a long part of its path only the first two characters are kept, and of others none, unless
-    they are too short for a secret.
+    A path segment that is too short for a secret is kept. Of a long segment, only the first two
+    characters are kept, and of any other segment, nothing.
     """
     parts = urlsplit(url)
     path = "/".join(_redacted(part) for part in parts.path.split("/"))

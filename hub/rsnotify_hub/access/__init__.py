@@ -1,1 +1,1 @@
-"""Access control: grants of publishers and admins, rate limits, and the clients behind proxies."""
+"""Access control: grants for publishers and admins, rate limits, and clients behind proxies."""

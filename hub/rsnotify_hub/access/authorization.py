@@ -1,8 +1,9 @@
 """Decides whether a request may publish on a topic, ping it, or administer the hub.
 
-The rights belong to tokens. Those of the configuration are replaced without a restart when a
-settings file changes (`GrantReloader`). A JSON Web Token holds its rights in its claim `rsnotify`:
-`{"publish": ["https://…/"], "admin": false}`. A hub for this machine alone needs no token.
+The rights belong to tokens. When a settings file changes, the hub replaces the configured tokens
+without a restart (`GrantReloader`). A JSON Web Token carries its rights in the claim `rsnotify`:
+`{"publish": ["https://…/"], "admin": false}`. A hub that only this machine can reach needs no
+token.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from rsnotify_hub.refusals import Code, Refusal
 
 log = logging.getLogger("rsnotify.hub.access")
 
-#: How long before its `nbf` and `iat` a token is accepted, in seconds: the clock of its issuer may
-#: be ahead. Its end has no such leeway.
+#: How long before its `nbf` and `iat` a token is accepted, in seconds, because the issuer's clock
+#: may be ahead. The expiry has no such leeway.
 _LEEWAY = 30
 
-#: Header fields that proxies add, and programs on this machine do not.
+#: Header fields that proxies add, but programs on this machine do not.
 _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Authorizer:
-    """Checks requests against the grants, which are replaced when the settings change.
+    """Checks requests against the grants. The grants are replaced when the settings change.
 
-    Checks raise `Refusal`.
+    A failing check raises `Refusal`.
     """
 
     def __init__(self, grants: Grants, failures: RateLimiter | None = None) -> None:
@@ -49,7 +50,7 @@ class Authorizer:
         self._failures = failures
 
     def check_publisher(self, request: web.Request, topic: str) -> Permission:
-        """Return the permission to publish on a topic, which an open connection checks again."""
+        """Return the permission to publish on a topic. An open connection checks it again later."""
         token = _bearer(request)
         local = _is_direct(request) and _is_program(request)
         try:
@@ -62,13 +63,18 @@ class Authorizer:
     def check_ping(self, request: web.Request, topic: str) -> None:
         """Check that a request may make the hub fetch a topic.
 
-        Anybody may on open topics; on others those who may publish.
+        Anybody may ping an open topic. Other topics may be pinged only by clients that may publish
+        on them.
         """
         if not self.grants.is_open(topic):
             self.check_publisher(request, topic)
 
     def is_admin(self, request: web.Request) -> bool:
-        """Return whether a request may read and change everything; refuse too many wrong tokens."""
+        """Return whether a request may read and change everything.
+
+        Raises:
+            Refusal: The client has sent too many wrong tokens.
+        """
         token = _bearer(request)
         if token is None:
             return self.grants.anonymous and _is_direct(request) and _is_own_page(request)
@@ -85,23 +91,23 @@ class Authorizer:
             raise Refusal(Code.FORBIDDEN, reason)
 
     def check_name(self, request: web.Request) -> None:
-        """Check that a request to a hub for this machine alone names this machine.
+        """Check that a request to a hub for this machine alone names this machine as its host.
 
-        Otherwise a page of another site could read and publish here as a page of the hub.
+        Otherwise, a page from another site could read and publish here as if it were the hub's own.
         """
         if self.grants.anonymous and not _has_local_name(request):
             raise Refusal(Code.MISDIRECTED, "this hub answers to localhost and 127.0.0.1 only")
 
     def _count_failure(self, request: web.Request, token: str | None) -> None:
-        # A right token always passes, so a client is not locked out by others at its address.
+        # A correct token always passes, so clients at the same address cannot lock each other out.
         if token is not None and self._failures is not None:
             self._failures.check(request.remote)
 
 
 class Permission:
-    """The permission of a client to publish on a topic; it can end while a connection is open.
+    """A client's permission to publish on a topic. It can end while a connection is open.
 
-    A client that may not publish gets none: making it raises `Refusal`.
+    The constructor raises `Refusal` if the client may not publish.
     """
 
     def __init__(
@@ -116,7 +122,7 @@ class Permission:
         self.check()
 
     def check(self) -> None:
-        """Check that it is still granted, which is cheap while the grants are unchanged."""
+        """Check that the permission still holds. This is cheap while the grants are unchanged."""
         self._check_grant(self._authorizer.grants)
         if self._authorizer.topic_quota is not None and not self._grant.everything:
             self._authorizer.topic_quota.check(self._topic, self._grant.topics)
@@ -143,9 +149,10 @@ def _bearer(request: web.Request) -> str | None:
 
 
 def _is_direct(request: web.Request) -> bool:
-    """Return whether a request is from this machine without a proxy, which may act for anybody.
+    """Return whether a request comes from this machine, and not through a proxy.
 
-    A proxy that adds no header field speaks HTTP/1.0, the default of nginx.
+    A proxy may act for anybody. A proxy that adds no header field is recognized by HTTP/1.0, which
+    is nginx's default.
     """
     if request.version < HttpVersion11 or any(name in request.headers for name in _PROXY_HEADERS):
         return False
@@ -153,22 +160,22 @@ def _is_direct(request: web.Request) -> bool:
 
 
 def _is_program(request: web.Request) -> bool:
-    """Return whether a request is not from a browser, which may act for any page."""
+    """Return whether a request comes from a program. A browser may act for any page."""
     return "Origin" not in request.headers and "Sec-Fetch-Site" not in request.headers
 
 
 def _has_local_name(request: web.Request) -> bool:
     """Return whether the `Host` of a request is a name of this machine.
 
-    A page whose name was made to resolve to this machine (DNS rebinding) sends that name, and is
-    of the hub's own origin for its browser.
+    If an attacker makes the name of another site resolve to this machine (DNS rebinding), the
+    browser treats that site's pages as the hub's own, but still sends the site's name.
     """
     host = host_in(request.host) or ""
     return host == "localhost" or is_loopback(host)
 
 
 def _is_own_page(request: web.Request) -> bool:
-    """Return whether a request is from a program, or a page of this hub under a local name."""
+    """Return whether a request comes from a program, or from a page of this hub at a local name."""
     if not _has_local_name(request):
         return False
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -181,8 +188,8 @@ class Grant(Struct, frozen=True):
     """The rights of one token.
 
     Args:
-        topics: Topics, or prefixes of topics, that it may publish on.
-        until: When it expires, in seconds since 1970.
+        topics: Topics, or prefixes of topics, that the token's bearer may publish on.
+        until: When the token expires, in seconds since 1970.
     """
 
     topics: tuple[str, ...] = ()
@@ -196,14 +203,14 @@ class Grant(Struct, frozen=True):
 
 @dataclass(eq=False, repr=False)
 class Grants:
-    """The grants of the configuration, which hold only digests of tokens.
+    """The configured grants. They hold only digests of tokens.
 
     Args:
         open_topics: Topics that anybody may ask the hub to fetch.
-        over_mqtt: Topics that are published through a broker, which decides who may.
-        anonymous: Whether programs on this machine need no token. They do once there are
+        over_mqtt: Topics that are published through a broker. The broker decides who may publish.
+        anonymous: Whether programs on this machine need no token. Always false if there are
             publishers, admins or JSON Web Tokens.
-        own: What the hub itself publishes, which does not count as a configured publisher.
+        own: The grants for the hub's own publications. They do not count as configured publishers.
     """
 
     publishers: Sequence[PublisherGrant] = ()
@@ -219,11 +226,11 @@ class Grants:
             self.anonymous = False
 
     def grant(self, token: str) -> Grant:
-        """Return the rights of a token; a token that is not known has none."""
+        """Return the rights of a token. An unknown token has none."""
         digest_of_token = digest(token)
         topics: tuple[str, ...] = ()
         admin = False
-        # Every token is compared, in constant time, so timing reveals nothing about any.
+        # Compare every token, in constant time, so that timing reveals nothing about any of them.
         for publisher in (*self.publishers, *self.own):
             same = hmac.compare_digest(digest_of_token, publisher.token_sha256)
             topics += publisher.topics if same else ()
@@ -241,9 +248,9 @@ class Grants:
         return covers(self.open_topics, topic)
 
     def is_served(self, topic: str) -> bool:
-        """Return whether anybody may publish on a topic, so that subscribing makes sense."""
+        """Return whether some client may publish on a topic, so that subscribing makes sense."""
         if self.anonymous or self.web_tokens is not None:
-            return True  # a JSON Web Token may grant any
+            return True  # a JSON Web Token may grant any topic
         publishers = (*self.publishers, *self.own)
         served = (self.open_topics, self.over_mqtt, *(each.topics for each in publishers))
         return any(covers(prefixes, topic) for prefixes in served)
@@ -268,11 +275,11 @@ def grants_of(configuration: HubConfiguration, *, anonymous: bool) -> Grants:
 
 
 class Claims(Struct, frozen=True):
-    """The grants of a token.
+    """The rights that a JSON Web Token claims.
 
     Args:
-        publish: Topics, or prefixes of topics, that its bearer may publish on.
-        until: When it expires, in seconds since 1970.
+        publish: Topics, or prefixes of topics, that the token's bearer may publish on.
+        until: When the token expires, in seconds since 1970.
     """
 
     publish: tuple[str, ...] = ()
@@ -282,7 +289,7 @@ class Claims(Struct, frozen=True):
 
 @dataclass(eq=False, repr=False)
 class JsonWebTokens:
-    """Verifies tokens by the given algorithms only; without an issuer, accepts those of any."""
+    """Verifies JSON Web Tokens with the given algorithms only. `issuer` None accepts any issuer."""
 
     algorithms: Sequence[str]
     key: str
@@ -290,7 +297,7 @@ class JsonWebTokens:
     issuer: str | None
 
     def claims(self, token: str) -> Claims | None:
-        import jwt  # of an extra; the settings were refused without it
+        import jwt  # part of an extra; without it, the settings were refused
 
         try:
             payload = jwt.decode(

@@ -1,8 +1,8 @@
-"""Limits on clients: who counts as one client, also behind proxies, and how much each may do.
+"""Limits on clients: who counts as one client, even behind proxies, and how much each may do.
 
 A prefix grants topics, which are compared byte for byte, as subscribers name them. But the hub
-fetches topics, and servers and clients resolve dot segments and decode escapes. So a topic with a
-dot segment, in any spelling, is granted by no prefix.
+fetches topics, and servers and clients resolve dot segments and decode escapes. Therefore no prefix
+grants a topic with a dot segment, in any spelling.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import has_dot_segments
 
-#: The bits of an IPv6 address that are the network of one client.
+#: The length of the IPv6 prefix that counts as one client, in bits.
 _IPV6_PREFIX = 64
 
-#: How many seconds' worth may come at once.
+#: The burst size, in seconds' worth of requests at the full rate.
 _BURST_SECONDS = 10.0
 
-#: How many clients are remembered; beyond that, the client quiet for longest is forgotten.
+#: Maximum number of clients remembered. Beyond it, the least recently active one is forgotten.
 _CLIENTS = 10_000
 
 _FOR = re.compile(r'(?:^|[;\s])for="?([^";,\s]+)"?', re.IGNORECASE)
@@ -34,7 +34,7 @@ _PORT = re.compile(r"^\[([^\]]+)\](?::\d+)?$|^([\d.]+):\d+$")
 
 
 def client_network(address: str) -> str:
-    """Return the network that counts as one client: an IPv4 address, or a /64 of IPv6."""
+    """Return the network that counts as one client: an IPv4 address or an IPv6 /64."""
     ip = _ip_of(address)
     if ip is None:
         return address
@@ -50,7 +50,7 @@ def is_loopback(address: str) -> bool:
 
 @lru_cache(_CLIENTS)
 def _ip_of(address: str) -> IPv4Address | IPv6Address | None:
-    """Parse an address, with or without a zone; an IPv4-mapped address gives its IPv4 address."""
+    """Parse an address, with or without a zone. Convert an IPv4-mapped address to IPv4."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -61,7 +61,7 @@ def _ip_of(address: str) -> IPv4Address | IPv6Address | None:
 class TrustedProxies:
     """The proxies whose forwarding header is trusted: `X-Forwarded-For` or `Forwarded`.
 
-    The other header is ignored, since a proxy passes on what a client wrote there.
+    The other header is ignored, because a proxy passes on whatever a client wrote there.
     """
 
     def __init__(self, networks: Sequence[str], header: str) -> None:
@@ -75,8 +75,8 @@ class TrustedProxies:
     def client(self, peer: str, headers: Iterable[tuple[str, str]]) -> str:
         """Return the address of the client that a proxy acts for.
 
-        Each proxy appends the address of its peer. So the last address that is not a trusted
-        proxy's is the client; the client may have made up the ones before it.
+        Each proxy appends the address of its peer. The client is therefore the last address that
+        does not belong to a trusted proxy. The client may have forged the addresses before it.
         """
         name = self._header.lower()
         values = [value for field, value in headers if field.lower() == name]
@@ -105,7 +105,7 @@ class RateLimits:
 
 @dataclass(eq=False, repr=False)
 class RateLimiter:
-    """Refuses a client that exceeds a rate for long. Requests of this machine are not counted."""
+    """Refuses a client that exceeds a rate for too long. Ignores requests from this machine."""
 
     rate: float
     what: str
@@ -117,7 +117,7 @@ class RateLimiter:
         self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, address: str | None) -> None:
-        """Count one request of a client address; a refused one is not counted."""
+        """Count one request from a client address, or refuse it without counting it."""
         if address is None or is_loopback(address):
             return
         client, now = client_network(address), self.now()
@@ -132,14 +132,14 @@ class RateLimiter:
 
 
 class TopicQuota:
-    """Limits how many of the topics that one token grants may exist, since each has a log."""
+    """Limits how many of the topics that one token grants may exist, because each has a log."""
 
     def __init__(self, topics: TopicLogs, limit: int) -> None:
         self._topics = topics
         self._limit = limit
 
     def check(self, topic: str, prefixes: Sequence[str]) -> None:
-        """Check that a topic exists or may begin. Call this just before it begins."""
+        """Check that a topic exists or may be created. Call this just before creating it."""
         if self._topics.knows(topic):
             return
         if self._topics.count(granted_ranges(prefixes)) >= self._limit:
@@ -150,7 +150,7 @@ class TopicQuota:
 
 
 def is_granted(prefix: str, topic: str) -> bool:
-    """Return whether a topic is the prefix or below it: `/a` grants `/a/b`, never `/ab`."""
+    """Return whether a topic equals the prefix or is below it: `/a` grants `/a/b`, never `/ab`."""
     if not topic.startswith(prefix):
         return False
     if topic != prefix and not prefix.endswith("/") and topic[len(prefix)] not in "/?":
@@ -163,9 +163,9 @@ def covers(prefixes: Iterable[str], topic: str) -> bool:
 
 
 def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the ranges of names that prefixes grant, in order and without overlaps.
+    """Return the ranges of names that the prefixes grant, in order and without overlaps.
 
-    A range is its first name and the name that ends it (exclusive).
+    A range consists of its first name and its end (exclusive).
     """
     found: list[tuple[str, str]] = []
     for begin, end in sorted(each for prefix in prefixes for each in _ranges(prefix)):
@@ -178,5 +178,5 @@ def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
 
 def _ranges(prefix: str) -> list[tuple[str, str]]:
     if prefix.endswith("/"):
-        return [(prefix, prefix[:-1] + "0")]  # "0" follows "/" in the order
+        return [(prefix, prefix[:-1] + "0")]  # "0" is the character after "/"
     return [(prefix, prefix + "\0"), (prefix + "/", prefix + "0"), (prefix + "?", prefix + "@")]

@@ -1,9 +1,10 @@
-"""The admin API over HTTP: authorization, parsing of requests, answers as JSON, and OpenAPI 3.1.
+"""The admin API over HTTP: authorization, request parsing, JSON answers, and OpenAPI 3.1.
 
-The description is made from the operations and their schemas; that of a field is in the `Args:` of
-its class. The dashboard is served here, too: its static files, and whether the user is an admin. It
-fetches all data from the public interfaces `GET /topics` and `GET /ws` and, for an admin, from the
-admin API. So it needs no rights of its own.
+The OpenAPI description is generated from the operations and their schemas. The description of a
+field comes from the `Args:` of its class. This module also serves the dashboard: its static files,
+and whether the user is an admin. The dashboard fetches all data from the public interfaces
+`GET /topics` and `GET /ws` and, for an admin, from the admin API. It therefore needs no special
+rights.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _query_parameters(query: type[Struct]) -> list[dict[str, Any]]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a parameter without null, which stands for an omitted one."""
+    """Remove null from the schema of a parameter, because null stands for an omitted parameter."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     return choices[0] if len(choices) == 1 else schema
 
@@ -159,7 +160,7 @@ def _first_sentence(schema_class: type) -> str:
 
 
 def _field_descriptions(schema_class: type[Struct]) -> dict[str, str]:
-    """Return the texts of the `Args:` of a class and its base classes, by the encoded names."""
+    """Return the field descriptions from the `Args:` of a class and its bases, by encoded name."""
     texts: dict[str, str] = {}
     for each in reversed(schema_class.__mro__):
         _, _, arguments = inspect.cleandoc(each.__doc__ or "").partition("Args:\n")
@@ -171,7 +172,7 @@ def _field_descriptions(schema_class: type[Struct]) -> dict[str, str]:
 log = logging.getLogger("rsnotify.hub.admin")
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-#: A body contains only an instant.
+#: Maximum size of a request body in bytes. A body contains only an instant.
 _MAX_BODY_BYTES = 4096
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -208,13 +209,13 @@ class AdminApi:
 
 
 def _log_change(operation: Operation, request: web.Request) -> None:
-    """Log what an admin did; an id reveals nothing about a callback."""
+    """Log a change by an admin. Ids are safe to log because they reveal nothing about callbacks."""
     facts = {
         "operation": operation.name,
         "id": request.match_info.get("id", "this node"),
         "client": request.remote or "",
     }
-    # Rare and as important as a failure, so it is logged at the default level.
+    # Changes are rare and as important as failures, so log them at the default level.
     log.warning("an administrator at %(client)s did %(operation)s of %(id)s", facts, extra=facts)
 
 
@@ -248,7 +249,7 @@ def _json(value: Struct, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def add_admin_routes(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
-    """Add the routes of the admin API; `find` returns the API of the hub that a request is for."""
+    """Add the routes of the admin API. `find` returns the API of the hub that a request is for."""
     admin = web.Application(middlewares=[_problems_as_json])
     for operation in OPERATIONS:
         path = operation.path.replace("{id}", f"{{id:{ID}}}")
@@ -296,7 +297,8 @@ _CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 
-#: Only its own files and its own hub; no string becomes markup or code.
+#: Restricts pages to their own files and their own hub, and keeps strings from becoming markup or
+#: code.
 _CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -312,7 +314,7 @@ _CONTENT_SECURITY_POLICY = "; ".join(
     )
 )
 _PAGE_HEADERS = {
-    "Cache-Control": "no-cache",  # revalidated each time, so that all files are of one version
+    "Cache-Control": "no-cache",  # revalidate each time, so that all files have the same version
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -322,7 +324,7 @@ _PAGE_HEADERS = {
 
 def add_dashboard(app: web.Application, *, is_admin: Callable[[web.Request], bool]) -> None:
     async def session(request: web.Request) -> web.Response:
-        # Not 401: "no admin" is an answer here, not an error.
+        # Not 401, because "no admin" is a valid answer here, not an error.
         headers = {"Cache-Control": "no-store"}
         return web.json_response({"admin": is_admin(request)}, headers=headers)
 

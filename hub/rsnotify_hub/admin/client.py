@@ -1,4 +1,4 @@
-"""A client of the admin API, made from the same table of operations as the server."""
+"""A client of the admin API, driven by the same table of operations as the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rsnotify_hub.urls import check_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 _OPERATIONS = {operation.name: operation for operation in OPERATIONS}
-#: How many rows a search for an id reads, and how many ids a message lists.
+#: Maximum number of rows read in a search for an id, and of ids listed in a message.
 _MOST_FOUND = 10_000
 _MOST_LISTED = 10
 _WITHOUT_TOKEN = "; set RSNOTIFY_ADMIN_TOKEN, or --token"
@@ -35,7 +35,7 @@ _WITH_TOKEN = (
 
 
 class AdminClient:
-    """A client of one hub; the token is an admin's, or None for a hub that needs none."""
+    """A client of one hub. The token is an admin's, or None for a hub that needs none."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self._url = check_url(url, "--url").rstrip("/") + PREFIX
@@ -43,13 +43,13 @@ class AdminClient:
         self._hint = _WITH_TOKEN if token else _WITHOUT_TOKEN
 
     async def call(self, name: str, id: str = "", body: Struct | None = None, **query: Any) -> Any:
-        """Execute one operation by its name, and return an instance of its `answer`.
+        """Execute one operation by name, and return an instance of its `answer`.
 
-        The first digits of an id stand for it. A parameter of the query that is None is left out.
+        The first digits of an id are enough. Query parameters that are None are left out.
 
         Raises:
-            ConfigurationError: The id is invalid, or several begin with these digits.
-            FetchError: The hub refuses, or cannot be reached.
+            ConfigurationError: The id is invalid, or several ids begin with these digits.
+            FetchError: The hub refuses the request or cannot be reached.
         """
         operation = _OPERATIONS[name]
         if "{id}" in operation.path and not re.fullmatch(ID, id):
@@ -72,7 +72,7 @@ class AdminClient:
             raise Unavailable(url, f"{reason_of(error)}; --url names the hub") from None
 
     async def _whole_id(self, kind: str, first: str) -> str:
-        """Return the one id that begins with these digits, of the rows that an operation lists."""
+        """Return the only id with these first digits, among the rows of the operation `kind`."""
         if not re.fullmatch(FIRST_DIGITS, first):
             raise ConfigurationError(
                 f"{first!r} is not an id: give its 32 hexadecimal digits, or at least the first 4"
@@ -84,7 +84,7 @@ class AdminClient:
             raise NotFound(self._url, f"none of the {kind} has an id that begins with {first}")
         if len(found) == 1 and page.next is None:
             return str(found[0].id)
-        # A connection has several topics, and one address.
+        # A connection has several topics but only one address.
         facts = [getattr(row, "topic", None) or row.address for row in found]
         listed = list(zip(found, facts, strict=True))[:_MOST_LISTED]
         names = "".join(f"\n  {row.id}  {fact}" for row, fact in listed)
@@ -94,7 +94,7 @@ class AdminClient:
         )
 
     async def call_paged(self, name: str, *, limit: int, **query: Any) -> Any:
-        """Execute an operation that answers with pages, and join the pages up to `limit` rows."""
+        """Execute an operation that answers in pages, and return up to `limit` rows as one page."""
         page = await self.call(name, limit=min(limit, MAX_ROWS), **query)
         field = page.__struct_fields__[0]
         rows = getattr(page, field)

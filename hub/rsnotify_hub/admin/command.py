@@ -1,4 +1,4 @@
-"""The subcommands of `rsnotify hub`, which show and change a running hub over its admin API."""
+"""The subcommands of `rsnotify hub` that show and change a running hub over its admin API."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The open WebSockets and event streams of all nodes, as rows for an admin, and their end.
+"""The open WebSockets and event streams of all nodes: lists them for an admin, and closes them.
 
-Readers of a broker are connected to the broker, which this hub only publishes to. So the table
-names the brokers, and has no rows for their readers.
+The hub only publishes to a broker, and the broker's readers connect to the broker. The table
+therefore names the brokers, but has no rows for their readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rsnotify_hub.live.connections import LiveConnection, LiveConnections, Topic
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.nodes import HubNodes, NodeCall
 
-#: The reason in the close frame, at most 123 bytes.
+#: The reason in the close frame. The maximum length is 123 bytes.
 CLOSED = "an administrator of the hub closed this connection"
 
 _SHOWN_TOPICS = 10
@@ -74,7 +74,7 @@ ORDERS: dict[ConnectionOrder, RowOrder[LiveConnection]] = {
 
 @dataclass(eq=False, repr=False)
 class ConnectionTable:
-    """The connections of a hub. `brokers` names those that it publishes to."""
+    """The connections of a hub. `brokers` names the brokers that the hub publishes to."""
 
     connections: LiveConnections
     logs: TopicLogs
@@ -121,7 +121,7 @@ class ConnectionTable:
         )
 
     async def end(self, id: str) -> bool:
-        """Close a connection at any node; return False if no node has it."""
+        """Close a connection at any node. Return False if no node has it."""
         found: bool | None = await self.nodes.find(DISCONNECT, id)
         return found is not None
 

@@ -1,8 +1,9 @@
 """The history of a hub: each minute of the last day, and each quarter of an hour of the last week.
 
-It is computed once a minute, from counters and states that the hub has anyway, so a delivery does
-not cost more for it. It is in memory, and each minute replaces a file in the data folder, if there
-is one. That file is not flushed: no delivery waits for it, and a crash of the machine may lose it.
+The history is computed once a minute, from counters and states that the hub has anyway, so it adds
+no cost to a delivery. It is kept in memory. If there is a data folder, a file in it is replaced
+every minute. The file is not flushed: no delivery waits for it, and a crash of the machine may lose
+it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
 
 log = logging.getLogger("rsnotify.hub")
 
-#: The minutes of a day, of a week, and of a quarter of an hour.
+#: Number of minutes in a day, a week, and a quarter of an hour.
 DAY, WEEK, QUARTER = 24 * 60, 7 * 24 * 60, 15
 
-#: Since this version of the file it has quarters of an hour.
+#: The version of the file. Version 2 added quarters of an hour.
 _VERSION = 2
 
-#: The fields that are added up when two times, or two nodes, are joined. Of all others, the largest
-#: value counts.
+#: The fields that are added up when two periods, or the rows of two nodes, are combined. For all
+#: other fields, the largest value counts.
 _ADDED_IN_TIME = ("accepted", "delivered", "failed", "seconds")
 _ADDED_OVER_NODES = (
     "accepted",
@@ -66,7 +67,7 @@ class HubHistory:
         return HistoryInfo(tuple(self._minutes), list(self._quarters))
 
     def add(self, readings: HubReadings, now: Instant) -> None:
-        """Add what happened since the last call to the current minute."""
+        """Add the work done since the last call to the current minute."""
         counted = _counts(readings)
         accepted, delivered, failed = (
             count - before for count, before in zip(counted, self._counted, strict=True)
@@ -113,7 +114,7 @@ def _quarter(minute: MinuteInfo) -> MinuteInfo:
 
 
 def _put(rows: deque[MinuteInfo], row: MinuteInfo, *, keep: int) -> None:
-    """Append a row, or add it to the last one, which may be of the same time."""
+    """Append a row, or combine it with the last row if both belong to the same period."""
     while rows and rows[-1].minute >= row.minute:  # the clock may have been set back
         last = rows.pop()
         if last.minute == row.minute:
@@ -134,7 +135,7 @@ def _combined(one: MinuteInfo, other: MinuteInfo, added: Container[str]) -> Minu
 
 
 def joined(parts: Iterable[HistoryInfo]) -> HistoryInfo:
-    """Return the history of a hub from those of its nodes."""
+    """Combine the histories of all nodes into the history of the hub."""
     parts = list(parts)
     return HistoryInfo(
         tuple(_joined(row for part in parts for row in part.minutes)),

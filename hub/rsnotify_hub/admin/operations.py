@@ -1,4 +1,4 @@
-"""The operations of the admin API: the table that routes, client and OpenAPI are made from."""
+"""The operations of the admin API: one table that defines the routes, the client and OpenAPI."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.store.nodes import NodeList
 
-#: The path of the API.
+#: The path prefix of the API.
 PREFIX = "/admin"
 #: The pattern of an id.
 ID = "[0-9a-f]{32}"
 
 
 class OperationRequest(Struct, frozen=True):
-    """A parsed request, with instances of the operation's `query` and `body`."""
+    """A parsed request. `query` and `body` are instances of the operation's schemas."""
 
     id: str
     query: Any
@@ -29,11 +29,11 @@ class Operation(Struct, frozen=True, kw_only=True):
     """One operation of the API.
 
     Args:
-        name: Its name, in OpenAPI and in the client.
+        name: The name of the operation, in OpenAPI and in the client.
         path: The path below the prefix.
-        query: The schema of its query.
-        body: The schema of its body; None for no body. A body may always be omitted.
-        answer: The schema of its answer; None for no answer.
+        query: The schema of the query.
+        body: The schema of the body; None for no body. A body may always be omitted.
+        answer: The schema of the answer; None for no answer.
     """
 
     name: str

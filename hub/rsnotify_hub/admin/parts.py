@@ -1,7 +1,7 @@
-"""The parts of the hub, and whether each does what it should.
+"""The parts of the hub, and whether each is working.
 
-The dashboard, `rsnotify hub status` and the metrics show what is decided here, from the figures of
-the status, which are of all nodes.
+The state of each part is decided here, from the figures of the status, which cover all nodes. The
+dashboard, `rsnotify hub status` and the metrics show the result.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from rsnotify_hub.statistics import BrokerInfo
 from rsnotify_hub.store.nodes import NodeList
 from rsnotify_hub.subscriptions import DeliveryState
 
-#: More is unusual: see the alerts in deploy/prometheus.
+#: Larger queues are unusual. See the alerts in deploy/prometheus.
 _MANY_WRITES, _MANY_DELIVERIES = 100, 1000
 _LITTLE_DISK, _LESS_DISK = 0.05, 0.15
-#: In seconds: what is behind for less time is just being sent something.
+#: Maximum lag of a part that is in order, in seconds. A short lag only means that a delivery is in
+#: progress.
 _BEHIND_SECONDS = 60.0
-#: How many silent Sources, or nodes that are gone, are named.
+#: Maximum number of silent Sources, or nodes that are gone, that are named.
 _NAMED = 3
 
 _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86_400.0, "days"))
@@ -41,7 +42,7 @@ _WORST = (_BAD, _WATCH, _GOOD)
 
 
 def with_parts(status: StatusInfo, readings: HubReadings) -> StatusInfo:
-    """Return the status of the hub with its parts, and the number of everything in trouble."""
+    """Return the status of the hub with `parts` and `troubled` filled in."""
     parts = sorted(_parts(status, readings), key=lambda each: _WORST.index(each.state))
     failing = troubled(status.states)
     counted_above = {"callbacks"} if failing else set()
@@ -178,13 +179,13 @@ def _nodes(status: StatusInfo, nodes: NodeList) -> PartInfo:
 
 
 def metric_parts(status: StatusInfo, readings: HubReadings) -> Iterator[PartInfo]:
-    """Yield the parts as one node sees them, without brokers that another node publishes to."""
+    """Yield the parts as this node sees them, without brokers that another node publishes to."""
     own = {way: each for way, each in status.brokers.items() if not is_elsewhere(each)}
     yield from _parts(replace(status, brokers=own), readings)
 
 
 def lasting(span: timedelta | float) -> str:
-    """Return a duration in one unit."""
+    """Format a duration in one unit."""
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
     seconds = max(0.0, seconds)
     size, unit = max(each for each in _UNITS if each[0] == 1.0 or seconds >= 2 * each[0])

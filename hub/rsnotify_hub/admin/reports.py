@@ -1,8 +1,8 @@
 """The state of the hub for admins, without HTTP: status, history, rates, and pages of rows.
 
-Rows may change while a client reads page after page. A page begins after the key of the last row of
-the page before. So a row whose key does not change is on exactly one page, whatever happens to the
-others.
+Rows may change while a client reads page after page. Each page begins after the key of the previous
+page's last row. A row whose key does not change is therefore on exactly one page, whatever happens
+to the other rows.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.sender import RECENT_FAILURES, WebSubChannel
 
-#: The seconds that a rate is measured over.
+#: The period over which a rate is measured, in seconds.
 WINDOW_SECONDS = 10
 
-#: How many heartbeats of how many Sources are remembered.
+#: Number of heartbeats remembered for each Source, and maximum number of Sources remembered.
 _HEARTBEATS, _SOURCES = 10, 10_000
 
 
 class SourcePaces:
-    """How often the Sources send heartbeats, and so after how much silence one is in trouble.
+    """Learns the heartbeat interval of each Source, and from it, when a Source counts as silent.
 
-    A Source sends a heartbeat whenever it has sent nothing for some time, which it does not state.
-    The longest time before any of its last heartbeats is about that time.
+    A Source sends a heartbeat whenever it has sent nothing for some interval, which it does not
+    announce. The longest pause before any of its last heartbeats is a good estimate.
     """
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class SourcePaces:
         last = self._last.pop(source, None)
         if last is not None and entries[0].fragment.heartbeat:
             self._before.setdefault(source, deque(maxlen=_HEARTBEATS)).append(now - last)
-        self._last[source] = now  # the Source that sent last is the last
+        self._last[source] = now  # moves the Source to the end of the order
         if len(self._last) > _SOURCES:
             oldest = next(iter(self._last))
             del self._last[oldest]
             self._before.pop(oldest, None)
 
     def silence(self, source: str) -> timedelta:
-        """Return after how long without a fragment a Source is silent."""
+        """Return the time without a fragment after which the Source counts as silent."""
         before = self._before.get(source)
         if before is None:
             return views.SILENT
@@ -78,7 +78,7 @@ class SourcePaces:
 
 
 class TopicRates(DeliveryChannel):
-    """Counts the fragments per second of topics that changed recently, and measures paces."""
+    """Counts fragments per second for recently changed topics, and measures the Sources' paces."""
 
     def __init__(self, clock: Callable[[], Instant]) -> None:
         self._clock = clock
@@ -91,7 +91,7 @@ class TopicRates(DeliveryChannel):
         second = int(now.timestamp())
         self._forget(before=second - WINDOW_SECONDS)
         counts = self._counts.pop(topic, None) or deque(maxlen=WINDOW_SECONDS + 1)
-        self._counts[topic] = counts  # the topic that changed last is the last
+        self._counts[topic] = counts  # moves the topic to the end of the order
         if counts and counts[-1][0] == second:
             counts[-1][1] += len(entries)
         else:
@@ -129,7 +129,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class RowOrder(Struct, Generic[T], frozen=True):
-    """An order of rows, by a unique key of the given type."""
+    """An order of rows by a unique key of the given type."""
 
     key: Callable[[T], tuple[Any, ...]]
     type: Any
@@ -142,7 +142,7 @@ TOPICS: dict[TopicOrder, RowOrder[LogState]] = {
         lambda log: (log.received, log.topic), tuple[datetime, str], descending=True
     ),
 }
-# The instant and not the lag, which would differ on the next page.
+# The keys contain the instant, not the lag, because the lag would differ on the next page.
 SUBSCRIPTIONS: dict[SubscriptionOrder, RowOrder[Delivery]] = {
     SubscriptionOrder.TOPIC: RowOrder(
         lambda each: (each.subscription.topic, each.id), tuple[str, str]
@@ -155,7 +155,7 @@ SUBSCRIPTIONS: dict[SubscriptionOrder, RowOrder[Delivery]] = {
 
 
 class RowPage(Struct, Generic[T], frozen=True):
-    """A page; `total` counts the rows on all pages, and `next` is the `after` of the next page."""
+    """A page. `total` counts the rows on all pages, and `next` is the `after` of the next page."""
 
     rows: list[T]
     total: int
@@ -163,7 +163,7 @@ class RowPage(Struct, Generic[T], frozen=True):
 
 
 class PagePart(Struct, Generic[T], frozen=True):
-    """What one node has of a page: its first rows with their keys, and the number of all."""
+    """One node's part of a page: its first rows with their keys, and its total number of rows."""
 
     rows: list[tuple[str, T]]
     total: int
@@ -172,13 +172,23 @@ class PagePart(Struct, Generic[T], frozen=True):
 def part_of(
     keys: Iterable[U], rows: Iterable[T], page: RowPage[U], order: RowOrder[U]
 ) -> PagePart[T]:
-    """Return the part of a page of what was found, as other rows."""
+    """Return this node's part of a page, with the rows in another form.
+
+    Args:
+        keys: The rows of `page`, which determine the keys.
+        rows: The same rows in the form to return, in the same order.
+        page: The page that this node found.
+        order: The order of the page.
+    """
     keyed = [(_encode(order.key(key)), row) for key, row in zip(keys, rows, strict=True)]
     return PagePart(keyed, page.total)
 
 
 def merged_page(parts: Iterable[PagePart[T]], order: RowOrder[Any], limit: int) -> RowPage[T]:
-    """Return a page of the parts of all nodes, which were made with one row more than the page."""
+    """Merge the parts of all nodes into a page.
+
+    Each part has up to one row more than the page, which shows whether another page follows.
+    """
     parts = list(parts)
     rows = [
         (msgspec.json.decode(key, type=order.type), row) for part in parts for key, row in part.rows
@@ -192,7 +202,7 @@ def merged_page(parts: Iterable[PagePart[T]], order: RowOrder[Any], limit: int) 
 def page_of(
     rows: Iterable[T], order: RowOrder[T], query: PageQuery, *, more: int = 0
 ) -> RowPage[T]:
-    """Return a page of rows, with some more than the query wants."""
+    """Return a page of rows, with up to `more` rows above the limit of the query."""
     limit = query.limit + more
     keyed = [(order.key(row), row) for row in rows]
     first = nlargest if order.descending else nsmallest
@@ -222,7 +232,7 @@ def _encode(key: tuple[Any, ...]) -> str:
 
 _NO_BACKLOG = Backlog(0, None)
 
-#: What other nodes have: their own numbers, and the subscribers of some topics.
+#: Calls that return the status and history of another node, and its subscribers to some topics.
 STATUS_PART: NodeCall[None, schemas.StatusInfo] = NodeCall("admin.status", None, schemas.StatusInfo)
 HISTORY_PART: NodeCall[None, schemas.HistoryInfo] = NodeCall(
     "admin.history", None, schemas.HistoryInfo
@@ -230,10 +240,11 @@ HISTORY_PART: NodeCall[None, schemas.HistoryInfo] = NodeCall(
 SUBSCRIBER_COUNTS: NodeCall[list[str], list[schemas.SubscriberCounts]] = NodeCall(
     "admin.subscribers", list[str], list[schemas.SubscriberCounts]
 )
-#: So many topics of the greatest length are less than NATS accepts in one message.
+#: Maximum number of topics in one call. NATS accepts this many topics of maximum length in one
+#: message.
 _TOPICS_AT_ONCE = 250
 
-#: What each node has of the lists.
+#: Calls that return each node's part of the lists.
 SUBSCRIPTION_PART: NodeCall[SubscriptionQuery, PagePart[schemas.SubscriptionInfo]] = NodeCall(
     "admin.subscriptions", SubscriptionQuery, PagePart[schemas.SubscriptionInfo]
 )
@@ -249,7 +260,7 @@ FAILURE_PART: NodeCall[None, schemas.FailureList] = NodeCall(
 class Reports:
     """Reads the state of the hub.
 
-    A page that does not exist raises `Refusal`, a failing store `StorageError`.
+    Methods raise `Refusal` if a page does not exist, and `StorageError` if the store fails.
     """
 
     logs: TopicLogs
@@ -283,7 +294,7 @@ class Reports:
         return joined([await self._minutes(None), *others])
 
     async def _minutes(self, _: None) -> schemas.HistoryInfo:
-        self.history.add(self.readings(), self.clock())  # what happened since the last minute
+        self.history.add(self.readings(), self.clock())  # include the current minute
         return self.history.info()
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:
@@ -302,7 +313,7 @@ class Reports:
         return schemas.TopicList(tuple(rows), page.total, page.next)
 
     async def _subscribers(self, topics: list[str]) -> list[schemas.SubscriberCounts]:
-        """Return the subscribers of each topic at all nodes that answer."""
+        """Return the number of subscribers to each topic, at all nodes that answer."""
         found: list[schemas.SubscriberCounts] = []
         for begin in range(0, len(topics), _TOPICS_AT_ONCE):
             part = topics[begin : begin + _TOPICS_AT_ONCE]
@@ -371,7 +382,7 @@ class Reports:
         return schemas.FailureList(tuple(rows))
 
     async def dead_letters(self, query: PageQuery) -> schemas.DeadLetterList:
-        """Return a page of subscriptions that were given up."""
+        """Return a page of the subscriptions that the hub has given up."""
         parts = await self.nodes.ask_all(DEAD_LETTER_PART, query)
         page = merged_page(parts, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query.limit)
         return schemas.DeadLetterList(tuple(page.rows), page.total, page.next)
@@ -389,7 +400,7 @@ class Reports:
         return part_of(page.rows, rows, page, order)
 
     async def _backlogs(self, deliveries: Sequence[Delivery]) -> dict[str, Backlog]:
-        """Return the backlog of each subscription, with one query for each log."""
+        """Return the backlog of each subscription by its id, with one query per log."""
         found: dict[str, Backlog] = {}
         behind: dict[str, list[Delivery]] = defaultdict(list)
         for each in deliveries:

@@ -1,10 +1,11 @@
 """The JSON of the admin API: queries, request bodies and answers.
 
-Each field and its description are stated here only, in the `Args:` of its class or of a base class;
-`api.py` makes the OpenAPI description from them. `views.py` fills the fields with attributes of the
-same name, and `text_tables.py` names those that the commands print. Lists show callbacks redacted,
-since they may contain secrets.  `rsnotify_hub.store.nodes` has the JSON about nodes, since the
-store describes them.
+Each field is defined and described only here, in the `Args:` of its class or of a base class.
+`api.py` generates the OpenAPI description from these. `views.py` fills the fields from attributes
+of the same name, and `text_tables.py` names the fields that the commands print. Lists show callbacks
+redacted, because a callback may contain secrets.
+
+The JSON about nodes is in `rsnotify_hub.store.nodes`, because the store describes the nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.statistics import BrokerInfo, DeliveryTransport, StoreFailure
 from rsnotify_hub.subscriptions import DeliveryState
 
-#: The largest number of rows on a page.
+#: Maximum number of rows on a page.
 MAX_ROWS = 1000
 
 _When = Annotated[Instant, Meta(tz=True)]
@@ -28,8 +29,8 @@ class Redelivery(Struct, frozen=True, forbid_unknown_fields=True):
     """The start of a redelivery.
 
     Args:
-        since: A W3C Datetime: deliver all changes after it again. If it is absent, the pending
-            fragments are delivered at once.
+        since: A W3C Datetime; the hub delivers all changes after it again. If absent, the hub
+            delivers the pending fragments at once.
     """
 
     since: str | None = None
@@ -39,12 +40,12 @@ class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
-#: The pattern of the first digits of an id; fewer would often be those of several.
+#: Matches the first digits of an id, or all of them. Fewer than 4 would often match several ids.
 FIRST_DIGITS = "[0-9a-f]{4,32}"
 
 
 class TopicOrder(StrEnum):
-    """The order of topics: by URI, or the last changed first."""
+    """The order of topics: by URI, or most recently changed first."""
 
     TOPIC = "topic"
     RECEIVED = "received"
@@ -53,7 +54,7 @@ class TopicOrder(StrEnum):
 class SubscriptionOrder(StrEnum):
     """The order of subscriptions: by topic, or by state (given up, retrying, suspended, active).
 
-    In the order by state, those that have lagged for longest are the first of each state.
+    In the order by state, the subscriptions that have lagged longest come first within each state.
     """
 
     TOPIC = "topic"
@@ -64,8 +65,8 @@ class PageQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A page.
 
     Args:
-        limit: The largest number of rows.
-        after: The `next` of the page before, in the same order.
+        limit: The maximum number of rows.
+        after: The `next` of the previous page, in the same order.
     """
 
     limit: Annotated[int, Meta(ge=1, le=MAX_ROWS)] = 100
@@ -77,9 +78,9 @@ class TopicQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Args:
         topic: Only this topic.
-        search: Only topics whose URI contains this text, in any case, or whose id begins with it.
+        search: Only topics whose URI contains this string, in any case, or whose id begins with it.
         silent: Only topics of silent Sources.
-        sort: The order: by URI, or `received` for the last changed first.
+        sort: The order: by URI, or `received` for the most recently changed first.
     """
 
     topic: str | None = None
@@ -88,7 +89,7 @@ class TopicQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     sort: TopicOrder = TopicOrder.TOPIC
 
 
-# An older node refuses fields that it does not know.
+# Defaults are omitted because an older node refuses fields that it does not know.
 class SubscriptionQuery(
     PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
@@ -97,10 +98,10 @@ class SubscriptionQuery(
     Args:
         topic: Only subscriptions of this topic.
         state: Only subscriptions in this state.
-        trouble: Only subscriptions that are retried or given up.
-        search: Only subscriptions whose topic, callback or id contains this text, in any case.
-        sort: The order: by topic, or `trouble` for given up, retrying, suspended and active, and
-            the longest lag first in each state.
+        trouble: Only subscriptions that are retrying or given up.
+        search: Only subscriptions whose topic, callback or id contains this string, in any case.
+        sort: The order: by topic, or `trouble` for given up, retrying, suspended and active, with
+            the longest lag first within each state.
     """
 
     topic: str | None = None
@@ -111,7 +112,7 @@ class SubscriptionQuery(
 
 
 class SubscriberCounts(Struct, frozen=True, kw_only=True):
-    """The subscribers of a topic at one node, or at all."""
+    """The number of subscribers to a topic at one node, or at all nodes."""
 
     websockets: int
     event_streams: int
@@ -122,21 +123,21 @@ class TopicInfo(Struct, frozen=True, kw_only=True):
     """A topic and its subscribers.
 
     Args:
-        id: Its identifier in paths of this API.
-        topic: Its URI.
+        id: The topic's identifier in paths of this API.
+        topic: The topic's URI.
         through: The latest `until` of all fragments.
         received: When the last fragment arrived.
         begins: The instant at which the kept part of the log begins.
         kept: The number of kept fragments.
-        bytes: Their bytes.
+        bytes: The total size of the kept fragments, in bytes.
         rate: Fragments per second, over the last ten seconds.
-        websockets: The number of WebSockets that receive it; one on which a Source publishes it
-            is not counted.
-        event_streams: The number of event streams that receive it.
-        subscriptions: The number of its WebSub subscriptions.
-        silent: Whether its Source is silent: nothing has come on any topic of the same host for
-            three times as long as before any of its last ten heartbeats, but at least 30 seconds,
-            or for 15 minutes.
+        websockets: The number of WebSockets that receive the topic, not counting WebSockets on
+            which a Source publishes it.
+        event_streams: The number of event streams that receive the topic.
+        subscriptions: The number of WebSub subscriptions to the topic.
+        silent: Whether the topic's Source is silent: no fragment has arrived on any topic of the
+            same host for 15 minutes, or for 3 times the longest pause before one of the last ten
+            heartbeats (but at least 30 seconds).
     """
 
     id: str
@@ -158,7 +159,7 @@ class TopicList(Struct, frozen=True):
 
     Args:
         topics: The topics.
-        total: Their number on all pages together.
+        total: The number of topics on all pages.
         next: The `after` of the next page; null on the last page.
     """
 
@@ -168,7 +169,7 @@ class TopicList(Struct, frozen=True):
 
 
 class ConnectionRoles(StrEnum):
-    """What a connection does: nothing before its first frame, and after that at least one."""
+    """The role of a connection: none before its first frame, and then at least one."""
 
     NONE = "none"
     SUBSCRIBER = "subscriber"
@@ -177,10 +178,10 @@ class ConnectionRoles(StrEnum):
 
 
 class ConnectionState(StrEnum):
-    """How a client keeps up.
+    """How well a client keeps up.
 
-    Something has waited for a `slow` client for 5 seconds; `replaying` is a subscriber that does
-    not have all of the log yet; all others are `live`.
+    A client is `slow` if data has waited for it for 5 seconds. A subscriber that does not have the
+    whole log yet is `replaying`. All other clients are `live`.
     """
 
     SLOW = "slow"
@@ -189,7 +190,7 @@ class ConnectionState(StrEnum):
 
 
 class ConnectionOrder(StrEnum):
-    """The order of connections: the oldest first, or slow and replaying ones before the others."""
+    """The order of connections: oldest first, or slow ones, replaying ones and then live ones."""
 
     SINCE = "since"
     TROUBLE = "trouble"
@@ -200,10 +201,12 @@ class ConnectionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_onl
 
     Args:
         topic: Only connections that receive or publish this topic.
-        role: Only connections with this role; `both` are subscribers and publishers, too.
-        search: Only connections whose address, client, id or some topic contains this text, in any
-            case.
-        sort: The order: the oldest first, or `trouble` for slow and replaying ones before.
+        role: Only connections with this role. A connection with role `both` also matches
+            `subscriber` and `publisher`.
+        search: Only connections whose id, address, `User-Agent` or any topic contains this string,
+            in any case.
+        sort: The order: oldest first, or `trouble` for slow ones, replaying ones and then live
+            ones.
     """
 
     topic: str | None = None
@@ -213,24 +216,24 @@ class ConnectionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ConnectionInfo(Struct, frozen=True, kw_only=True):
-    """An open WebSocket or event stream of a client; those of the dashboard are left out.
+    """An open WebSocket or event stream of a client, other than the dashboard.
 
     Args:
-        id: Its identifier in paths of this API.
-        transport: Its transport: `websocket` or `sse`.
-        role: What it does.
-        state: How its client keeps up.
-        address: The address of its client.
-        agent: The `User-Agent` of its client.
-        since: When it was opened.
-        topics: The first ten of its topics.
-        topic_count: The number of its topics.
-        lag_seconds: For how long something has waited for its client to read; 0 if nothing does.
-            What the client's system has accepted counts as read.
-        behind: The number of fragments that wait, or are still to be replayed.
-        unsent: The bytes that wait.
-        sent: The number of fragments that it was sent, on its present topics.
-        received: The number of fragments that its client has published, on its present topics.
+        id: The connection's identifier in paths of this API.
+        transport: The transport: `websocket` or `sse`.
+        role: Whether the client subscribes, publishes, or both.
+        state: How well the client keeps up.
+        address: The client's address.
+        agent: The client's `User-Agent`.
+        since: When the connection was opened.
+        topics: The first ten of the connection's topics.
+        topic_count: The number of the connection's topics.
+        lag_seconds: How long data has waited for the client to read it; 0 if none is waiting. Data
+            that the client's operating system has accepted counts as read.
+        behind: The number of fragments that are waiting or have yet to be replayed.
+        unsent: The number of bytes waiting.
+        sent: The number of fragments sent to the client, on its current topics.
+        received: The number of fragments that the client has published, on its current topics.
     """
 
     id: str
@@ -250,13 +253,13 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
 
 
 class ConnectionList(Struct, frozen=True):
-    """A page of connections, of all nodes that answered at once.
+    """A page of connections, from all nodes that answered promptly.
 
     Args:
         connections: The connections.
-        total: Their number on all pages together.
+        total: The number of connections on all pages.
         next: The `after` of the next page; null on the last page.
-        brokers: The brokers that the hub publishes to. Their readers are connected to them, so the
+        brokers: The brokers that the hub publishes to. Their readers connect to the broker, so the
             hub does not know these connections.
     """
 
@@ -270,10 +273,10 @@ class FailureInfo(Struct, frozen=True, kw_only=True):
     """A delivery that failed.
 
     Args:
-        at: The instant.
-        status: The HTTP status of the answer; null without an answer.
-        reason: Why it failed.
-        excerpt: The beginning of the body of the answer.
+        at: When the delivery failed.
+        status: The HTTP status of the answer; null if there was no answer.
+        reason: Why the delivery failed.
+        excerpt: The beginning of the answer's body.
     """
 
     at: _When
@@ -283,12 +286,12 @@ class FailureInfo(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionName(Struct, frozen=True, kw_only=True):
-    """The subscription that a row is about.
+    """The subscription that a row describes.
 
     Args:
-        id: The identifier of the subscription in paths of this API.
-        topic: The URI of its topic.
-        host: The host of its callback.
+        id: The subscription's identifier in paths of this API.
+        topic: The URI of the topic.
+        host: The host of the callback.
     """
 
     id: str
@@ -300,14 +303,14 @@ class SubscriptionInfo(SubscriptionName, frozen=True, kw_only=True):
     """A WebSub subscription and the state of its deliveries.
 
     Args:
-        state: Its state.
-        expires: When its lease ends.
-        lag_seconds: How long it has been behind; 0 if it is up to date.
-        behind: The number of fragments it has not received.
+        state: The state of the deliveries.
+        expires: When the lease ends.
+        lag_seconds: How long the subscription has been behind; 0 if it is up to date.
+        behind: The number of fragments that the subscription has not received.
         failures: The number of consecutive failed attempts.
-        retry_at: When the next attempt is due; null if none is.
-        last_failure: Its last failed delivery since the hub started.
-        callback: Its callback, redacted.
+        retry_at: When the next attempt is due; null if none is due.
+        last_failure: The last failed delivery since the hub started.
+        callback: The callback, redacted.
     """
 
     state: DeliveryState
@@ -325,7 +328,7 @@ class SubscriptionList(Struct, frozen=True):
 
     Args:
         subscriptions: The subscriptions.
-        total: Their number on all pages together.
+        total: The number of subscriptions on all pages.
         next: The `after` of the next page; null on the last page.
     """
 
@@ -338,11 +341,11 @@ class SubscriptionFailure(SubscriptionName, frozen=True, kw_only=True):
     """A delivery that failed, and its subscription.
 
     Args:
-        at: The instant.
-        status: The HTTP status of the answer; null without an answer.
-        reason: Why it failed.
-        excerpt: The beginning of the body of the answer.
-        callback: Its callback, redacted.
+        at: When the delivery failed.
+        status: The HTTP status of the answer; null if there was no answer.
+        reason: Why the delivery failed.
+        excerpt: The beginning of the answer's body.
+        callback: The callback, redacted.
     """
 
     at: _When
@@ -363,14 +366,14 @@ class FailureList(Struct, frozen=True):
 
 
 class DeadLetterInfo(SubscriptionName, frozen=True, kw_only=True):
-    """The fragments that one subscription is not sent until its topic changes.
+    """The fragments that the hub does not deliver to a subscription until its topic changes.
 
     Args:
         given_up_since: When the hub gave up.
-        from_: The beginning of their interval (exclusive); null if none of them is kept.
-        until: The end of their interval.
-        fragments: Their number.
-        last_failure: The last delivery that failed.
+        from_: The start of the fragments' interval (exclusive); null if none of them is kept.
+        until: The end of the fragments' interval.
+        fragments: The number of fragments.
+        last_failure: The last failed delivery.
     """
 
     given_up_since: _When | None
@@ -381,11 +384,11 @@ class DeadLetterInfo(SubscriptionName, frozen=True, kw_only=True):
 
 
 class DeadLetterList(Struct, frozen=True):
-    """A page of dead letters, in the order of their topics.
+    """A page of dead letters, ordered by topic.
 
     Args:
         dead_letters: The dead letters.
-        total: Their number on all pages together.
+        total: The number of dead letters on all pages.
         next: The `after` of the next page; null on the last page.
     """
 
@@ -395,7 +398,7 @@ class DeadLetterList(Struct, frozen=True):
 
 
 class Problem(Struct, frozen=True):
-    """The reason why a request failed; it had no effect.
+    """The reason why a request failed. The request had no effect.
 
     Args:
         error: The reason, in one sentence.
@@ -405,17 +408,17 @@ class Problem(Struct, frozen=True):
 
 
 class AttemptInfo(FailureInfo, frozen=True, kw_only=True):
-    """An attempt to deliver.
+    """A delivery attempt.
 
     Args:
-        at: When it ended.
+        at: When the attempt ended.
         reason: The outcome.
-        excerpt: The beginning of the body of the answer, unless the attempt succeeded.
-        seconds: How long it took.
-        delivered: Whether it succeeded.
-        after: The position in the log after which the payload begins.
-        through: The position in the log of the end of the payload.
-        size: The bytes of the payload.
+        excerpt: The beginning of the answer's body, unless the attempt succeeded.
+        seconds: How long the attempt took.
+        delivered: Whether the attempt succeeded.
+        after: The log position after which the payload begins.
+        through: The log position at which the payload ends.
+        size: The size of the payload, in bytes.
     """
 
     seconds: float
@@ -426,14 +429,14 @@ class AttemptInfo(FailureInfo, frozen=True, kw_only=True):
 
 
 class SubscriptionDetails(Struct, frozen=True, kw_only=True):
-    """A subscription with its callback, and its last attempts.
+    """A subscription with its callback and its last attempts.
 
     Args:
         subscription: The subscription.
-        callback: Its whole callback, which may contain secrets of the subscriber.
-        attempts: Its last failed attempts and some of its last successful ones, newest first.
-        since: When the hub, or the node that delivers to it, started. Of earlier attempts only the
-            last one is kept, if it failed and none has succeeded since.
+        callback: The whole callback, which may contain the subscriber's secrets.
+        attempts: The last failed attempts and some of the last successful ones, newest first.
+        since: When the hub, or the node that delivers to the subscription, started. Of the earlier
+            attempts, only the last one is kept, and only if it failed and none has succeeded since.
     """
 
     subscription: SubscriptionInfo
@@ -446,8 +449,8 @@ class PayloadQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """The attempt whose payload is requested: the last one with these positions.
 
     Args:
-        after: Its `after`.
-        through: Its `through`.
+        after: The attempt's `after`.
+        through: The attempt's `through`.
     """
 
     after: int | None = None
@@ -455,11 +458,11 @@ class PayloadQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class PayloadInfo(Struct, frozen=True, kw_only=True):
-    """What an attempt has sent.
+    """The payload of an attempt.
 
     Args:
         text: The beginning of the payload; null if the log no longer has all of it.
-        size: The bytes of the whole payload.
+        size: The size of the whole payload, in bytes.
     """
 
     text: str | None
@@ -470,8 +473,8 @@ class DiskInfo(Struct, frozen=True):
     """A disk.
 
     Args:
-        free: The bytes that the hub may still write.
-        size: Its bytes.
+        free: The number of bytes that the hub can still write.
+        size: The size of the disk, in bytes.
     """
 
     free: int
@@ -479,7 +482,7 @@ class DiskInfo(Struct, frozen=True):
 
 
 class PartState(StrEnum):
-    """Whether a part of the hub does what it should, is to be watched, or is in trouble."""
+    """The state of a part of the hub: working, worth watching, or in trouble."""
 
     IN_ORDER = "in-order"
     WATCH = "watch"
@@ -487,12 +490,12 @@ class PartState(StrEnum):
 
 
 class PartInfo(Struct, frozen=True):
-    """A part of the hub, or of what it depends on.
+    """A part of the hub, or something that the hub depends on.
 
     Args:
         name: `sources`, `callbacks`, `connections`, `store`, `disk`, `nodes`, or a broker.
-        state: Its state.
-        text: Why, in one sentence.
+        state: The state of the part.
+        text: The reason for the state, in one sentence.
     """
 
     name: str
@@ -501,46 +504,46 @@ class PartInfo(Struct, frozen=True):
 
 
 class StatusInfo(Struct, frozen=True, kw_only=True):
-    """The hub as a whole; on a cluster, all nodes that answered at once.
+    """The hub as a whole; on a cluster, all nodes that answered promptly.
 
     Args:
         version: The version of the hub, or of this node.
-        started: When it, or this node, started; the counts of each node begin when it starts.
-        now: The time of its clock.
-        nodes: How many nodes these numbers are about.
+        started: When the hub, or this node, started. The counts of each node begin at its start.
+        now: The current time of the hub, or of this node.
+        nodes: The number of nodes that these numbers cover.
         topics: The number of topics with a log.
         subscriptions: The number of WebSub subscriptions.
         states: The number of subscriptions in each state.
-        lag_seconds: The longest lag of a subscription that is not suspended.
-        websockets: The number of open WebSockets, of subscribers and of Sources; here and in all
-            that follows, those of the dashboard are left out.
+        lag_seconds: The longest lag of any subscription that is not suspended.
+        websockets: The number of open WebSockets of subscribers and Sources. Here and in all the
+            following fields, the dashboard's WebSockets are not counted.
         event_streams: The number of open event streams, each of which receives a topic.
-        subscribers: The number of `websocket_subscribers`, `event_streams` and `subscriptions`. The
+        subscribers: The sum of `websocket_subscribers`, `event_streams` and `subscriptions`. The
             readers of a broker are unknown.
         websocket_subscribers: The number of WebSockets that receive at least one topic.
         publishers: The number of WebSockets on which a Source publishes at least one topic.
-        slow: The number of WebSockets and event streams for whose client something has waited for
+        slow: The number of slow WebSockets and event streams: data has waited for their clients for
             5 seconds.
-        slow_seconds: For how long it has, at most.
-        troubled: The number of subscriptions that are retried or given up, of slow connections, and
-            of all other parts that are not in order.
-        parts: The parts of the hub, those in trouble first.
-        accepted: Fragments that became durable.
-        accepted_bytes: Their bytes.
-        deliveries: Deliveries and attempts, by transport and outcome.
-        log_bytes: The bytes of all kept fragments.
+        slow_seconds: The longest time for which data has waited for a slow client.
+        troubled: The number of subscriptions that are retrying or given up, plus the number of slow
+            connections, plus the number of all other parts that are not in order.
+        parts: The parts of the hub, with parts in trouble first.
+        accepted: The number of fragments that became durable.
+        accepted_bytes: The total size of these fragments, in bytes.
+        deliveries: The number of deliveries and attempts, by transport and outcome.
+        log_bytes: The total size of all kept fragments, in bytes.
         store_failure: Why fragments cannot be stored; null if the last write succeeded.
-        silent: The number of Sources, by the hosts of topics, that are silent (see the topics).
-        connections: Open connections to the server, of any kind.
-        live_queue: The bytes that wait in WebSockets and event streams.
-        delivery_queue: The number of WebSub deliveries that wait for a connection.
-        commit_queue: The number of writes that wait for the next transaction.
+        silent: The number of silent Sources. Each host of a topic is one Source (see `TopicInfo`).
+        connections: The number of open connections to the server, of any kind.
+        live_queue: The number of bytes waiting in WebSockets and event streams.
+        delivery_queue: The number of WebSub deliveries waiting for a connection.
+        commit_queue: The number of writes waiting for the next transaction.
         brokers: The state of each broker that the hub has a bridge to, by transport.
-        lag_p50: The lag in seconds that half of the WebSub subscriptions that are not suspended do
-            not exceed, on a cluster at each node; null if there is none.
-        lag_p99: The same of 99 of 100.
+        lag_p50: The median lag of the WebSub subscriptions that are not suspended, in seconds; on a
+            cluster, the largest median of any node. Null if there are none.
+        lag_p99: The 99th percentile of the same lags.
         disk: The disk with the data folder; null on a cluster.
-        admin: Always true, since only admins receive this.
+        admin: Always true, because only admins receive this.
     """
 
     version: str
@@ -578,23 +581,23 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
 
 
 class MinuteInfo(Struct, frozen=True, array_like=True):
-    """What the hub did in one minute or quarter of an hour, and the most of what it then had.
+    """The hub's work in one minute or quarter of an hour, and the peak values of its state.
 
     Args:
-        minute: The minute, or the first one, counted since 1970-01-01T00:00Z.
-        accepted: Fragments that became durable.
-        delivered: Deliveries, over all transports.
-        failed: Attempts that failed.
+        minute: The minute, or the first minute of the quarter, counted from 1970-01-01T00:00Z.
+        accepted: The number of fragments that became durable.
+        delivered: The number of deliveries over all transports.
+        failed: The number of failed WebSub attempts.
         subscribers: The `subscribers` of the status.
-        troubled: The number of subscriptions that were retried or given up.
-        seconds: The seconds of it in which the hub ran.
-        lag_p50: The lag in seconds that half of the WebSub subscriptions that are not suspended did
-            not exceed, on a cluster at each node. Null if there was none, and all of
-            these numbers are null in a minute before version 0.3.
-        lag_p99: The same of 99 of 100.
-        delivery_queue: The number of WebSub deliveries that waited for a connection.
-        commit_queue: The number of writes that waited for the next transaction.
-        live_queue: The bytes that waited in WebSockets and event streams.
+        troubled: The number of subscriptions that were retrying or given up.
+        seconds: The number of seconds in which the hub ran.
+        lag_p50: The median lag of the WebSub subscriptions that were not suspended, in seconds; on
+            a cluster, the largest median of any node. Null if there were none. This and the
+            following fields are null for a minute recorded before version 0.3.
+        lag_p99: The 99th percentile of the same lags.
+        delivery_queue: The number of WebSub deliveries waiting for a connection.
+        commit_queue: The number of writes waiting for the next transaction.
+        live_queue: The number of bytes waiting in WebSockets and event streams.
     """
 
     minute: int
@@ -612,12 +615,12 @@ class MinuteInfo(Struct, frozen=True, array_like=True):
 
 
 class HistoryInfo(Struct, frozen=True):
-    """The times in which the hub ran, oldest first.
+    """The periods in which the hub ran, oldest first.
 
     Args:
-        minutes: The minutes of the last day, each as an array of the numbers that `MinuteInfo`
+        minutes: The minutes of the last day. Each is an array of the numbers that `MinuteInfo`
             names.
-        quarters: The quarters of an hour of the last week, likewise.
+        quarters: The quarters of an hour of the last week, in the same form.
     """
 
     minutes: tuple[MinuteInfo, ...]

@@ -1,4 +1,4 @@
-"""The operations of an admin that change the hub, without HTTP."""
+"""The admin operations that change the hub, without HTTP."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.nodes import NodeCall, NodeList
 from rsnotify_hub.websub.sender import WebSubChannel
 
-#: The reasons that a subscriber receives when an admin ends its subscription (`hub.reason`).
+#: The reasons sent to a subscriber when an admin ends its subscription (`hub.reason`).
 DROPPED = "an administrator of the hub ended this subscription"
 TOPIC_DROPPED = "an administrator of the hub removed this topic"
 
-#: How much of a payload is shown.
+#: Maximum number of bytes shown of a payload.
 PAYLOAD_BYTES = 16 * 1024
 
 
 class UnknownId(RsnotifyError):
-    """There is no topic, subscription or connection with this id, or it has ended."""
+    """No topic, subscription or connection has this id, or it has ended."""
 
 
 class SubscriptionCommand(Struct, frozen=True, kw_only=True):
-    """A change of one subscription: redeliver, suspend, resume or drop.
+    """A change to one subscription.
 
     Args:
-        action: What to do.
+        action: The change: `redeliver`, `suspend`, `resume` or `drop`.
         id: The id of the subscription.
-        since: For `redeliver`.
+        since: The instant after which `redeliver` delivers everything again, if any.
     """
 
     action: str
@@ -50,14 +50,14 @@ class SubscriptionCommand(Struct, frozen=True, kw_only=True):
 
 
 class PayloadRequest(Struct, frozen=True):
-    """The attempt of a subscription whose payload is requested."""
+    """A request for the payload of a subscription's attempt."""
 
     id: str
     attempt: PayloadQuery
 
 
 class CommandOutcome(Struct, frozen=True):
-    """The subscription that was changed; None if it was dropped."""
+    """The result of a command: the changed subscription, or None if it was dropped."""
 
     info: SubscriptionInfo | None
 
@@ -76,20 +76,21 @@ DROP_ALL: NodeCall[str, None] = NodeCall("admin.drop-all", str, None)
 
 
 class NodeControl(Protocol):
-    """The nodes of a hub, of which this is one."""
+    """The nodes of a hub, including this one."""
 
     def describe(self) -> NodeList:
-        """Return the nodes, and what they share."""
+        """Return the nodes and the state that they share."""
 
     async def drain(self) -> None:
-        """Give the work of this node to the others, and close its WebSockets."""
+        """Hand this node's work over to the other nodes, and close its connections."""
 
 
 class AdminService:
     """Changes topics and subscriptions.
 
     Each operation raises `UnknownId` if there is no such topic or subscription, and `StorageError`
-    if the store fails; nothing has changed then, except that `drop_topic` may be incomplete.
+    if the store fails. In both cases nothing has changed, except that `drop_topic` may be
+    incomplete.
     """
 
     def __init__(
@@ -115,7 +116,11 @@ class AdminService:
         return self._control.describe()
 
     async def drain(self) -> None:
-        """Give the work of this node to the others."""
+        """Hand this node's work over to the other nodes.
+
+        Raises:
+            Refusal: No other node could do the work.
+        """
         rows = self._control.describe().rows
         if not any(row.alive and not row.draining for row in rows if not row.this):
             raise Refusal(Code.BAD_REQUEST, "no other node could do its work: just stop it")
@@ -188,7 +193,7 @@ class AdminService:
         return outcome
 
     async def _run_here(self, command: SubscriptionCommand) -> CommandOutcome | None:
-        """Run a command if this node has the subscription; return None if not."""
+        """Run a command if this node has the subscription. Otherwise return None."""
         id, callbacks = command.id, self._callbacks
         match command.action:
             case "redeliver":
@@ -208,12 +213,12 @@ class AdminService:
         return CommandOutcome(row)
 
     async def disconnect(self, id: str) -> None:
-        """Close a connection; its client may connect again."""
+        """Close a connection. The client may connect again."""
         if not await self.connections.end(id):
             raise UnknownId("there is no such connection")
 
     async def drop_topic(self, id: str) -> None:
-        """Delete a topic's log, and end its subscriptions. Publishing begins a new log."""
+        """Delete a topic's log and end its subscriptions. Later publications begin a new log."""
         topics = (state.topic for state in self._topics.states())
         topic = next((each for each in topics if topic_id(each) == id), None)
         if topic is None:

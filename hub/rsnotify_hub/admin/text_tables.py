@@ -1,6 +1,6 @@
-"""The answers of the admin API as tables of text.
+"""Formats the answers of the admin API as text tables.
 
-A column is the name of a field, or a function of the row, by its heading.
+Each column has a heading and the name of a field, or a function of the row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Converts the hub's values to the schemas of the admin API, without I/O or a clock.
 
-`HubReadings` is the state of a hub at one instant, from which status, history and metrics are made.
+`HubReadings` is the state of a hub at one instant. Status, history and metrics are computed from
+it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.urls import redacted_callback
 from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
 
-#: After so much silence a Source, which sends heartbeats, is down or does not reach the hub.
+#: A Source sends heartbeats, so if it is silent for this long, it is down or cannot reach the hub.
 SILENT = timedelta(minutes=15)
-#: If its pace is known, after this many times its pace, but not before some minimum.
+#: If a Source's pace is known, the limit is this many times its pace, but at least this minimum.
 PACES, SHORTEST_SILENCE = 3, timedelta(seconds=30)
 
 
@@ -37,22 +38,22 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     """The state of a hub.
 
     Args:
-        started: When it started.
-        now: The instant.
+        started: When the hub started.
+        now: The instant of these readings.
         lags: Returns how long each WebSub subscription that is not suspended has been behind, in
             seconds; 0 if it is up to date.
         connections: The number of open connections to the server, of any kind.
         websocket_subscribers: The number of WebSockets that receive at least one topic.
         publishers: The number of WebSockets on which a Source publishes at least one topic.
         slow: The number of live connections whose client is slow.
-        slow_seconds: For how long something has waited for them, at most.
-        silence: Returns after how much silence the Source of a host is silent.
-        live_queue: The bytes that wait in all WebSockets and event streams.
-        delivery_queue: The number of WebSub deliveries that wait for a connection.
-        commit_queue: The number of writes that wait for the next transaction.
-        nodes: The nodes; only those of a cluster have metrics.
+        slow_seconds: The longest time for which data has waited for a slow client.
+        silence: Returns the duration after which a host's Source counts as silent.
+        live_queue: The number of bytes waiting in all WebSockets and event streams.
+        delivery_queue: The number of WebSub deliveries waiting for a connection.
+        commit_queue: The number of writes waiting for the next transaction.
+        nodes: The nodes. Only a cluster has metrics of its nodes.
         brokers: The state of each broker that the hub has a bridge to.
-        moved_shards: How many shards this node has taken, released and lost.
+        moved_shards: The numbers of shards that this node has taken, released and lost.
         disk: The disk with the data folder, if there is one.
     """
 
@@ -103,7 +104,7 @@ _OF_NODES = (
 
 
 def _filled(schema: type[S], *sources: object, **values: Any) -> S:
-    """Return a struct with some values; its other fields are attributes of the sources."""
+    """Build a struct from the given values. Other fields come from attributes of the sources."""
     for name in schema.__struct_fields__:
         for source in sources:
             if name not in values and hasattr(source, name):
@@ -116,15 +117,18 @@ def topic_id(topic: str) -> str:
 
 
 def source_of(topic: str) -> str:
-    """Return the host and port of a topic. A Source need not send heartbeats on all its topics."""
+    """Return the host and port of a topic, which identify its Source.
+
+    Silence is measured per Source because a Source need not send heartbeats on all its topics.
+    """
     return topic.partition("://")[2].partition("/")[0]
 
 
 def last_received(logs: Iterable[LogState]) -> dict[str, Instant]:
-    """Return when the last fragment of each Source came."""
+    """Return the arrival time of each Source's last fragment."""
     found: dict[str, Instant] = {}
     for log in logs:
-        if not log.whole:  # whole contents come from any publisher of WebSub, without heartbeats
+        if not log.whole:  # any WebSub publisher may send whole contents, without heartbeats
             source = source_of(log.topic)
             found[source] = max(found.get(source, EARLIEST), log.received)
     return found
@@ -133,7 +137,7 @@ def last_received(logs: Iterable[LogState]) -> dict[str, Instant]:
 def silent_sources(
     logs: Iterable[LogState], now: Instant, silence: Callable[[str], timedelta]
 ) -> dict[str, Instant]:
-    """Return the Sources that are silent, and when their last fragment came."""
+    """Return the silent Sources, with the arrival time of their last fragment."""
     return {
         source: received
         for source, received in last_received(logs).items()
@@ -191,14 +195,14 @@ def status(readings: HubReadings) -> schemas.StatusInfo:
 
 
 def lag_seconds(delivery: Delivery, now: Instant) -> float:
-    """Return how long a subscription has been behind; 0 if it is up to date."""
+    """Return how long a subscription has been behind, in seconds; 0 if it is up to date."""
     if delivery.behind_since is None:
         return 0.0
     return max(0.0, (now - delivery.behind_since).total_seconds())
 
 
 def lag_percentiles(lags: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the lags that half of some subscriptions, and 99 of 100, do not exceed."""
+    """Return the median and the 99th percentile of some lags; None if there are no lags."""
     if not lags:
         return None, None
     ordered = sorted(lags)
@@ -256,7 +260,7 @@ def dead_letter(
 def status_of_all(
     own: schemas.StatusInfo, others: Sequence[schemas.StatusInfo]
 ) -> schemas.StatusInfo:
-    """Return the status of a hub from those of its nodes, which all have the same logs."""
+    """Combine the statuses of all nodes, which have the same logs, into the status of the hub."""
     every = [own, *others]
     return replace(
         own,
@@ -277,7 +281,7 @@ def status_of_all(
 
 
 def _broker_of_all(way: str, every: Sequence[schemas.StatusInfo]) -> BrokerInfo:
-    # Only the node with its cursors is connected, or knows why it is not.
+    # Only the node that owns the broker's cursors is connected, or knows why it is not.
     found = [each.brokers[way] for each in every if way in each.brokers]
     return max(found, key=lambda each: (each.connected, not is_elsewhere(each)))
 
@@ -328,6 +332,6 @@ def deliveries(statistics: Statistics) -> dict[str, dict[str, int]]:
 
 
 def transport_names() -> list[str]:
-    """Return the names of all transports, of installed packages too."""
+    """Return the names of all transports, including those of installed packages."""
     own = [each.value for each in DeliveryTransport]
     return [*own[:-1], *offered_schemes(), own[-1]]

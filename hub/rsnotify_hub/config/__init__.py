@@ -1,1 +1,1 @@
-"""The hub's settings: sections, the places they are read from, and the checks on them."""
+"""The hub's settings: their sections, their sources, and the checks on them."""

@@ -1,6 +1,7 @@
 """The hub's settings and their defaults: one section for each part of the hub.
 
-hub/hub.example.toml describes each setting; here are notes on those whose names do not say it all.
+hub/hub.example.toml describes each setting. The docstrings here describe only settings whose names
+do not explain themselves.
 
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own
@@ -25,12 +26,12 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
     """The MQTT broker. The names of its settings begin with `mqtt_`.
 
     Args:
-        url: The MQTT broker to which everything is also published; None for no broker.
-        public_url: The broker's URL for Destinations, if it is not the hub's.
-        ca: A file with the CA certificates trusted for the broker; by default those of the system.
-        channels: Topics, or prefixes of topics, that Sources may publish on through the broker,
-            whose ACL decides which Source may publish on which.
-        client_id: The hub's client identifier at the broker if there are such topics.
+        url: The MQTT broker that the hub also publishes everything to; None for no broker.
+        public_url: The broker's URL for Destinations, if it differs from the URL that the hub uses.
+        ca: A file with the CA certificates trusted for the broker; by default, the system's.
+        channels: Topics, or prefixes of topics, that Sources may publish on through the broker.
+            The broker's ACL decides which Source may publish on which topic.
+        client_id: The hub's client identifier at the broker if `channels` is not empty.
     """
 
     url: str | None = None
@@ -59,10 +60,10 @@ class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{
     """The XMPP PubSub service. The names of its settings begin with `xmpp_`.
 
     Args:
-        url: The PubSub service that everything is also published to; None for none.
-        jid: The hub's account, which has to be allowed to create nodes there.
-        server: Where the server of the account is, as `host:port`, if DNS does not say so.
-        ca: A file with the CA certificates trusted for the server; by default those of the system.
+        url: The PubSub service that the hub also publishes everything to; None for no service.
+        jid: The hub's account, which must be allowed to create nodes at the service.
+        server: The address of the account's server, as `host:port`, if DNS does not provide it.
+        ca: A file with the CA certificates trusted for the server; by default, the system's.
     """
 
     url: str | None = None
@@ -77,10 +78,11 @@ class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{
 
 
 class TransportsConfig(Struct, frozen=True, kw_only=True, rename={"tables": "transport"}):
-    """Brokers at which the hub publishes by transports that other packages offer.
+    """Brokers that the hub publishes to over transports from other packages.
 
     Args:
-        tables: The settings of each, `[[transport]]` in TOML; the scheme of `url` names it.
+        tables: The settings of each broker, `[[transport]]` in TOML. The scheme of `url` selects
+            the transport.
     """
 
     tables: tuple[dict[str, Any], ...] = ()
@@ -89,10 +91,10 @@ class TransportsConfig(Struct, frozen=True, kw_only=True, rename={"tables": "tra
         return f"TransportsConfig({len(self.tables)} brokers)"
 
 
-# A larger number is a typing error, and more than SQLite can count.
+# A larger number is a typo, or exceeds what SQLite can count.
 _Positive = Annotated[int, Meta(ge=1, le=10**15)]
 _Text = Annotated[str, Meta(min_length=1)]
-# At most thirty years, since longer times overflow dates and timers.
+# About thirty years at most, because longer times overflow dates and timers.
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 _Rate = Annotated[float, Meta(gt=0)]
 _Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="64 hexadecimal digits")]
@@ -107,8 +109,9 @@ class PublisherGrant(Struct, frozen=True, forbid_unknown_fields=True):
 
     Args:
         token_sha256: The SHA-256 of the bearer token, in hex. The token itself is not stored.
-        topics: Topics, or prefixes of topics, that it may publish on. `https://a.example/x`
-            grants that topic and all below it, not `https://a.example/xy`.
+        topics: Topics, or prefixes of topics, that the token's bearer may publish on.
+            `https://a.example/x` grants that topic and all topics below it, but not
+            `https://a.example/xy`.
     """
 
     token_sha256: _Sha256
@@ -119,7 +122,7 @@ class PublisherGrant(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdminGrant(Struct, frozen=True, forbid_unknown_fields=True):
-    """A token that allows reading and changing everything, by its SHA-256 in hex."""
+    """A token that allows reading and changing everything, given as its SHA-256 in hex."""
 
     token_sha256: _Sha256
 
@@ -131,10 +134,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     """The HTTP server and its connections.
 
     Args:
-        forwarded_header: The header in which they name the client.
-        max_connections: Connections at the same time, of HTTP and WebSocket.
-        connections_per_client: Connections of one client address; programs on this machine and
-            trusted proxies may have more.
+        forwarded_header: The header in which the trusted proxies name the client.
+        max_connections: The maximum number of open HTTP and WebSocket connections.
+        connections_per_client: The maximum number of connections from one client address. Programs
+            on this machine and trusted proxies may have more.
     """
 
     host: _Text = "127.0.0.1"
@@ -150,16 +153,16 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 class AccessConfig(Struct, frozen=True, kw_only=True):
-    """Who may publish and who may administer the hub.
+    """Permission to publish and to administer the hub.
 
     Args:
-        publishers: Who may publish. Without any, only programs on this machine may, and only
-            while the hub listens on a loopback address.
+        publishers: The tokens that allow publishing. If there are none, only programs on this
+            machine may publish, and only while the hub listens on a loopback address.
         open_topics: Topics, or prefixes of topics, that anybody may ask the hub to fetch.
-        jwt_algorithms: The accepted algorithms of JSON Web Tokens; without any, such tokens are
-            refused.
-        jwt_key: The public key in PEM format, or the secret of an HS algorithm.
-        jwt_issuer: The required `iss`; any issuer is accepted if this is not set.
+        jwt_algorithms: The accepted algorithms of JSON Web Tokens. If empty, the hub refuses all
+            JSON Web Tokens.
+        jwt_key: The public key in PEM format, or the secret for HS algorithms.
+        jwt_issuer: The required `iss`. If not set, the hub accepts any issuer.
     """
 
     publishers: tuple[PublisherGrant, ...] = ()
@@ -177,16 +180,17 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True):
-    """How often one client may do what costs the hub something.
+    """The maximum rates at which one client may make requests that are expensive for the hub.
 
     Args:
-        subscription_rate: Requests to subscribe or unsubscribe per second of one client address,
-            and as many pings of open topics; ten seconds' worth may come at once.
-        connection_rate: New WebSockets and event streams per second of one client address,
-            likewise.
-        failed_token_rate: Requests per second with a token that grants nothing, likewise.
-        max_topics_per_publisher: Topics among those that one token grants; a publisher cannot
-            begin more.
+        subscription_rate: The maximum rate of requests to subscribe or unsubscribe from one client
+            address, per second, and of its pings of open topics. The burst is ten seconds' worth.
+        connection_rate: The maximum rate of new WebSockets and event streams from one client
+            address, per second, with the same burst.
+        failed_token_rate: The maximum rate of requests from one client address with a token that
+            grants nothing, per second, with the same burst.
+        max_topics_per_publisher: The maximum number of topics among those that one token grants. A
+            publisher cannot begin more.
     """
 
     subscription_rate: _Rate = 10.0
@@ -196,10 +200,10 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
 
 
 class IntakeConfig(Struct, frozen=True, kw_only=True):
-    """The limits of one publication.
+    """The limits for one publication.
 
     Args:
-        max_links: `rs:ln` elements in one entry of a fragment.
+        max_links: The maximum number of `rs:ln` elements in one entry of a fragment.
     """
 
     max_fragment_bytes: _Positive = 4 * 1024 * 1024
@@ -208,7 +212,7 @@ class IntakeConfig(Struct, frozen=True, kw_only=True):
 
 
 class LogConfig(Struct, frozen=True, kw_only=True):
-    """Where the logs are, and how much of each topic's log is kept."""
+    """The location of the logs, and the retention of each topic's log."""
 
     data: _Text = "rsnotify-hub"
     log_bytes: _Positive = 100_000_000
@@ -219,15 +223,16 @@ class WebSubConfig(Struct, frozen=True, kw_only=True):
     """WebSub: subscriptions, deliveries to callbacks, and topics that are fetched after a ping.
 
     Args:
-        lease_seconds: The lease of a subscription that requested none.
-        subscriptions_per_client: Subscriptions that one client address requested.
-        callback_seconds: How long one request to a callback or channel may take.
-        retry_seconds: The wait before the first retry of a delivery; doubled each time.
-        give_up_seconds: How long deliveries may fail before the hub waits for an update of the
-            topic.
-        ping_seconds: The shortest time between two fetches of an open topic.
-        max_open_topics: Topics in total above which a ping begins no new open topic.
-        max_channel_bytes: The largest Change List that is fetched after a ping.
+        lease_seconds: The lease of a subscription whose request names none.
+        subscriptions_per_client: The maximum number of subscriptions requested from one client
+            address.
+        callback_seconds: The timeout of one request to a callback or channel.
+        retry_seconds: The delay before the first retry of a delivery; doubled each time.
+        give_up_seconds: How long deliveries may fail before the hub stops retrying until the topic
+            is updated.
+        ping_seconds: The minimum time between two fetches of an open topic.
+        max_open_topics: The total number of topics at which pings stop creating new open topics.
+        max_channel_bytes: The maximum size of a Change List that is fetched after a ping.
     """
 
     allow_private_addresses: bool = False
@@ -251,14 +256,16 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
     """WebSockets of Destinations and Sources, and event streams, which have the same limits.
 
     Args:
-        queue_bytes: How many bytes may wait for one WebSocket or event stream before it is closed.
-        max_selections: How many parts of a topic are produced for WebSockets, and as many for the
-            MQTT broker; further requests are answered with the whole topic. A client can request
-            another part for WebSockets only while more are free than it has.
+        queue_bytes: The maximum number of bytes waiting for one WebSocket or event stream. If more
+            are waiting, the hub closes the connection.
+        max_selections: The maximum number of parts of a topic produced for WebSockets, and the same
+            number for the MQTT broker. The hub answers further requests with the whole topic. A
+            client can request another part for WebSockets only while more parts are free than the
+            client has.
         websocket_origins: Origins whose pages may open a WebSocket or an event stream, in addition
-            to the hub's own.
-        websocket_ping_seconds: How often a WebSocket is pinged, and an event stream gets a comment;
-            a WebSocket is closed if it has not answered by the next time.
+            to the hub's own origin.
+        websocket_ping_seconds: The interval at which the hub pings a WebSocket, or sends a comment
+            on an event stream. The hub closes a WebSocket that has not answered by the next ping.
     """
 
     queue_bytes: _Positive = 4 * 1024 * 1024
@@ -276,11 +283,11 @@ class FollowConfig(
     kw_only=True,
     rename=lambda name: "follow" if name == "tables" else f"follow_{name}",
 ):
-    """Origins that the hub follows itself; they have the settings of `rsnotify gateway`.
+    """Origins that the hub itself follows. They have the settings of `rsnotify gateway`.
 
     Args:
         tables: The origins, `[[follow]]` in TOML.
-        contact: A URL or mail address, which is sent to origins with each request.
+        contact: A URL or mail address that the hub sends to origins with each request.
     """
 
     tables: tuple[dict[str, Any], ...] = ()
@@ -291,10 +298,10 @@ class FollowConfig(
 
 
 class HubConfiguration(Struct, frozen=True, kw_only=True):
-    """All settings, by the part of the hub that uses them.
+    """All settings, grouped by the part of the hub that uses them.
 
     Attributes:
-        store: The store that several nodes share; None for the folder `log.data`.
+        store: The store that several nodes share; None for a store in the folder `log.data`.
     """
 
     server: ServerConfig = ServerConfig()
@@ -316,14 +323,14 @@ class HubConfiguration(Struct, frozen=True, kw_only=True):
 
     @property
     def transport_tables(self) -> list[tuple[str, dict[str, Any]]]:
-        """The settings of transports that other packages offer, with their schemes; XMPP is last.
+        """The settings of transports from other packages, with their schemes. XMPP comes last.
 
-        XMPP has settings of its own, from before other packages could offer transports.
+        XMPP has separate settings because it predates transports from other packages.
         """
         tables = [(scheme_of(str(table.get("url"))), table) for table in self.transports.tables]
         if self.xmpp.url is not None or self.xmpp.jid is not None:
             xmpp = {name: value for name, value in asdict(self.xmpp).items() if value is not None}
-            xmpp.pop("password_file", None)  # it was read
+            xmpp.pop("password_file", None)  # already read into `password`
             tables.append(("xmpp", xmpp))
         return tables
 
@@ -334,7 +341,7 @@ _SECTIONS: dict[str, type[Struct]] = {
 
 
 def _all_settings() -> dict[str, tuple[str, Any, Any]]:
-    """Return the names of all settings, each with its type and its default."""
+    """Return all settings by name, each with its name, type and default."""
     sections: list[type[Struct]] = [*_SECTIONS.values(), StoreProvider, *store_providers().values()]
     return {
         field.encode_name: (
@@ -347,7 +354,7 @@ def _all_settings() -> dict[str, tuple[str, Any, Any]]:
     }
 
 
-#: The flat table of all settings, as it is written in a file.
+#: The flat table of all settings, in the form used in a file.
 SETTINGS: type[Struct] = defstruct(
     "Settings",
     list(_all_settings().values()),
@@ -358,7 +365,7 @@ SETTINGS: type[Struct] = defstruct(
 
 
 def configuration_of(settings: Struct) -> HubConfiguration:
-    """Return the sections of a flat table of settings, an instance of `SETTINGS`.
+    """Group a flat table of settings, an instance of `SETTINGS`, into sections.
 
     Raises:
         WrongSetting: A setting of the store is wrong.

@@ -1,6 +1,7 @@
-"""The extension with which a hub follows origins itself, `[[follow]]` in its settings.
+"""The extension that makes a hub follow origins itself, `[[follow]]` in its settings.
 
-It is the entry point `follow` of the group `rsnotify.hub`, and imported only for such settings.
+The extension is the entry point `follow` in the group `rsnotify.hub`. It is imported only if the
+settings name origins.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class HubFollower(Protocol):
-    """Follows the origins of a hub, and publishes their changes on it.
+    """Follows the hub's origins, and publishes their changes on the hub.
 
     Args:
         configuration: The settings of the hub.
-        public_url: The hub's URL for others, ending in `/`.
-        listener: Where the hub listens.
+        public_url: The hub's public URL, ending in `/`.
+        listener: The socket that the hub listens on.
     """
 
     def __init__(
@@ -33,19 +34,19 @@ class HubFollower(Protocol):
 
     @staticmethod
     def check(config: FollowConfig) -> None:
-        """Raise WrongSetting if an origin is wrong."""
+        """Raise WrongSetting if the settings of an origin are wrong."""
 
     def add_routes(self, app: web.Application) -> None:
-        """Serve the documents of the origins."""
+        """Add routes that serve the documents of the origins."""
 
     def running(self, grants: Grants) -> AbstractAsyncContextManager[None]:
-        """Follow the origins within the context; the hub serves their documents already.
+        """Return a context that follows the origins. The hub already serves their documents.
 
         Raises:
-            RsnotifyError: The state cannot be used.
+            RsnotifyError: The stored state cannot be used.
         """
 
 
 def follow_extension() -> type[HubFollower]:
-    """Return the type of the extension; MissingExtension if it is not installed."""
+    """Return the extension's type, or raise MissingExtension if it is not installed."""
     return cast(type[HubFollower], load_extension("hub", "follow", "the gateway"))

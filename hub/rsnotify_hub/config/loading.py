@@ -1,6 +1,6 @@
 """Reads the hub's settings, and checks what their types cannot express.
 
-A check that fails raises `WrongSetting`. Tokens are never kept: files and memory hold only their
+A check that fails raises `WrongSetting`. Tokens are never kept. Files and memory hold only their
 digests.
 """
 
@@ -44,15 +44,15 @@ from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.providers import StoreProvider, provider_of
 from rsnotify_hub.urls import check_url, has_dot_segments
 
-#: Digests of the secrets that the documentation shows.
+#: Digests of the example secrets in the documentation.
 EXAMPLES = frozenset({digest("a long random secret")})
 
-#: RFC 7518 §3.2: the key of an HMAC is at least as long as its output.
+#: Minimum key lengths in bytes. An HMAC key must be at least as long as the output (RFC 7518 §3.2).
 _HMAC_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 
 
 def check_digests(name: str, digests: Iterable[str]) -> None:
-    """Check that no token is an example of the documentation."""
+    """Check that no token is an example from the documentation."""
     for number, each in enumerate(digests):
         if each in EXAMPLES:
             reason = "this is the example of the documentation; make a secret of your own"
@@ -113,7 +113,7 @@ def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) 
         raise WrongSetting(("jwt_algorithms",), "they need jwt_audience, which names this hub")
     shared = {name.startswith("HS") for name in algorithms}
     if len(shared) > 1:
-        # One key for both would allow a public key to be used as a secret.
+        # If both shared a key, an attacker could use the public key as the secret.
         raise WrongSetting(("jwt_algorithms",), "HS algorithms cannot be mixed with others")
     if shared == {True}:
         _check_secret(key, max(_HMAC_BYTES[name] for name in algorithms))
@@ -148,7 +148,7 @@ def _is_key(text: str, algorithm: str) -> bool:
 
 
 def check_store(url: object) -> None:
-    """Check that the store of a URL is installed; without it, its settings are unknown."""
+    """Check that a store for the URL is installed. Without it, the store's settings are unknown."""
     if isinstance(url, str):
         try:
             provider_of(url)
@@ -180,7 +180,7 @@ def check_mqtt(mqtt: MqttConfig) -> None:
 
 
 def check_transports(configuration: HubConfiguration) -> None:
-    """Check the settings of transports that other packages offer."""
+    """Check the settings of transports from other packages."""
     tables = configuration.transports.tables
     for number, (scheme, table) in enumerate(configuration.transport_tables):
         is_own = number < len(tables)
@@ -218,7 +218,7 @@ _NO_PASSWORD = "a password must not be here; put it into a file of its own, name
 
 
 def _read_file(path: str) -> SettingsFile:
-    """Read a file that must not contain a secret."""
+    """Read a settings file, and refuse it if it contains a secret."""
     file = SettingsFile(path)
     for where, instead in _secrets(file.settings):
         raise file.located(WrongSetting(where, instead))
@@ -243,7 +243,7 @@ def _secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
 
 
 def _with_digests(name: str, value: Any) -> Any:
-    """Return a setting with each token in an array of tables replaced by its digest."""
+    """Replace each token in an array of tables by its digest. Return other settings unchanged."""
     if not isinstance(value, (list, tuple)):
         return value
     found = []
@@ -265,12 +265,12 @@ class TokensFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConfigurationSource:
-    """The places of the settings, read at the start and again when a file changes.
+    """The places where the settings come from, read at the start and again when a file changes.
 
     Args:
         path: A file ending in .toml or .json; None for the defaults.
         environ: The environment.
-        options: Settings given by options; None stands for an option that was not given.
+        options: Settings from command-line options. None stands for an option that was not given.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class ConfigurationSource:
         return Variables("hub", self._environ, get_type_hints(SETTINGS, include_extras=True))
 
     def misspelt(self) -> dict[str, str]:
-        """Return variables that are not settings but nearly have the name of one, and that name."""
+        """Return variables that look like misspelt settings, each with the likely setting."""
         return self._variables().misspelt("config")
 
     def files(self, configuration: HubConfiguration) -> list[str]:
@@ -313,7 +313,7 @@ def load_configuration(
 
 
 def _checked(configuration: HubConfiguration) -> HubConfiguration:
-    """Check the settings, and add the content of the files that they name."""
+    """Check the settings, and add the contents of the files that they name."""
     access, websub, mqtt = configuration.access, configuration.websub, configuration.mqtt
     _check_grants(access)
     check_origins("websocket_origins", configuration.websocket.websocket_origins)

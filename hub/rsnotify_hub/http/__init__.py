@@ -1,1 +1,1 @@
-"""HTTP: listening, connections and their limits, middleware, and the client for URLs of clients."""
+"""HTTP: connections and their limits, middleware, and requests to URLs that clients name."""

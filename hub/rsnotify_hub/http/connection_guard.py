@@ -1,8 +1,8 @@
 """Keeps slow and hostile clients from occupying connections.
 
 aiohttp's server has no timeout for the head of a request, for its body, or for a client that does
-not read its answer. So a protocol between the transport and aiohttp's knows which step each
-connection waits for (`ConnectionGuard`):
+not read the answer. A protocol between the transport and aiohttp's protocol therefore tracks which
+step each connection is waiting for (`ConnectionGuard`):
 
     HEAD   since it was opened, or since the first byte after an answer: a complete head
     BODY   since the head was complete: the rest of the request
@@ -10,8 +10,8 @@ connection waits for (`ConnectionGuard`):
     IDLE   since an answer: another request
 
 A connection that exceeds the timeout of its step is closed (`TimeoutWatch`). A connection that
-waits for none of these costs nothing here, nor does a WebSocket after the handshake. The number of
-open connections is limited, in total and of one client (`ConnectionLimit`).
+waits for none of these steps costs nothing here, and neither does a WebSocket after the handshake.
+The number of open connections is limited, in total and per client (`ConnectionLimit`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ from rsnotify_hub.access.limits import TrustedProxies, client_network, is_loopba
 from rsnotify_hub.config.configuration import ServerConfig
 from rsnotify_hub.statistics import Statistics
 
-#: A handler that reads a body with a timeout of its own answers before the connection is closed.
+#: Extra time before the connection is closed, so that a handler with its own timeout for the body
+#: can still answer.
 _GRACE_SECONDS = 1.0
 
-#: File descriptors for other uses than connections of clients: callbacks, the store, the log.
+#: File descriptors reserved for purposes other than client connections: callbacks, the store, the
+#: log.
 _OTHER_FILES = 1024
 
-#: How many waiting bytes a client has to read before its timeout starts again.
+#: Number of waiting bytes that a client must read to restart its timeout.
 _PROGRESS = 16 * 1024
 
-#: How often timeouts are checked, in seconds, and as a part of the shortest timeout.
+#: Maximum interval between checks of the timeouts: in seconds, and as a fraction of the shortest
+#: timeout.
 _CHECK_SECONDS = 1.0
 _CHECK_PART = 0.25
 
@@ -78,9 +81,10 @@ def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | Non
 
 
 def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
-    """Release a connection to another protocol; call this just before `set_protocol`.
+    """Release a connection to another protocol. Call this just before `set_protocol`.
 
-    Returns the function that the other protocol calls once the connection is lost.
+    Returns:
+        A function that the other protocol must call when the connection is lost.
     """
     guard = find_guard(transport)
     return guard.hand_over() if guard is not None else lambda: None
@@ -88,7 +92,7 @@ def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ConnectionGuard(asyncio.Protocol):
-    """Stands between the transport of one connection and the protocol that serves it."""
+    """Sits between the transport of one connection and the protocol that serves it."""
 
     serve: Callable[[], asyncio.Protocol]
     watch: TimeoutWatch
@@ -101,7 +105,7 @@ class ConnectionGuard(asyncio.Protocol):
 
     def connection_made(self, made: asyncio.BaseTransport) -> None:
         """Accept the connection, or close it if there are too many."""
-        # A cast, since uvloop's transports are not subclasses.
+        # A cast, because uvloop's transports are not subclasses.
         transport = self._transport = cast(asyncio.Transport, made)
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
@@ -116,7 +120,7 @@ class ConnectionGuard(asyncio.Protocol):
         self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the bytes on; the first after an answer begin a head."""
+        """Pass the bytes on. The first bytes after an answer begin a new head."""
         if self._protocol is None:
             return
         if self._answered:
@@ -148,7 +152,7 @@ class ConnectionGuard(asyncio.Protocol):
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
         if self._body is not None and not self._body.is_eof():
-            self._body.feed_eof()  # aiohttp still waits for the rest after an early answer
+            self._body.feed_eof()  # after an early answer, aiohttp still waits for the rest
 
     def _release(self) -> None:
         if self._address is not None:
@@ -156,7 +160,7 @@ class ConnectionGuard(asyncio.Protocol):
             self._address = None
 
     def request_began(self, body: StreamReader) -> None:
-        """Note that the head of a request is complete."""
+        """Record that the head of a request is complete."""
         self._answered = False
         self.watch.end(self, AwaitedStep.HEAD, AwaitedStep.IDLE)
         self._body = body
@@ -170,7 +174,7 @@ class ConnectionGuard(asyncio.Protocol):
             self.watch.begin(self, AwaitedStep.IDLE)
 
     def still_waits(self, step: AwaitedStep) -> bool:
-        """Return whether the step has not happened after all."""
+        """Return whether the connection is really still waiting for the step."""
         if step is AwaitedStep.BODY:
             return self._body is not None and not self._body.is_eof()
         return step is not AwaitedStep.DRAIN or not self._drains()
@@ -183,7 +187,7 @@ class ConnectionGuard(asyncio.Protocol):
         return sent >= _PROGRESS
 
     def cut_off(self) -> None:
-        """Close the connection at once, and free its place for others."""
+        """Close the connection at once, and stop counting it as open."""
         self.watch.end(self, *AwaitedStep)
         self._release()
         self.watch.refused()
@@ -191,7 +195,7 @@ class ConnectionGuard(asyncio.Protocol):
             self._transport.abort()
 
     def hand_over(self) -> Callable[[], None]:
-        """Stop watching this connection; return the function that counts it as closed."""
+        """Stop watching this connection, and return a function that counts it as closed."""
         self.watch.end(self, *AwaitedStep)
         address, self._address = self._address, None
         limit, released = self.watch.limit, address is None
@@ -207,7 +211,7 @@ class ConnectionGuard(asyncio.Protocol):
 
 @dataclass(eq=False, repr=False)
 class TimeoutWatch:
-    """Knows which connections wait for a step, and closes those that wait too long.
+    """Tracks which connections are waiting for a step, and closes those that wait too long.
 
     `refused` is called for each connection that is refused or closed.
     """
@@ -218,7 +222,8 @@ class TimeoutWatch:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # The insertion order of each is that of the deadlines, so nothing is sorted.
+        # Within each step, the insertion order is the order of the deadlines, so nothing needs
+        # sorting.
         self._deadlines: dict[AwaitedStep, dict[ConnectionGuard, float]] = {
             step: {} for step in AwaitedStep
         }
@@ -239,7 +244,7 @@ class TimeoutWatch:
             self._deadlines[step].pop(connection, None)
 
     def admits(self, address: str) -> bool:
-        """Return whether an address may connect, after closing another connection if necessary."""
+        """Return whether an address may connect. If necessary, close another connection first."""
         if self.limit.is_client_full(address):
             return False
         if self.limit.is_full:
@@ -247,7 +252,7 @@ class TimeoutWatch:
         return not self.limit.is_full
 
     def _cut_off_longest(self) -> None:
-        """Close the connection that has sent nothing useful for longest, if there is one."""
+        """Close the connection that has waited longest for a head, or else for a new request."""
         for step in (AwaitedStep.HEAD, AwaitedStep.IDLE):
             connection = next(iter(self._deadlines[step]), None)
             if connection is not None:
@@ -260,7 +265,8 @@ class TimeoutWatch:
 
     def _check(self, due: float) -> None:
         now = self._loop.time()
-        # If this runs late, the hub was slow: the awaited bytes may have arrived unread.
+        # If this runs late, the hub was slow, and the awaited bytes may have arrived but not been
+        # read.
         if now - due <= self._interval / 2:
             self._cut_off_late(now)
         self._schedule_check()
@@ -279,7 +285,7 @@ class TimeoutWatch:
 
 
 class ConnectionLimit:
-    """Counts open connections. An exempt address, such as a proxy's, has no limit of its own."""
+    """Counts open connections. An exempt address, such as a proxy's, has no limit per client."""
 
     def __init__(self, total: int, per_client: int, exempt: Callable[[str], bool]) -> None:
         self._total = total
@@ -296,7 +302,7 @@ class ConnectionLimit:
         return self._open[client_network(address)] >= self._per_client and not self._exempt(address)
 
     def acquire(self, address: str) -> None:
-        """Count a new connection; the caller has checked the limits."""
+        """Count a new connection. The caller has already checked the limits."""
         self._open[client_network(address)] += 1
         self.count += 1
 

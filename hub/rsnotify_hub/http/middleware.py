@@ -1,4 +1,4 @@
-"""What every request passes: the site that accepts it, and the middleware around its handler."""
+"""The site that accepts connections, and the middleware that every request passes through."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def with_client_address(proxies: TrustedProxies) -> Middleware:
 
 
 def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
-    """Return the middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
+    """Return middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
     reported = Repetitions()
 
     @web.middleware
@@ -114,7 +114,7 @@ def with_host_check(authorizer: Callable[[web.Request], Authorizer]) -> Middlewa
 
 @web.middleware
 async def without_encoding(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse bodies that are encoded, since they grow when decoded (RFC 9110 §8.4)."""
+    """Refuse encoded bodies, because they grow when decoded (RFC 9110 §8.4)."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise web.HTTPUnsupportedMediaType(
             text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}

@@ -1,7 +1,7 @@
-"""GET requests for URLs that clients named: topics that were pinged, and callbacks.
+"""GET requests for URLs that come from clients: topics to fetch after a ping, and callbacks.
 
-The client checks the address that it connects to, after every lookup: a name may resolve to a
-private address, and aiohttp does not resolve IP literals.
+The HTTP client checks the address after every lookup, just before it connects, because a name may
+resolve to a private address, and because aiohttp does not resolve IP literals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rsnotify_hub.urls import check_url
 
 USER_AGENT = "rsnotify-hub"
 
-#: How many redirects are followed.
+#: Maximum number of redirects followed.
 MAX_REDIRECTS = 3
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -39,7 +39,7 @@ guarded_socket = public_sockets(
 
 
 def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
-    """Return a new client; its callers limit the time and the number of requests."""
+    """Return a new client. Its callers must limit the duration and number of requests."""
     return open_session(
         any_socket if allow_private_addresses else guarded_socket,
         {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
@@ -48,10 +48,10 @@ def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
 
 
 class Fetched(Struct, frozen=True):
-    """The content of a topic, whose type may be empty.
+    """The content of a topic. The content type may be empty.
 
     Args:
-        conditions: The headers of a request for any other version.
+        conditions: The headers of a conditional request that matches any other version.
     """
 
     body: bytes
@@ -60,7 +60,7 @@ class Fetched(Struct, frozen=True):
 
 
 class TopicClient:
-    """Fetches topics, each with its redirects within `seconds`, through the guarded HTTP client."""
+    """Fetches topics through the guarded HTTP client. The timeout includes any redirects."""
 
     def __init__(self, client: aiohttp.ClientSession, *, max_bytes: int, seconds: float) -> None:
         self._client = client
@@ -68,10 +68,10 @@ class TopicClient:
         self._seconds = seconds
 
     async def fetch(self, topic: str, conditions: Mapping[str, str]) -> Fetched | None:
-        """GET a topic; return None if its version is still the one with these conditions.
+        """GET a topic. Return None if it has not changed according to these conditions.
 
         Raises:
-            Unavailable: It did not answer with usable content.
+            Unavailable: The topic did not return usable content.
         """
         try:
             async with asyncio.timeout(self._seconds):
@@ -111,7 +111,7 @@ class TopicClient:
 
 
 def _conditions(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a request for any other version of a content (RFC 9110 §13.1)."""
+    """Return the headers of a conditional request for any other version (RFC 9110 §13.1)."""
     values = {
         "If-None-Match": headers.get("ETag", ""),
         "If-Modified-Since": headers.get("Last-Modified", ""),
@@ -120,7 +120,7 @@ def _conditions(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _target(topic: str, url: str, location: str) -> str:
-    """Return the target of a redirect, if it may be followed."""
+    """Return the target of a redirect, or raise `Unavailable` if it must not be followed."""
     target = urldefrag(str(exact_url(url).join(URL(location, encoded=True)))).url
     try:
         check_url(target, "the Location")
@@ -132,5 +132,5 @@ def _target(topic: str, url: str, location: str) -> str:
 
 
 def exact_url(url: str) -> URL:
-    """Return a URL that is requested as it was written, without normalization."""
+    """Return a URL that aiohttp requests exactly as written, without normalization."""
     return URL(url, encoded=True)

@@ -1,1 +1,1 @@
-"""The logs of topics: durable and ordered; each append is passed on to all delivery channels."""
+"""The durable, ordered logs of topics. Each append is passed on to all delivery channels."""

@@ -1,14 +1,14 @@
-"""The logs of all topics: what is published is appended here, and passed on to every transport.
+"""The logs of all topics. Published fragments are appended here and passed on to every transport.
 
-Theory of operation. Each topic has at most one append under way; fragments published meanwhile wait
-and are appended together next. So the state of a log is known when an append is planned, and
-channels receive the entries in the order of the log. The state, the recent entries and the channels
+Theory of operation. Each topic has at most one append in progress. Fragments published while it
+runs wait, and are appended together next. The state of a log is therefore known when an append is
+planned, and channels receive entries in log order. The state, the recent entries and the channels
 change in one iteration of the event loop: code that compares its own position with `position` and
 joins a channel without an `await` in between receives each entry once.
 
-A fragment with a `from` states all changes in its interval. If the log has a change in that
+A fragment with a `from` contains all changes in its interval. If the log has a change in that
 interval that the fragment lacks, the Source has lost that change: it was restored from a backup,
-or its journal was deleted. Such a log is deleted, and the fragment begins a new one.
+or its journal was deleted. The hub then deletes the log, and the fragment begins a new one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
 
 log = logging.getLogger("rsnotify.hub.topics")
 
-#: How much of each log stays in memory.
+#: Maximum size of the recent entries of each log that stay in memory.
 RECENT_BYTES = 256 * 1024
 
 _ABOUT_DOCUMENTS = (
@@ -47,33 +47,34 @@ _ABOUT_CHANGES = (
     "or delete this one if its changes were published by mistake"
 )
 
-#: A range of names: the first name, and the name that ends it (exclusive).
+#: A range of names: the first name, and the end of the range (exclusive).
 Range = tuple[str, str]
 
 
 class DeliveryChannel(ABC):
     """A transport to Destinations: WebSub callbacks, live connections or a broker.
 
-    It never refuses and never blocks: a subscriber that is too slow lags or is disconnected.
+    A channel never refuses entries and never blocks. A subscriber that is too slow lags behind or
+    is disconnected.
     """
 
     @abstractmethod
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Deliver entries that have just become durable: at least one, in the order of the log."""
+        """Deliver one or more entries that have just become durable, in log order."""
 
     def deliver_early(  # noqa: B027  (most transports only deliver what is durable)
         self, topic: str, fragments: Sequence[Fragment]
     ) -> None:
         """Deliver fragments that are not durable yet, if the transport permits it.
 
-        `deliver` follows for the same fragments, or `write_failed`.
+        A call to `deliver` or `write_failed` follows for the same fragments.
         """
 
     def write_failed(self, topic: str) -> None:  # noqa: B027
-        """Forget what `deliver_early` received: subscribers that come later do not receive it."""
+        """Discard the fragments from `deliver_early`, so that later subscribers do not get them."""
 
     def subscribers(self, topic: str) -> int:
-        """Return the number of subscribers of a topic; 0 if the channel does not count them."""
+        """Return the number of subscribers to a topic; 0 if the channel does not count them."""
         return 0
 
 
@@ -81,8 +82,8 @@ class TopicLogs:
     """All logs. Methods that use the store raise `StorageError` if it fails.
 
     Args:
-        store: Used directly for what concerns no log in memory.
-        nodes: Returns the number of nodes of the hub.
+        store: The store. Callers use it directly for operations that involve no log in memory.
+        nodes: Returns the number of the hub's nodes.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class TopicLogs:
         self._names: SortedNames | None = None  # created by the first `count`
 
     async def start(self, channels: Sequence[DeliveryChannel]) -> None:
-        """Open the logs in the store, and deliver what is appended from now on."""
+        """Open the logs in the store, and deliver every entry appended from now on."""
         self._channels = channels
         for state in await self.store.start(self):
             self._open(state.topic, state)
@@ -129,9 +130,10 @@ class TopicLogs:
         """Append a fragment to a topic's log.
 
         Returns:
-            A future that is done once the fragment is durable and passed on to the channels.
-            Futures are done in the order of the calls. It fails with StorageError; or with
-            WrongDocument if this is a whole content and the log has changes.
+            A future that is done when the fragment is durable and has been passed on to the
+            channels. Futures complete in the order of the calls. A future fails with StorageError
+            if the store fails, or with WrongDocument if the log is about something else: changes,
+            documents or a whole content.
         """
         return self._found(topic).submit(fragment)
 
@@ -139,10 +141,10 @@ class TopicLogs:
         return self._logs.get(topic) or self._open(topic, None)
 
     async def delete(self, topic: str) -> None:
-        """Delete a log with all that was published before.
+        """Delete a log, including everything that was published before this call.
 
         Raises:
-            StorageError: It could not be deleted, and is unchanged.
+            StorageError: The log could not be deleted. It is unchanged.
         """
         found = self._logs.get(topic)
         if found is None:
@@ -151,7 +153,7 @@ class TopicLogs:
         self._close(found)
 
     def _close(self, found: TopicLog) -> None:
-        """Remove a log that was deleted, unless something is published on it."""
+        """Remove a deleted log from memory, unless something is being published on it."""
         topic = found.topic
         if found.state is None and found.writing is None and self._logs.get(topic) is found:
             del self._logs[topic]
@@ -159,7 +161,7 @@ class TopicLogs:
                 self._names.remove(topic)
 
     def knows(self, topic: str) -> bool:
-        """Return whether a topic has a log, or will have one shortly."""
+        """Return whether a topic has a log, or is about to have one."""
         return topic in self._logs
 
     def count(self, ranges: Sequence[Range]) -> int:
@@ -180,18 +182,19 @@ class TopicLogs:
         return found.state.position if found and found.state else 0
 
     def audience(self, topic: str) -> int:
-        """Estimate the number of subscribers of a topic: each node has about as many."""
+        """Estimate the number of a topic's subscribers, assuming equally many on each node."""
         return self._nodes() * sum(channel.subscribers(topic) for channel in self._channels)
 
     def recent(self, topic: str, *, after: int) -> list[LogEntry] | None:
-        """Return all entries after a position if they are in memory; None otherwise."""
+        """Return all entries after a position; None if some are not in memory."""
         found = self._logs.get(topic)
         return found.recent.after(after, None) if found else None
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         """Read a page of a log, from memory if possible (`Store.read`).
 
-        What the store has written and not reported yet is left out, as it is still to be delivered.
+        Leaves out entries that the store has written but not yet reported, because the channels
+        will still deliver them.
         """
         found = self._logs.get(topic)
         if found is None:
@@ -211,12 +214,12 @@ class TopicLogs:
             found.trimmed(await self.store.trim(topic))
 
     async def close(self) -> None:
-        """Wait until everything published is durable, or has failed."""
+        """Wait until every published fragment is durable or has failed."""
         await asyncio.gather(*(found.writing for found in self._logs.values() if found.writing))
 
 
 class SortedNames:
-    """Names in order, so that those in a range are counted without reading each."""
+    """Sorted names. Counts the names in a range without reading each one."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
@@ -235,7 +238,7 @@ class SortedNames:
 
 @dataclass(eq=False, repr=False)
 class TopicLog:
-    """The log of one topic. At most one task, `writing`, appends to it."""
+    """The log of one topic. At most one task, `writing`, appends to it at a time."""
 
     topic: str
     state: LogState | None
@@ -247,11 +250,11 @@ class TopicLog:
         self.recent = RecentEntries(self.state)
         self.writing: asyncio.Task[None] | None = None
         self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
-        #: Whether the log is about documents; None until that is known.
+        #: Whether the log is about documents (Framework Notifications); None if unknown.
         self._framework: bool | None = None
 
     def submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
-        """Append a fragment, or delete the log if it is None; later fragments begin a new log."""
+        """Append a fragment. None deletes the log, and later fragments begin a new one."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((fragment, future))
         if self.writing is None:
@@ -259,7 +262,7 @@ class TopicLog:
         return future
 
     def appended(self, entries: Sequence[LogEntry], state: LogState, replaced: int | None) -> None:
-        """Note what was appended, by this hub or another one, and deliver it."""
+        """Record entries that this node or another one appended, and deliver them."""
         self.state = state
         if entries:
             last = entries[-1].fragment
@@ -268,7 +271,7 @@ class TopicLog:
         self._deliver(entries)
 
     def deliver_early(self, fragments: Sequence[Fragment]) -> None:
-        """Deliver fragments before they are durable, if none of them can be a repetition."""
+        """Deliver fragments before they are durable, unless one of them may be a duplicate."""
         through = self.state.through if self.state else None
         for fragment in fragments:
             if fragment.whole or (through is not None and fragment.until <= through):
@@ -277,15 +280,16 @@ class TopicLog:
         self._call_channels(lambda channel: channel.deliver_early(self.topic, fragments))
 
     def forgotten(self) -> None:
-        """Note that the log was deleted."""
+        """Record that the log was deleted."""
         self.state = None
         self.recent = RecentEntries(None)
         self._framework = None
 
     def trimmed(self, state: LogState | None) -> None:
-        """Note the state after a trim, unless something was published meanwhile.
+        """Record the state after a trim, unless something was published during the trim.
 
-        There is no log if a deletion that was reported as failed had succeeded.
+        `state` is None if there is no log, because a deletion that was reported as failed had in
+        fact succeeded.
         """
         if self.writing is not None or self.state is None:
             return
@@ -302,7 +306,7 @@ class TopicLog:
                 try:
                     await (self._append(fragments) if fragments else self._delete())
                 except Exception as error:
-                    # The publishers need an answer, and the log must go on.
+                    # Publishers need an answer, and later writes to the log must proceed.
                     reported = self._reported(error)
                     self._call_channels(lambda channel: channel.write_failed(self.topic))
                     if fragments and isinstance(reported, StorageError):
@@ -315,7 +319,10 @@ class TopicLog:
             self.writing = None
 
     def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
-        """Remove the first submissions of one kind; there are no fragments if they delete."""
+        """Remove the first submissions of the same kind, and return their fragments and futures.
+
+        The list of fragments is empty if the submissions delete the log.
+        """
         first = self._waiting[0][0]
         batch = list(takewhile(lambda each: _is_same_kind(each[0], first), self._waiting))
         del self._waiting[: len(batch)]
@@ -323,10 +330,10 @@ class TopicLog:
         return fragments, [future for _, future in batch]
 
     def _remove_fragments(self) -> list[asyncio.Future[None]]:
-        """Remove the fragments that wait, and return their futures.
+        """Remove the waiting fragments, and return their futures.
 
-        After a fragment whose write failed, none that was published later may be stored: its Source
-        continues at the end of the log, and would never send again what failed.
+        After a write fails, no fragment that was published later may be stored. Otherwise the
+        Source would continue from the new end of the log and never resend the failed fragment.
         """
         futures = [future for fragment, future in self._waiting if fragment is not None]
         self._waiting = [each for each in self._waiting if each[0] is None]
@@ -345,7 +352,7 @@ class TopicLog:
 
     async def _append(self, fragments: list[Fragment]) -> None:
         while True:
-            with suppress(LogMoved):  # repeat the decisions for the log as it is now
+            with suppress(LogMoved):  # decide again, for the current state of the log
                 added = await self._append_after(self.state, fragments)
                 break
         self.statistics.duplicates += max(0, len(fragments) - added)
@@ -353,7 +360,7 @@ class TopicLog:
     async def _append_after(self, state: LogState | None, fragments: list[Fragment]) -> int:
         """Append to the log in a given state, and return the number of new entries."""
         if fragments[0].whole and state is not None and state.kept and not state.whole:
-            # For example an error page, which is useless to Destinations.
+            # For example, an error page, which is of no use to Destinations.
             raise WrongDocument("this topic is about changes: a Change Notification was expected")
         await self._check_kind(state, fragments[0])
         for fragment in fragments:
@@ -380,10 +387,10 @@ class TopicLog:
         return added
 
     async def _check_kind(self, state: LogState | None, fragment: Fragment) -> None:
-        """Refuse changes of resources on a topic about documents, and the reverse.
+        """Refuse changes of resources on a topic about documents, and vice versa.
 
-        The interval of one says nothing about the other: a Destination that received both merged
-        would take the changes of resources in both intervals as known.
+        The interval of one kind says nothing about the other. A Destination that received both
+        kinds merged would assume that it knows all changes of resources in both intervals.
         """
         if fragment.whole or state is None or state.whole or not state.kept:
             return
@@ -391,7 +398,7 @@ class TopicLog:
         if framework is None:
             last = await self.store.read(self.topic, after=state.position - 1)
             if not last:
-                return  # another hub has appended or deleted; the store reports that
+                return  # another node has appended or deleted; the store reports that
             framework = last[0].fragment.framework
             if self.state is state:
                 self._framework = framework
@@ -410,12 +417,12 @@ class TopicLog:
             try:
                 call(channel)
             except Exception:
-                # A bug in one channel must not affect the others, nor publishing.
+                # A bug in one channel must not affect the other channels or publishing.
                 log.exception("a delivery channel failed")
 
 
 def _is_same_kind(one: Fragment | None, other: Fragment | None) -> bool:
-    """Return whether two submissions can be part of one append, or are both deletions."""
+    """Return whether two submissions can share one append, or are both deletions."""
     if one is None or other is None:
         return one is other
     return one.whole == other.whole and one.framework == other.framework
@@ -424,7 +431,7 @@ def _is_same_kind(one: Fragment | None, other: Fragment | None) -> bool:
 def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = None) -> None:
     for future in futures:
         if future.done():
-            continue  # its publisher has gone
+            continue  # the publisher has gone
         if error is None:
             future.set_result(None)
         else:
@@ -432,19 +439,19 @@ def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = N
 
 
 class AppendPlan(Struct, frozen=True):
-    """The fragments to append, and the position of a heartbeat that they replace, if any."""
+    """The fragments to append, and the position of the heartbeat that they replace, if any."""
 
     fragments: tuple[Fragment, ...]
     replacing: int | None
 
 
 def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> AppendPlan:
-    """Return what to append to a log.
+    """Plan an append to a log.
 
-    A heartbeat that does not extend the log is dropped. A heartbeat at the end of the log is
-    replaced by a fragment that covers it, so the log of a quiet topic does not grow. A whole
-    content is replaced by whatever follows it (the store does so in the log), and is later than
-    everything before it, whatever the clock says.
+    The plan drops a heartbeat that does not extend the log. A fragment that covers a heartbeat at
+    the end of the log replaces it, so the log of a quiet topic does not grow. Any fragment replaces
+    the whole content before it (in the log, the store does this). A whole content is always dated
+    later than everything before it, even if the clock went back.
     """
     appended: list[Fragment] = []
     replacing = None
@@ -473,13 +480,13 @@ def overlaps(state: LogState, fragment: Fragment) -> bool:
     """Return whether a fragment covers an interval in which the log may have changes."""
     if state.whole or fragment.whole or fragment.from_ is None:
         return False
-    # The first change after a heartbeat covers the heartbeat's interval, and nothing before it.
+    # The first change after a heartbeat covers the heartbeat's interval and nothing earlier.
     end = state.through if state.heartbeat is None else state.heartbeat.from_
     return fragment.from_ < end
 
 
 async def contradicts(fragment: Fragment, topic: str, store: LogStore) -> bool:
-    """Return whether the log of a topic has a change that the fragment should have and lacks."""
+    """Return whether the topic's log has a change that the fragment should contain but lacks."""
     entries = await store.changes(topic, since=fragment.from_)
     return await asyncio.to_thread(_lacks, fragment, entries)
 
@@ -491,7 +498,8 @@ def _lacks(fragment: Fragment, entries: Sequence[LogEntry]) -> bool:
     known = _changes(entry.fragment for entry in entries)
     begin, until = fragment.from_, fragment.until
     assert begin is not None
-    # A Source with a precision of seconds may publish the changes of its last second one by one.
+    # A Source whose datetimes have whole seconds may publish the changes in its last second one by
+    # one.
     return any(begin < each[0] < until and each not in stated for each in known)
 
 
@@ -506,14 +514,20 @@ def _changes(fragments: Iterable[Fragment]) -> set[tuple[Instant, ChangeKey]]:
 
 class RecentEntries:
     def __init__(self, state: LogState | None) -> None:
-        # The position before the first entry in memory.
+        # The position just before the first entry in memory.
         self.floor = state.position if state else 0
         self._through = state.through if state else None
         self._entries: deque[LogEntry] = deque()
         self._size = 0
 
     def extend(self, entries: Sequence[LogEntry], *, replacing: int | None, first: int) -> None:
-        """Add entries, whose first one may replace another; `first` is the oldest kept position."""
+        """Add entries. The first one may replace the last entry, at position `replacing`.
+
+        Args:
+            entries: The entries, in log order.
+            replacing: The position of the replaced entry, if any.
+            first: The position of the log's oldest kept entry.
+        """
         last = self._entries[-1] if self._entries else None
         if entries and last and (last.position == replacing or last.fragment.whole):
             self._size -= len(self._entries.pop().fragment.body)
@@ -522,7 +536,7 @@ class RecentEntries:
         self.shrink(first)
 
     def shrink(self, first: int) -> None:
-        """Remove entries beyond the size limit, and those before `first`."""
+        """Remove all entries before `first`, and the oldest ones until the size limit is met."""
         while self._entries and (self._size > RECENT_BYTES or self._entries[0].position < first):
             oldest = self._entries.popleft()
             self._size -= len(oldest.fragment.body)
@@ -530,7 +544,7 @@ class RecentEntries:
             self._through = max(self._through or oldest.fragment.until, oldest.fragment.until)
 
     def after(self, position: int, since: Instant | None) -> list[LogEntry] | None:
-        """Return all entries after a position and an instant; None if some are not in memory."""
+        """Return all entries after a position and an instant; None if some may not be in memory."""
         if position < self.floor and not self._covers(since):
             return None
         return [
@@ -540,9 +554,9 @@ class RecentEntries:
         ]
 
     def _covers(self, since: Instant | None) -> bool:
-        """Return whether every entry that is later than an instant is in memory."""
+        """Return whether every entry later than an instant is in memory."""
         if since is None:
             return False
         if since == self._through:
-            return since.microsecond > 0  # late changes of a whole second may be on the disk
+            return since.microsecond > 0  # late changes in a whole second may be on disk only
         return self._through is None or since > self._through

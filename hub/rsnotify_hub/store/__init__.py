@@ -1,1 +1,1 @@
-"""The durable state of the hub: its interface, SQLite, and stores that other packages provide."""
+"""The durable state of the hub: its interface, the SQLite store, and stores in other packages."""

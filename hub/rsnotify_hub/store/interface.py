@@ -1,8 +1,8 @@
-"""The interface of the store, and the values in it.
+"""The interface of the store, and the values that it holds.
 
-The store makes no decisions: its callers decide which fragment replaces another, and who is
-subscribed. Each method returns once its effect is durable, except `move_cursor`, `move_bridged`
-and `note_trouble`, whose effect becomes durable soon.
+The store makes no decisions. Its callers decide which fragment replaces another, and who is
+subscribed. Each method returns when its effect is durable, except `move_cursor`, `move_bridged`
+and `note_trouble`, whose effect becomes durable soon afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rsnotify_hub.subscriptions import Subscription
 
 
 class LogEntry(Struct, frozen=True):
-    """A fragment in a log. Positions increase, and are never reused."""
+    """A fragment in a log. Positions increase and are never reused."""
 
     position: int
     fragment: Fragment
@@ -30,15 +30,15 @@ class LogState(Struct, frozen=True):
     """The state of one topic's log.
 
     Args:
-        first: The position of the oldest kept fragment, or past `position` if none is kept.
-        position: The position of the last fragment, kept or not.
+        first: The position of the oldest kept fragment; greater than `position` if none is kept.
+        position: The position of the last fragment, even if it is no longer kept.
         begins: The instant at which the kept part begins.
         through: The latest `until` of all fragments.
         received: When the last fragment arrived.
         kept: The number of kept fragments.
-        size: Their bytes.
+        size: The total size of the kept fragments, in bytes.
         heartbeat: The interval of the last fragment, if it is a heartbeat.
-        whole: Whether the log has the topic's whole content instead of changes.
+        whole: Whether the log holds the topic's whole content instead of changes.
     """
 
     topic: str
@@ -54,16 +54,16 @@ class LogState(Struct, frozen=True):
 
 
 class Backlog(Struct, frozen=True):
-    """The number of kept fragments that a subscriber has not received, and their start."""
+    """The kept fragments that a subscriber has not received: their number and start."""
 
     fragments: int
     begins: Instant | None
 
 
 class LogRetention(Struct, frozen=True):
-    """The bytes of a topic's log, and the age of a fragment, up to which they are kept.
+    """The maximum size of a topic's log in bytes, and the maximum age of a fragment.
 
-    The last fragment is kept, whatever its size.
+    The last fragment is kept regardless of its size.
     """
 
     size: int
@@ -71,20 +71,20 @@ class LogRetention(Struct, frozen=True):
 
 
 class LogMoved(StorageError):
-    """The log is no longer as the caller knew it; its listener now knows what has happened to it.
+    """The log has changed since the caller last saw it, and the listener now has its new state.
 
-    On a cluster another node has appended to it; on one machine, a write that was reported as
-    failed had succeeded.
+    On a cluster, another node has appended to the log. On a single machine, a write that was
+    reported as failed had in fact succeeded.
     """
 
 
 class LogListener(Protocol):
-    """Receives the changes that any node makes to the logs. Its methods must not block."""
+    """Receives the changes that any node makes to the logs. Methods must not block."""
 
     def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
-        """Receive fragments whose write begins; they become entries unless the write fails.
+        """Receive fragments that are being written. They become entries unless the write fails.
 
-        A store that orders the writes of several hubs does not call this.
+        A store that orders the writes of several hubs does not call this method.
         """
 
     def appended(
@@ -94,21 +94,21 @@ class LogListener(Protocol):
 
         Args:
             topic: The topic.
-            entries: The entries, in the order of the log; none if the log was only trimmed.
-            state: The state of the log with these entries.
-            replaced: The position of the entry that the first of them replaced, if any.
+            entries: The entries, in log order; empty if the log was only trimmed.
+            state: The state of the log, including these entries.
+            replaced: The position of the entry that the first new entry replaced, if any.
         """
 
     def forgotten(self, topic: str) -> None:
-        """Note that a log was deleted."""
+        """Handle the deletion of a log."""
 
 
 class LogStore(Protocol):
     """A durable log for each topic. Every method raises `StorageError` when the store fails.
 
     Attributes:
-        answer_seconds: After how many seconds a publication is answered with 503 if it is not
-            stored yet; None to wait for a store that is not on other machines.
+        answer_seconds: Maximum time to wait for a publication to be stored, in seconds, before the
+            hub answers 503. None, for a store on this machine, means no limit.
     """
 
     answer_seconds: float | None
@@ -116,64 +116,65 @@ class LogStore(Protocol):
     async def start(self, listener: LogListener) -> list[LogState]:
         """Return the state of every log, and call `listener` from now on.
 
-        It receives each entry that becomes part of a log later exactly once, in order. It is not
-        called between the return of this method and the next `await` of its caller.
+        The listener receives each entry added later exactly once, in order. It is not called
+        between the return of this method and the caller's next `await`.
         """
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        """Return the state of at most `limit` logs, the newest first.
+        """Return the states of at most `limit` logs, newest first.
 
-        A page begins after the `received` and the topic of the last log of the page before.
+        For the next page, pass `received` and the topic of the previous page's last log as `after`.
         """
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> int:
-        """Append at least one fragment to a log, and trim it by age and size.
+        """Append one or more fragments, trim the log, and return the number of new entries.
 
-        A body that the log already has is skipped. The listener has received the entries when this
-        returns their number.
+        Skips a fragment if the log already has the same body. Trims by age and size. The listener
+        receives the entries before this method returns.
 
         Args:
             topic: The topic.
             fragments: The fragments.
-            after: The position of the log's last fragment, as the caller knows it; 0 without a log.
-            replacing: The same position, if that fragment is replaced.
+            after: The position of the log's last fragment, as far as the caller knows; 0 if there
+                is no log.
+            replacing: The same position, if the first new fragment replaces that fragment.
 
         Raises:
-            LogMoved: The log has another last fragment.
+            LogMoved: The log's last fragment is at another position.
         """
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        """Return the next entries after a position, up to the size of a page; none at the end.
+        """Return the next page of entries after a position; empty at the end of the log.
 
-        Fragments that end at `since` or before are left out, except one that begins there, too: it
-        has late changes of that second.
+        Leaves out fragments that end at or before `since`. A fragment that also begins at `since`
+        is included, because it contains late changes from that second.
         """
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        """Return the entries of a log after an instant, or all, in the order of their ends.
+        """Return a page of a log's entries, ordered by `until`.
 
-        They are at most a page. If none of these begins at the instant or before, but others do, it
-        has those.
+        With `since`, the page contains only entries that are later than that instant. If none of
+        them begins at or before the instant, but later entries do, the page contains those instead.
         """
 
     async def trim(self, topic: str) -> LogState | None:
-        """Trim a log by age and size, and return its state; None if there is none."""
+        """Trim a log by age and size, and return its state; None if there is no such log."""
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        """Return the backlog after each of some positions of a log, in their order."""
+        """Return the backlog after each position of a log, in the order given."""
 
     async def forget(self, topic: str, *, after: int) -> None:
-        """Delete a log, and call the listener. Its positions are not reused.
+        """Delete a log, and call the listener. The log's positions are not reused.
 
         Raises:
-            LogMoved: The position of its last fragment is not `after`.
+            LogMoved: The position of the log's last fragment is not `after`.
         """
 
 
 class StoredSubscription(Struct, frozen=True):
-    """A subscription, and the last state passed to `note_trouble`, if any."""
+    """A subscription, and the last state that was passed to `note_trouble`, if any."""
 
     subscription: Subscription
     trouble: bytes | None
@@ -187,49 +188,49 @@ class SubscriptionRecords(Struct, frozen=True):
 
 
 class NotOwner(StorageError):
-    """This node does not, or no longer, own the subscription: another node does, or will soon."""
+    """This node is not, or no longer, the owner. Another node is, or soon will be."""
 
 
 class SubscriptionOwner(Protocol):
     """Delivers to the subscriptions that the store assigns to it."""
 
     def acquired(self, stored: Sequence[StoredSubscription]) -> None:
-        """Begin to deliver to some subscriptions, from their cursors."""
+        """Start delivering to these subscriptions, from their cursors."""
 
     async def released(self, ids: Collection[str]) -> None:
-        """Deliver no more to some subscriptions, and wait, within bounds, for what runs.
+        """Stop delivering to these subscriptions, and wait, within bounds, for running deliveries.
 
-        Their cursors may still be moved until this returns.
+        The cursors may still be moved until this returns.
         """
 
     def revoked(self, ids: Collection[str]) -> None:
-        """Deliver no more to some subscriptions, which another node may own already."""
+        """Stop delivering to these subscriptions, which another node may already own."""
 
 
 class BridgeOwner(Protocol):
-    """A bridge to a broker, of which one runs at a time."""
+    """A bridge to a broker. Only one node runs it at a time."""
 
     async def start(self) -> None:
-        """Start, from the cursors in the store."""
+        """Start publishing from the cursors in the store."""
 
     async def close(self) -> None:
-        """Stop; it may be started again."""
+        """Stop. The bridge may be started again."""
 
 
 class SubscriptionStore(Protocol):
     """The subscriptions with their cursors.
 
-    Several nodes may share a store; then each subscription has one owner at a time, which alone may
-    write. All subscriptions of one callback host and port have the same owner. Every method raises
-    `StorageError` when the store fails, and those that write `NotOwner` on a node that is not the
-    owner.
+    Several nodes may share a store. Each subscription then has one owner at a time, and only the
+    owner may write. All subscriptions with the same callback host and port have the same owner.
+    Every method raises `StorageError` when the store fails. Methods that write raise `NotOwner` on
+    a node that is not the owner.
     """
 
     async def assign(self, owner: SubscriptionOwner) -> None:
-        """Assign subscriptions to an owner: now those that are stored, and later others."""
+        """Assign the stored subscriptions to an owner now, and others later."""
 
     def owns(self, authority: str) -> bool:
-        """Return whether this node may deliver to the callbacks of a host and port right now."""
+        """Return whether this node may currently deliver to callbacks at this host and port."""
 
     async def save(self, subscription: Subscription) -> None:
         """Store a new or renewed subscription."""
@@ -238,54 +239,55 @@ class SubscriptionStore(Protocol):
         """Delete a subscription."""
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        """Move the cursor of a subscription; durable soon, and ignored if it is not owned.
+        """Move a subscription's cursor. Does nothing if this node does not own the subscription.
 
-        If a crash loses the last moves, the hub delivers some fragments twice.
+        The move becomes durable soon. If a crash loses the last moves, the hub delivers some
+        fragments twice.
         """
 
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        """Store how deliveries to a subscription fail, None if they do not; like `move_cursor`.
+        """Store the failure state of a subscription's deliveries; None if they do not fail.
 
-        The state is deleted with the subscription.
+        Durability and ownership are as for `move_cursor`. The state is deleted with the
+        subscription.
         """
 
     async def records(self) -> SubscriptionRecords:
-        """Return all subscriptions and cursors, whichever node owns them."""
+        """Return all subscriptions and cursors, regardless of which node owns them."""
 
     async def restore(self, records: SubscriptionRecords) -> int:
-        """Store subscriptions and brokers that are missing, and return how many subscriptions.
+        """Store missing subscriptions and brokers, and return the number of subscriptions stored.
 
-        A stored subscription is replaced by one whose lease ends later, and a stored broker is not.
-        Nothing may be assigned to this process; nodes that run begin to deliver to what they own.
+        A subscription replaces a stored one if its lease ends later. A stored broker is never
+        replaced. Nothing may be assigned to this process. Running nodes start delivering to the
+        subscriptions that they own.
         """
 
 
 class BridgeStore(Protocol):
-    """The cursors of brokers, which one node at a time owns: the one that runs the bridges.
+    """The cursors of brokers. The node that runs the bridges owns them, one node at a time.
 
-    Methods raise `StorageError` when the store fails, and those that write `NotOwner` on another
-    node.
+    Methods raise `StorageError` when the store fails. Methods that write raise `NotOwner` on any
+    other node.
     """
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
-        """Start a bridge: now, or when this node is the one that runs it; and stop it when it no
-        longer is.
-        """
+        """Start the bridge when this node owns the cursors, and stop it when it no longer does."""
 
     def owns_bridge(self) -> bool:
-        """Return whether this node may publish to brokers right now."""
+        """Return whether this node may currently publish to brokers."""
 
     async def bridged(self, broker: str) -> dict[str, int]:
-        """Return the cursor of a broker in each log; empty for a new broker."""
+        """Return a broker's cursor in each log; empty for a new broker."""
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        """Store cursors of a broker."""
+        """Store cursors for a broker."""
 
     async def unbridge(self, broker: str, topic: str) -> None:
-        """Delete a cursor of a broker."""
+        """Delete a broker's cursor in one topic."""
 
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
-        """Move a cursor of a broker; durable soon, like `move_cursor`."""
+        """Move a broker's cursor. The move becomes durable soon, like `move_cursor`."""
 
 
 class Store(LogStore, SubscriptionStore, BridgeStore, Protocol):
@@ -298,4 +300,4 @@ class Store(LogStore, SubscriptionStore, BridgeStore, Protocol):
         """Check that the store can write."""
 
     async def close(self) -> None:
-        """Finish all writes, and release all resources."""
+        """Finish all writes and release all resources."""

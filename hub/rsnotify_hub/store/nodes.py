@@ -1,8 +1,9 @@
-"""The nodes of a hub: what the admin API shows of them, and calls between them.
+"""The nodes of a hub: calls between them, and their description in the admin API.
 
-A hub on one machine is a single node, and calls itself. The values are JSON of the admin API, as
-those of `admin.schemas`. Their names and texts are part of its OpenAPI description, also where a
-store of several nodes that is not NATS would have other words.
+A hub on one machine is a single node that calls itself. Like the values in `admin.schemas`, the
+values here are JSON of the admin API, and their names and descriptions are part of its OpenAPI
+description. They use the terms of NATS, even if another store that several nodes share would use
+different ones.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class NodeCall(Struct, Generic[A, R], frozen=True):
     """A kind of call from one node to another.
 
     Args:
-        name: Its name, the same in all versions of the hub.
-        argument: The type of its argument, which msgspec can encode.
-        answer: The type of the answer, likewise.
+        name: The name of the call, which is the same in all versions of the hub.
+        argument: The type of the argument. msgspec must be able to encode it.
+        answer: The type of the answer. msgspec must be able to encode it.
     """
 
     name: str
@@ -36,50 +37,51 @@ class NodeCall(Struct, Generic[A, R], frozen=True):
 
 
 class HubNodes(Protocol):
-    """All nodes of the hub, this one included.
+    """All nodes of the hub, including this one.
 
-    What a handler raises is raised at the node that asks, if it is a `Refusal` or a `StorageError`;
-    any other error becomes a `StorageError`.
+    If a handler raises a `Refusal` or a `StorageError`, the same error is raised at the calling
+    node. Any other error becomes a `StorageError`.
     """
 
     def count(self) -> int:
         """Return the number of nodes that are alive, at least 1."""
 
     def serve(self, call: NodeCall[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
-        """Answer a call with a handler from now on."""
+        """Answer calls of this kind with the handler from now on."""
 
     async def ask_owner(self, authority: str, call: NodeCall[A, R], argument: A) -> R:
         """Ask the node that owns the subscriptions of a callback's host and port.
 
         Raises:
-            Refusal: No node owns them at the moment, not even after some seconds.
+            Refusal: Even after some seconds, no node owns these subscriptions.
         """
 
     async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
-        """Ask every node, and return the answer of the one that has one.
+        """Ask every node, and return the answer of the node that has one.
 
         Returns:
-            The answer; None if no node has one, which together have all subscriptions.
+            The answer; None if no node has one. Together, the nodes that were asked have all
+            subscriptions.
 
         Raises:
-            StorageError: As `ask_all`.
+            StorageError: See `ask_all`.
         """
 
     async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
-        """Ask every node, perhaps several times.
+        """Ask every node, several times if necessary.
 
         Returns:
-            The answers. Together they are about all subscriptions.
+            The answers. Together they cover all subscriptions.
 
         Raises:
-            StorageError: Some node does not answer, or subscriptions have no owner at the moment.
+            StorageError: A node does not answer, or some subscriptions currently have no owner.
         """
 
     async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
-        """Ask every other node once.
+        """Ask every other node once, without waiting long.
 
         Returns:
-            The answers of those that answer soon; it never waits for long.
+            The answers of the nodes that answer promptly.
         """
 
 
@@ -113,18 +115,19 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
     """A node of the hub.
 
     Args:
-        name: The name of its machine.
-        url: Its URL.
-        version: The version of its software.
-        started: When it started.
-        alive: Whether it has renewed its record lately; null if the node that answers cannot know,
-            since it is fenced itself. A dead node is listed for a minute.
-        draining: Whether it gives up its work.
-        shards: How many shards of the subscriptions it owns.
-        behind: How many records of the stream it did not have yet, some seconds ago; null if that
-            is unknown, or the hub is on one machine.
-        server: The NATS server that it is connected to; null if there is none, or it is unknown.
-        this: Whether it has answered this request.
+        name: The name of the node's machine.
+        url: The node's URL.
+        version: The version of the node's software.
+        started: When the node started.
+        alive: Whether the node has recently renewed its record; null if the node that answers
+            cannot know because it is fenced. A dead node stays in the list for a minute.
+        draining: Whether the node is giving up its work.
+        shards: The number of shards of subscriptions that the node owns.
+        behind: The number of stream records that the node did not have yet, some seconds ago; null
+            if unknown, or if the hub is on one machine.
+        server: The NATS server that the node is connected to; null if there is none or it is
+            unknown.
+        this: Whether this node answered the request.
     """
 
     name: str
@@ -140,14 +143,14 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
 
 
 class CopyInfo(Struct, frozen=True, kw_only=True):
-    """A NATS server with a copy of the stream, as its leader knows it.
+    """A NATS server with a copy of the stream, as reported by the stream's leader.
 
     Args:
-        name: Its name.
-        leader: Whether it leads the others.
-        online: Whether it answers.
-        current: Whether its copy has every record.
-        behind: How many operations its copy is behind.
+        name: The name of the server.
+        leader: Whether the server is the leader.
+        online: Whether the server answers.
+        current: Whether the copy has every record.
+        behind: The number of operations that the copy is behind.
     """
 
     name: str
@@ -158,17 +161,17 @@ class CopyInfo(Struct, frozen=True, kw_only=True):
 
 
 class StreamInfo(Struct, frozen=True, kw_only=True):
-    """The stream of NATS that all nodes follow.
+    """The NATS stream that all nodes follow.
 
     Args:
-        name: Its name.
-        connected: Whether this node is connected to NATS. If not, all that this node says of the
-            other nodes and of NATS is out of date.
-        trouble: Why this node does not follow the stream at the moment; null if it does.
-        records: The number of records in it.
-        bytes: Their bytes.
+        name: The name of the stream.
+        connected: Whether this node is connected to NATS. If not, everything that this node reports
+            about the other nodes and about NATS is out of date.
+        trouble: Why this node is currently not following the stream; null if it is.
+        records: The number of records in the stream.
+        bytes: The total size of the records, in bytes.
         copies: The servers that have a copy.
-        warnings: What the last check of the servers has found, with what to do.
+        warnings: The problems that the last check of the servers found, with remedies.
     """
 
     name: str
@@ -185,9 +188,9 @@ class NodeList(Struct, frozen=True, kw_only=True):
 
     Args:
         rows: The nodes.
-        shards: The number of shards of the subscriptions; 0 on one machine.
-        free: How many of them no living node owns: their subscriptions receive nothing now. It is
-            null if the node that answers cannot know, since it is fenced.
+        shards: The total number of shards of subscriptions; 0 on one machine.
+        free: The number of shards that no living node owns. Their subscriptions currently receive
+            nothing. Null if the node that answers cannot know because it is fenced.
         stream: The stream that all nodes follow; null on one machine.
     """
 

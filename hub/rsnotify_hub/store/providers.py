@@ -1,9 +1,9 @@
-"""Stores besides the folder of SQLite: found by the scheme of their URL, and opened.
+"""Stores other than the SQLite folder, which the hub finds by the scheme of their URL.
 
-A package that has such a store names a subclass of `StoreProvider` in the entry-point group
+A package with such a store registers a subclass of `StoreProvider` in the entry-point group
 `rsnotify.stores`, under each scheme of its URLs. The fields of the subclass are settings of the
-hub. The hub imports the package only to read these settings, and so it must not import what the
-store needs before `open`.
+hub. The hub imports the package just to read these settings, so the package must not import the
+store's dependencies before `open`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rsnotify_hub.store.nodes import HubNodes, NodeList
 
 
 class NodeFacts(Struct, frozen=True):
-    """What a store, or the other nodes that share it, should know about this node.
+    """Facts about this node for the store, and for the other nodes that share it.
 
     Args:
-        name: The name of its machine.
-        url: Its URL.
-        version: The version of its software.
-        bridges: Whether it has the settings of a bridge to a broker.
-        largest_fragment: The bytes of the largest fragment that it accepts.
+        name: The name of the node's machine.
+        url: The node's URL.
+        version: The version of the node's software.
+        bridges: Whether the node has settings for a bridge to a broker.
+        largest_fragment: The maximum size of a fragment that the node accepts, in bytes.
     """
 
     name: str = ""
@@ -42,7 +42,7 @@ class NodeFacts(Struct, frozen=True):
 
 
 class OpenStore(Protocol):
-    """A store, and the nodes that share it."""
+    """An open store, and the nodes that share it."""
 
     @property
     def store(self) -> Store: ...
@@ -56,19 +56,19 @@ class OpenStore(Protocol):
 
     @property
     def moved(self) -> Mapping[str, int]:
-        """How many shards of the subscriptions this node has taken, released and lost."""
+        """The numbers of shards that this node has taken, released and lost."""
 
     async def leave(self) -> None:
-        """Release what this node owns to the others, while it can still deliver."""
+        """Release everything that this node owns to the other nodes, while it can still deliver."""
 
     def describe(self) -> NodeList:
-        """Return the nodes, and what they share."""
+        """Return the nodes and the state that they share."""
 
     async def check_servers(self) -> None:
-        """Check the servers of the started store, and log what is wrong with them."""
+        """Check the servers of the started store, and log any problems."""
 
     def trouble(self) -> str | None:
-        """Return why this node cannot use the store at the moment; None if it can."""
+        """Return why this node currently cannot use the store; None if it can."""
 
 
 class StoreProvider(
@@ -77,35 +77,35 @@ class StoreProvider(
     kw_only=True,
     rename=lambda name: "store" if name == "url" else f"store_{name}",
 ):
-    """The settings of a store, and how it is opened.
+    """The settings of a store, and a method to open it.
 
-    A subclass adds its settings, whose names begin with `store_`. Without a URL the hub uses a
-    folder; then `checked` refuses the other settings.
+    A subclass adds further settings, whose names begin with `store_`. Without a URL, the hub uses a
+    folder, and `checked` refuses the other settings.
     """
 
     url: str | None = None
 
     def checked(self) -> StoreProvider:
-        """Check the settings, and return them with the content of the files that they name.
+        """Check the settings, and return them with the contents of the files that they name.
 
         Raises:
-            WrongSetting: One is wrong.
+            WrongSetting: A setting is wrong.
         """
         raise NotImplementedError
 
     def open(
         self, retention: LogRetention, node: NodeFacts, clock: Callable[[], Instant]
     ) -> AbstractAsyncContextManager[OpenStore]:
-        """Return a context with the store, which is closed at its end.
+        """Return a context with the open store. Leaving the context closes the store.
 
         Args:
             retention: How much of each log is kept.
-            node: This node.
+            node: Facts about this node.
             clock: Returns the current instant.
 
         Raises:
             ConfigurationError: The store cannot be used, or needs another package.
-            StorageError: Its content cannot be read.
+            StorageError: The store's content cannot be read.
         """
         raise NotImplementedError
 
@@ -115,22 +115,22 @@ class StoreProvider(
 
 @cache
 def store_providers() -> dict[str, type[StoreProvider]]:
-    """Return the providers that are installed by their schemes."""
+    """Return the installed providers by URL scheme."""
     found = {}
     for name, point in offered("stores").items():
         try:
             found[name] = point.load()
         except ModuleNotFoundError as error:
             if error.name != point.module.partition(".")[0]:
-                raise  # a part of the package is missing, not the package
+                raise  # the package exists, but something that it imports is missing
     return found
 
 
 def provider_of(url: str) -> type[StoreProvider]:
-    """Return the provider of a store.
+    """Return the provider for a store's URL.
 
     Raises:
-        ConfigurationError: None is installed for the URL.
+        ConfigurationError: No provider is installed for the URL.
     """
     scheme = url.partition("://")[0] if "://" in url else ""
     providers = store_providers()

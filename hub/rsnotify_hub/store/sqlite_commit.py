@@ -1,9 +1,8 @@
-"""Group commit: all writes submitted while one transaction runs share the next one.
+"""The hub's SQLite database: group commit, connections, tables and the format version.
 
-A flush to the disk costs milliseconds whatever its size. So one thread runs one transaction after
-another, each with all operations submitted since the last one began.
-
-The SQLite database of the hub: connections, tables and the format version.
+All writes submitted while one transaction runs share the next one. A flush to the disk costs
+milliseconds, however much it writes. One thread therefore runs one transaction after another, each
+with all the operations submitted since the previous one began.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from rsnotify.runtime.state_folders import later_version
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
 
-#: The result of an operation, or why there is none.
+#: The result of an operation, or the error that it raised.
 _Result = tuple[Any, Exception | None]
 
-#: The operations of one transaction, and the futures of their results.
+#: The operations of one transaction, each with the future for its result.
 _Batch = list[tuple[Operation[Any], asyncio.Future[Any]]]
 
 
 class GroupCommit:
-    """The one writer of a database.
+    """The only writer of a database.
 
-    If one operation fails, for example because a text cannot be stored, each operation of the
-    transaction is run in a transaction of its own.
+    If one operation fails, for example because a string cannot be stored, the writer runs each
+    operation of the batch again in a separate transaction.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -54,8 +53,9 @@ class GroupCommit:
         """Run an operation in the next transaction.
 
         Returns:
-            A future of its result, done once it is durable. If the database fails, StorageError,
-            and nothing of the transaction is kept; if the operation fails, its error.
+            A future for the operation's result, which is done when the result is durable. If the
+            database fails, the future raises StorageError and the whole transaction is rolled
+            back. If the operation fails, the future raises the operation's error.
         """
         if self._has_ended:
             raise StorageError("the hub's data is closed")
@@ -76,7 +76,7 @@ class GroupCommit:
         self._batches.put(batch)
 
     def _write(self) -> None:
-        """Run one transaction after another, in a thread."""
+        """Run one transaction after another. This is the thread's main function."""
         try:
             while (batch := self._batches.get()) is not None:
                 results = self._run([operation for operation, _ in batch])
@@ -97,7 +97,7 @@ class GroupCommit:
 
     def _transact(self, operations: list[Operation[Any]]) -> list[Any]:
         database = self._database
-        if database.in_transaction:  # a failed transaction could not be rolled back
+        if database.in_transaction:  # the previous transaction failed, and so did its rollback
             database.execute("ROLLBACK")
         database.execute("BEGIN IMMEDIATE")
         try:
@@ -188,7 +188,7 @@ CREATE TABLE IF NOT EXISTS trouble (
 );
 CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
 """
-# New in format 3: brokers; in format 4: the order of topics; in format 5: failing deliveries.
+# Format 3 added brokers, format 4 the order of topics, and format 5 failing deliveries.
 _VERSION = 5
 # Format 1 had no clients of subscriptions, no suspended subscriptions and no whole contents.
 _FROM_1 = """
@@ -199,9 +199,9 @@ ALTER TABLE subscription ADD COLUMN client TEXT NOT NULL DEFAULT '';
 
 
 def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connection:
-    """Return a connection in autocommit mode that any thread may use, one at a time."""
+    """Return a connection in autocommit mode that any thread may use, one thread at a time."""
     if not path.exists():
-        path.touch(mode=0o600)  # it holds secrets; SQLite gives its other files the same mode
+        path.touch(mode=0o600)  # it holds secrets; SQLite creates its other files in the same mode
     database = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, timeout=10, factory=connection
     )
@@ -215,12 +215,12 @@ def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connect
 
 
 def prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Create the tables, or migrate those of an older version."""
+    """Create the tables, or migrate a database of an older version."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
-        return  # without a write, so a hub starts even if its disk is full
+        return  # without writing, so that a hub starts even if its disk is full
     if version not in range(_VERSION):
         raise later_version(path)
     changes = (_FROM_1 if version == 1 else "") + _SCHEMA
-    # In one transaction: a hub that is killed meanwhile starts the migration again.
+    # One transaction: if the hub is killed during the migration, the next start repeats it.
     database.executescript(f"BEGIN; {changes} PRAGMA user_version = {_VERSION}; COMMIT;")

@@ -43,25 +43,25 @@ _PAGE_BYTES = 1_000_000
 _MAX_POSITION = 2**63 - 1
 _ENTRY = "SELECT position, body, content_type, from_, until, begins, heartbeat, whole FROM fragment"
 _OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
-#: Given an instant twice, as `is_later`.
+#: SQL for `is_later`. Its two parameters are the same instant.
 _LATER = "AND until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
 
-#: How long a moved cursor waits for others to be written with it, in seconds.
+#: Delay before moved cursors are written, so that others can join the batch, in seconds.
 CURSOR_DELAY = 0.25
-#: The wait before a batch that could not be written is retried, in seconds.
+#: Delay before a batch that could not be written is retried, in seconds.
 RETRY_DELAY = 5.0
 
 _Cursors = dict[tuple[str, str], int | bytes | None]
 
-#: Moves the cursor of a subscription, by topic and callback.
+#: Moves a subscription's cursor, by topic and callback.
 SUBSCRIPTION = "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?"
-#: Stores how the deliveries of a subscription fail, by topic and callback.
+#: Stores the failure state of a subscription's deliveries, by topic and callback.
 TROUBLE = (
     "INSERT INTO trouble (state, topic, callback)"
     " SELECT ?, topic, callback FROM subscription WHERE topic = ? AND callback = ?"
     " ON CONFLICT (topic, callback) DO UPDATE SET state = excluded.state"
 )
-#: Moves the cursor of a topic at a broker, by broker and topic.
+#: Moves a broker's cursor in a topic, by broker and topic.
 BRIDGED = (
     "INSERT INTO bridged (position, broker, topic) VALUES (?, ?, ?)"
     " ON CONFLICT (broker, topic) DO UPDATE SET position = excluded.position"
@@ -73,13 +73,14 @@ T = TypeVar("T")
 
 
 class CursorWriter:
-    """Writes the cursors of subscriptions or brokers, or failure states, in batches.
+    """Writes subscription cursors, broker cursors or failure states in batches.
 
-    A flush for each would delay publishers. A batch that cannot be written is retried; if a crash
-    loses it, the hub delivers some fragments twice.
+    Flushing each one separately would delay publishers. A batch that cannot be written is retried.
+    If a crash loses it, the hub delivers some fragments twice.
 
     Args:
-        sql: The statement that moves a cursor, given its position and the two parts of its key.
+        sql: The statement that moves a cursor. Its parameters are the position and the two parts
+            of the key.
     """
 
     def __init__(self, writer: GroupCommit, sql: str) -> None:
@@ -92,13 +93,13 @@ class CursorWriter:
         self._is_writing = False
 
     def move(self, first: str, second: str, position: int | bytes | None) -> None:
-        """Move a cursor, or set a state, by the two parts of its key."""
+        """Move the cursor, or set the failure state, that has this two-part key."""
         self._moved[first, second] = position
         if self._flush is None:
             self._flush_in(CURSOR_DELAY)
 
     def forget(self, first: str, second: str) -> None:
-        """Discard an unwritten move, before a write that replaces it."""
+        """Discard an unwritten move because another write is about to replace it."""
         for cursors in (self._moved, self._flushing):
             cursors.pop((first, second), None)
 
@@ -140,8 +141,8 @@ class CursorWriter:
 class SqliteStore:
     """A `Store` in a folder, for one hub process at a time.
 
-    The folder is created if absent. Only its owner may read new files. Tests use a class of
-    connections that fails.
+    Creates the folder if it does not exist. New files are readable only by their owner. Tests pass
+    a `connection` class that fails.
     """
 
     answer_seconds: float | None = None
@@ -240,7 +241,7 @@ class SqliteStore:
         return len(entries)
 
     async def _moved(self, topic: str, after: int) -> LogMoved:
-        """Report to the listener what a write that was reported as failed has done to a log."""
+        """Report to the listener how a write that was reported as failed changed the log."""
         states = await self._read(_log_states, topic)
         if not states:
             self._listener.forgotten(topic)
@@ -276,7 +277,7 @@ class SqliteStore:
         self._listener.forgotten(topic)
 
     async def assign(self, owner: SubscriptionOwner) -> None:
-        """Assign all subscriptions to the owner: this is the only process (`Store.assign`)."""
+        """Assign all subscriptions to the owner: this is the only process (see `Store.assign`)."""
         owner.acquired(await self._read(_stored_subscriptions))
 
     async def records(self) -> SubscriptionRecords:
@@ -342,7 +343,7 @@ class SqliteStore:
         self._lock.release()
 
 
-# SQL. Each function runs inside a transaction of its caller.
+# SQL functions. The caller runs each one inside a transaction.
 
 
 def _log_states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
@@ -403,7 +404,7 @@ def _read_log(
     values: list[str | int] = [topic, after]
     if since is not None:
         instant = to_microseconds(since)
-        # The index on until finds the first position; the log may be in another order.
+        # The index on `until` finds the first position. The log itself may be in another order.
         where = (
             f" {_LATER} AND position >= (SELECT min(position) FROM fragment"
             f" WHERE {_OF_TOPIC} {_LATER})"
@@ -455,9 +456,9 @@ def _entry(row: tuple[Any, ...]) -> LogEntry:
 def _read_backlogs(
     database: sqlite3.Connection, topic: str, positions: Sequence[int]
 ) -> list[Backlog]:
-    """Return the backlog after each of some positions (`Store.backlogs`).
+    """Return the backlog after each position (`Store.backlogs`).
 
-    The entries between two positions are counted from the last position on, each entry once.
+    Works backwards from the last position, so that each entry is counted only once.
     """
     found: dict[int, Backlog] = {}
     end, count = _MAX_POSITION, 0
@@ -477,7 +478,7 @@ def _read_backlogs(
 
 
 class _Topic(Struct):
-    """The row of a topic; instants are in microseconds."""
+    """A row of the `topic` table. Instants are in microseconds."""
 
     id: int
     position: int
@@ -497,7 +498,7 @@ def _append(
     now: Instant,
     retention: LogRetention,
 ) -> tuple[list[LogEntry], LogState] | None:
-    """Append to a log (`LogStore.append`), and return the new entries and its state.
+    """Append to a log (`LogStore.append`), and return the new entries and the log's state.
 
     Returns None if the log does not end at `after`.
     """
@@ -520,7 +521,8 @@ def _append(
         row.kept += 1
         row.size += len(entry.fragment.body)
     if added:
-        # A log has one whole content or changes: a new fragment replaces a whole content.
+        # A log holds either one whole content or changes, so any new fragment replaces a whole
+        # content.
         _delete_fragments(database, row, "whole AND position < ?", row.position)
     first, begins = _trim(database, row, now=now, retention=retention)
     _save_topic(database, row)
@@ -543,12 +545,13 @@ def _append(
 
 
 def _forget_log(database: sqlite3.Connection, topic: str, *, after: int) -> bool:
-    """Delete a log; return False if it does not end at `after`."""
+    """Delete a log. Return False if the log does not end at `after`."""
     row = _find_topic(database, topic)
     if row is None or row.position != after:
         return False
     database.execute("DELETE FROM fragment WHERE topic = ?", (row.id,))
-    # The cursor of the topic and those of its parts, whose keys continue after a space.
+    # Delete the cursors of the topic and of its parts. The key of a part is the topic, a space,
+    # and the selection.
     cursors = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
     database.execute(cursors, (topic, len(topic) + 1, topic + " "))
     database.execute("DELETE FROM topic WHERE id = ?", (row.id,))
@@ -611,7 +614,7 @@ def _digest(fragment: Fragment) -> bytes:
 def _delete_fragments(
     database: sqlite3.Connection, topic: _Topic, where: str, *values: int
 ) -> None:
-    """Delete fragments of a topic, and subtract them from its sums, which the caller saves."""
+    """Delete fragments of a topic, and update its totals. The caller saves the totals."""
     kept, size = database.execute(
         "SELECT count(*), coalesce(sum(length(body)), 0) FROM fragment"
         f" WHERE topic = ? AND {where}",
@@ -626,7 +629,6 @@ def _delete_fragments(
 def _trim_log(
     database: sqlite3.Connection, topic: str, *, now: Instant, retention: LogRetention
 ) -> LogState | None:
-    """Delete the oldest fragments until the log is within its retention."""
     row = _find_topic(database, topic)
     if row is None:
         return None
@@ -640,12 +642,12 @@ def _trim(
 ) -> tuple[int, int]:
     """Delete the oldest fragments until the log is within its retention.
 
-    A whole content is kept until another fragment replaces it: it is the present content of the
-    topic, however old it is.
+    A whole content is kept until another fragment replaces it, because it is the topic's current
+    content, however old it is.
 
     Returns:
-        The position and the start of the oldest fragment that is kept; if none is, the position
-        after the last one and the end of the log.
+        The position and the start of the oldest kept fragment. If none is kept, the position after
+        the last fragment and the end of the log.
     """
     too_old = to_microseconds(now - retention.age)
     size = topic.size
@@ -721,7 +723,7 @@ def _brokers(database: sqlite3.Connection) -> dict[str, dict[str, int]]:
 
 
 def _restore(database: sqlite3.Connection, records: SubscriptionRecords) -> int:
-    """Store what is missing (`SubscriptionStore.restore`)."""
+    """Store missing subscriptions and brokers (`SubscriptionStore.restore`)."""
     leases = {
         (topic, callback): expires
         for topic, callback, expires in database.execute(

@@ -1,1 +1,1 @@
-"""Exports what a hub stores to a file, and imports it into any store."""
+"""Exports a hub's subscriptions and contents to a file, and imports them into any store."""

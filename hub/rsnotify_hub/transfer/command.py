@@ -1,4 +1,4 @@
-"""`rsnotify hub export` and `import`, which move what a hub stores."""
+"""`rsnotify hub export` and `import`, which move a hub's subscriptions and contents."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ def _configuration(
 
     from rsnotify_hub.config.loading import ConfigurationSource
 
-    # The configuration reads the environment itself, and names the variable if one is wrong.
+    # The configuration reads the environment itself, so that its errors name the variable.
     given = {name: value for name, value in options.items() if not from_environment(context, name)}
     configuration = ConfigurationSource(config, os.environ, given).load()
     if given.get("data") is not None and given.get("store") is None:
-        # This folder, whatever store the hub uses otherwise.
+        # --data selects this folder, whatever store the hub otherwise uses.
         return replace(configuration, store=None)
     return configuration
 

@@ -1,21 +1,22 @@
-"""Exports of a hub: the format of the file, and reading and importing one.
+"""Exports of a hub: the file format, and code to write, check and import an export.
 
-An export is lines of JSON, one record in each. The first record is the header, and the last counts
-the others, so that a part of a file is not an export. Between them are subscriptions, brokers, and
-the topics that have a whole content instead of changes. A later version may add fields; a hub
-ignores those that it does not know. What a record contains is checked as requests of publishers and
-subscribers are, since a file may have been changed, or written by another program.
+An export consists of lines of JSON, one record per line. The first record is the header. The last
+record counts the others, so a truncated file is not an export. Between them are subscriptions,
+brokers, and the topics that have a whole content instead of changes. A later version may add
+fields, and a hub ignores fields that it does not know. Records are checked in the same way as
+requests from publishers and subscribers, because a file may have been edited, or written by another
+program.
 
-Logs of changes are not exported, and those in exports of earlier versions are ignored: each
-fragment states its interval, so a Destination that has missed something notices a gap with the
-next fragment or heartbeat, and reads the Source's lists. A whole content states no interval: a
-subscriber that has not received the last one would not notice that, so it is exported.
+Logs of changes are not exported, and those in exports of earlier versions are ignored. Each
+fragment states its interval, so a Destination that has missed something detects a gap at the next
+fragment or heartbeat and reads the Source's lists. A whole content states no interval. A subscriber
+that missed the last one would not notice, so whole contents are exported.
 
-A cursor is a position in a log of the store that was exported. In another store the same position
-may be that of a later fragment, which the subscriber would never receive. So every cursor is
-imported as 0: subscribers receive all that the store has of their topics, some of it twice, but
-nothing is left out. Contents come first, since nodes that run deliver to a subscription as soon as
-it is stored.
+A cursor is a position in a log of the exported store. In another store, the same position may
+belong to a later fragment, and the subscriber would never receive the fragments before it. Every
+cursor is therefore imported as 0: subscribers receive everything that the store has of their
+topics, some of it twice, but nothing is left out. Contents are imported first, because running
+nodes deliver to a subscription as soon as it is stored.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class ExportHeader(Struct, frozen=True, kw_only=True, tag="header"):
-    """The first record: the version of the format, and when and by which `hub` it was written."""
+    """The first record: the format version, the date of the export, and the version of the hub."""
 
     version: int = VERSION
     exported: _Datetime
@@ -61,7 +62,7 @@ class ExportHeader(Struct, frozen=True, kw_only=True, tag="header"):
 
 
 class ExportedSubscription(Struct, frozen=True, kw_only=True, tag="subscription"):
-    """A WebSub subscription; `position` is that of the last fragment that was delivered."""
+    """A WebSub subscription. `position` is the position of the last delivered fragment."""
 
     topic: str
     callback: str
@@ -73,14 +74,14 @@ class ExportedSubscription(Struct, frozen=True, kw_only=True, tag="subscription"
 
 
 class ExportedBroker(Struct, frozen=True, kw_only=True, tag="broker"):
-    """The positions up to which a broker has topics, and parts of them, by their keys."""
+    """A broker's cursors in the logs of topics and parts of topics, by their keys."""
 
     broker: str
     cursors: dict[str, int]
 
 
 class ExportedFragment(Struct, frozen=True, kw_only=True, tag="fragment", rename={"from_": "from"}):
-    """The last whole content of a topic, or a change, which is ignored; the body is in Base64."""
+    """A topic's last whole content, with its body in Base64. Fragments of changes are ignored."""
 
     topic: str
     position: _Position
@@ -94,14 +95,14 @@ class ExportedFragment(Struct, frozen=True, kw_only=True, tag="fragment", rename
 
 
 class ExportEnd(Struct, frozen=True, kw_only=True, tag="end"):
-    """The last record, and the number of those between the header and this one."""
+    """The last record. `records` is the number of records between the header and this one."""
 
     records: int
 
 
 Exported = ExportedSubscription | ExportedBroker | ExportedFragment
 
-#: Why a line is refused; OverflowError is that of a datetime of the year 1 or 9999.
+#: The errors that make a line invalid. OverflowError comes from datetimes in the year 1 or 9999.
 _WRONG = (
     msgspec.DecodeError,
     RecursionError,
@@ -118,12 +119,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(record: ExportHeader | Exported | ExportEnd) -> bytes:
-    """Return a record as a line."""
+    """Return a record as a line of JSON."""
     return _encoder.encode(record) + b"\n"
 
 
 def decode(lines: Iterable[bytes], limits: DocumentLimits = DEFAULT_LIMITS) -> Iterator[Exported]:
-    """Yield the records of an export; `limits` are those of what is published.
+    """Check and yield the records of an export. `limits` are the limits for published documents.
 
     Raises:
         ConfigurationError: A line is wrong, or the end is missing.
@@ -161,17 +162,17 @@ def _check_header(line: bytes) -> None:
 
 
 class _Known:
-    """What the records so far contain, each of which may be there once."""
+    """Checks records, and remembers their names, because each name may occur only once."""
 
     def __init__(self, limits: DocumentLimits) -> None:
         self._limits = limits
         self._names = set[tuple[str, ...]]()
 
     def check(self, record: Exported) -> None:
-        """Check that a record is valid, and may follow those before it.
+        """Check that a record is valid, and that its name is new.
 
         Raises:
-            ValueError, Refusal or DocumentError: It is not.
+            ValueError, Refusal or DocumentError: The record is invalid, or its name is not new.
         """
         match record:
             case ExportedSubscription():
@@ -266,7 +267,7 @@ class IgnoredNews:
 
 
 async def read_store(store: Store) -> AsyncIterator[Exported]:
-    """Yield the records of a store that was just opened; nodes may run meanwhile."""
+    """Yield the records of a store that was just opened. Nodes may be running."""
     stored = await store.records()
     for subscription in stored.subscriptions:
         yield exported_subscription(subscription)
@@ -280,7 +281,7 @@ async def read_store(store: Store) -> AsyncIterator[Exported]:
 
 
 class ImportReport(Struct):
-    """The numbers of records that were imported, and of those that were not."""
+    """The numbers of records imported and left out."""
 
     subscriptions: int = 0
     expired: int = 0
@@ -290,10 +291,10 @@ class ImportReport(Struct):
 
 
 async def import_records(store: Store, records: Iterable[Exported], now: Instant) -> ImportReport:
-    """Import checked records into a store that was just opened; return what was imported.
+    """Import checked records into a store that was just opened, and return the record counts.
 
     Raises:
-        StorageError: The store failed. A part may be stored; the import may be repeated.
+        StorageError: The store failed. Some records may be stored. The import can be repeated.
     """
     report = ImportReport()
     subscriptions: list[Subscription] = []
@@ -318,14 +319,18 @@ async def import_records(store: Store, records: Iterable[Exported], now: Instant
 
 
 async def _import_content(store: Store, log: LogState | None, record: ExportedFragment) -> bool:
-    """Append a content to a log in a given state; return False if the log has something newer."""
+    """Append a whole content to a log, unless the log has something newer.
+
+    Returns:
+        Whether the content was appended.
+    """
     content = content_of(record)
     if log is not None and not (log.whole and log.through < content.until):
         return False
     try:
         after = log.position if log else 0
         await store.append(record.topic, [content], after=after, replacing=None)
-    except LogMoved:  # a node that runs has appended to it meanwhile
+    except LogMoved:  # a running node has appended to the log since its state was read
         return False
     return True
 
@@ -339,7 +344,7 @@ class ExportCounts(Struct):
 
 
 async def write_export(path: Path, store: Store) -> ExportCounts:
-    """Write a new file that only its owner may read; return what it has.
+    """Export a store to a new file that only its owner may read, and return the record counts.
 
     Raises:
         ConfigurationError: The file exists, or cannot be written.
@@ -359,7 +364,7 @@ async def write_export(path: Path, store: Store) -> ExportCounts:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """Return a context with a new file, which is deleted if an error ends it."""
+    """Return a context with a new file. If an error ends the context, the file is deleted."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -380,10 +385,10 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_export(path: Path, limits: DocumentLimits) -> None:
-    """Check a whole file; `limits` are those of what is published.
+    """Check a whole file. `limits` are the limits for published documents.
 
     Raises:
-        ConfigurationError: It is not an export, or cannot be read.
+        ConfigurationError: The file is not an export, or cannot be read.
     """
     try:
         for _ in decode(_lines_of(path), limits):
@@ -395,7 +400,7 @@ def check_export(path: Path, limits: DocumentLimits) -> None:
 
 
 async def read_export(path: Path, store: Store, limits: DocumentLimits) -> ImportReport:
-    """Import a checked file into a store that was just opened; return what was imported."""
+    """Import a checked file into a store that was just opened, and return the record counts."""
     with closing(_lines_of(path)) as lines:
         return await import_records(store, decode(lines, limits), datetime.now(UTC))
 
