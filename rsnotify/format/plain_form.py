@@ -59,7 +59,7 @@ _COUNT = "[0-9]{1,18}+"
 
 
 def _attributes(**forms: str) -> str:
-    """Return an expression for optional attributes, given in the order in which `writer` has them."""
+    """Return an expression for optional attributes, in the order in which `writer` has them."""
     return "".join(rf'(?: {name}="({form})")?+' for name, form in forms.items())
 
 
@@ -313,7 +313,7 @@ class PlainForm:
             raise ValueError("it has a long link")
 
     def _foreign(self, written: str, unchecked: list[str]) -> Attributes:
-        """Return attributes of other namespaces, whose prefixes the root or the element declares."""
+        """Return attributes of other namespaces, which the root or the element itself declares."""
         found = _FOREIGN_ATTRIBUTE.findall(written)
         namespaces, most = self._namespaces, self._most_attributes
         if "xmlns:" in written:
@@ -344,7 +344,7 @@ class PlainForm:
         return self._most_names // max(map(len, namespaces.values()), default=1)
 
     def are_harmless(self, pieces: list[str]) -> bool:
-        """Return whether each piece is well-formed and cannot contain elements of our namespaces."""
+        """Return whether each piece is well-formed, without any elements of our namespaces."""
         elements = "</g><g>".join(pieces)
         is_ours = "xmlns" in elements and (RS_NS in elements or SITEMAP_NS in elements)
         if is_ours or elements.count("&") != len(_REFERENCE.findall(elements)):
@@ -420,7 +420,7 @@ def _stripped(uri: str, longest: int) -> str:
 _EMPTY = r"<rs:(?:md|ln) [^<>]*+(?<=/)>"
 _TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*+</\1>"
 _COMPLETE = re.compile(rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
-#: The end tag of an entry.
+#: The end tag of an entry. The document's end tag begins with `</url`, too.
 _END = b"</url>"
 #: Other spellings of that tag, which only the parser can read.
 _OTHER_END = re.compile(rb"</url[^>s]|:url[ \t\r\n>]")

@@ -282,7 +282,7 @@ class Command(_Layout, TyperCommand):
         """Parse the arguments, and warn about variables that are probably misspelled."""
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
-            own = f"{ctx.auto_envvar_prefix}_"  # e.g. RSNOTIFY_HUB_STATUS_ for `rsnotify hub status`
+            own = f"{ctx.auto_envvar_prefix}_"  # RSNOTIFY_HUB_STATUS_ for `rsnotify hub status`
             root: Any = ctx.find_root()
             names = getattr(root.command, "list_commands", lambda _: ())(root)
             others = [name for name in names if not own.startswith(f"{PREFIX}{name.upper()}_")]
