@@ -224,7 +224,7 @@ THREADS = 128
 
 
 class _Threads:
-    """A pool of daemon threads, which, unlike an executor's, do not keep the process from ending."""
+    """A pool of daemon threads. Unlike an executor's, they do not keep the process alive."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
