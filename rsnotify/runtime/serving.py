@@ -234,7 +234,7 @@ class _Connection(asyncio.Protocol):
         self._serving.resume_writing()
 
     def _check_progress(self, waiting: float = inf) -> None:
-        """Abort the connection if the number of unsent bytes has not decreased since the last check."""
+        """Abort the connection if no fewer bytes are waiting to be sent than at the last check."""
         assert self._transport is not None
         waits = self._transport.get_write_buffer_size()
         if waits >= waiting:
