@@ -12,14 +12,14 @@
     │   │   └── Gone                     the server answers 410
     │   ├── Unavailable              no usable answer; a later attempt may succeed
     │   │   ├── NotCopied                resources are missing in a copy after several attempts
-    │   │   ├── NotPermitted             a broker does not allow it
+    │   │   ├── NotPermitted             a broker does not permit an action
     │   │   ├── ConnectionRefused        a broker refuses a message
     │   │   └── UnsupportedVersion       an MQTT broker lacks a version (runtime.mqtt_connection)
     │   ├── ContentMismatch          the content does not have the announced hash, length or type
-    │   └── RefusedAddress           the address is not public, and is not connected to
+    │   └── RefusedAddress           rsnotify does not connect to the address, which is not public
     ├── ConfigurationError       the user asked for something that cannot work
     │   ├── WrongOption              an option of a command has a wrong value
-    │   ├── WrongSetting             a setting of a file is wrong (runtime.settings)
+    │   ├── WrongSetting             a setting is wrong (runtime.settings)
     │   ├── MissingExtension         an extension is not installed (runtime.extensions)
     │   └── SeveralSets              a URI leads to several sets; the user has to name one
     ├── StorageError             the journal, log or state cannot be read or written
@@ -28,7 +28,7 @@
     ├── NoReply                  a host does not answer with valid HTTP (runtime.http_client)
     │   └── StaleConnection          a kept connection had ended (runtime.http_client)
     ├── TruncatedBody            a body is shorter than announced (runtime.web_messages)
-    ├── ClientDisconnected       a client went away (runtime.web_messages)
+    ├── ClientDisconnected       a client disconnected (runtime.web_messages)
     ├── PacketTooLong            an MQTT packet is too long (runtime.mqtt_streams)
     └── ProcessError             a subcommand failed as a child process (runtime.processes)
 

@@ -61,7 +61,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     collections: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Reject values that can never match, because a typing error would empty the copy.
+        """Reject values that can never match, because a typo would empty the copy.
 
         Raises:
             ConfigurationError: A pattern is empty, or a media type or collection is malformed.

@@ -31,14 +31,14 @@ from rsnotify.format.uris import normalize
 
 
 class CheckMethod(Enum):
-    """How to decide whether a change still has to be applied to the copy."""
+    """The method to decide whether a change still has to be applied to the copy."""
 
     #: By datetime: a change that is older than the copy of the resource is not applied.
     DATE = "date"
     #: The datetimes may be wrong. If the change seems old, compare the entry with the copy, and
     #: fetch the resource if they contradict each other.
     COMPARE = "compare"
-    #: Two facts contradict each other: fetch the resource itself, past caches and without a
+    #: Two facts contradict each other: fetch the resource itself, bypassing caches and without a
     #: condition, and keep its current state.
     FETCH = "fetch"
 
@@ -55,7 +55,7 @@ class Change(Struct, frozen=True, gc=False):
         resource: The entry in the document.
         package: The URI of the dump package whose manifest had the entry, if there is one. The
             content is the package's member at `resource.path`.
-        check: How to decide whether the change still has to be applied.
+        check: The method to decide whether the change still has to be applied.
     """
 
     uri: str
@@ -77,7 +77,7 @@ class Change(Struct, frozen=True, gc=False):
         return self.change is ChangeType.DELETED and self.resource.datetime is None
 
 
-#: Before every change.
+#: An instant before every change.
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 #: A document sent this much later than an instant contains all changes dated with it, even though
 #: documents are written with a delay and clocks differ.
@@ -90,13 +90,16 @@ class Coverage(Struct, frozen=True):
     """The interval that one change document proves to be complete, and its changes.
 
     Args:
-        from_: The document contains all changes after this instant; None if it proves no beginning.
-        until: It contains all changes up to and including this instant; None if it proves nothing.
+        from_: The document contains all changes after this instant; None if the beginning
+            is unknown.
+        until: The document contains all changes up to and including this instant; None if it proves
+            nothing.
         closed: Whether the document states that it will no longer be updated.
         ordered: Whether the entries are in chronological order, as core §12.1 demands. If not, a
             late entry may have an early datetime, and no entry may be skipped as old.
         changes: The entries.
-        sent: When the document was sent, by the Source's clock; None if the response had no `Date`.
+        sent: The time at which the document was sent, by the Source's clock; None if the response
+            had no `Date`.
         contradictory: Whether the datetimes contradict each other or the time at which the document
             was sent, so that they do not prove which entries are old.
     """
@@ -118,7 +121,10 @@ class Coverage(Struct, frozen=True):
 
     @property
     def latest(self) -> Instant:
-        """The latest datetime that an entry states, even if list order replaced it."""
+        """The latest datetime stated in an entry.
+
+        List order may have replaced it with an earlier one for the change.
+        """
         stated = (change.resource.changed_at or change.at for change in self.changes)
         return max(stated, default=EARLIEST)
 
@@ -145,7 +151,7 @@ def change_list_coverage(document: Document, sent: Instant | None = None) -> Cov
     by the Source's clock.
 
     Raises:
-        WrongDocument: It is not a Change List.
+        WrongDocument: The document is not a Change List.
         InvalidDocument: An entry has no `change`, or its datetime cannot be determined.
     """
     if document.capability != Capability.CHANGE_LIST or document.index:
@@ -157,7 +163,7 @@ def package_coverage(manifest: Document, package: str) -> Coverage:
     """Return the coverage of a Change Dump package, read from its manifest like a Change List's.
 
     Raises:
-        WrongDocument: It is not a Change Dump Manifest.
+        WrongDocument: The document is not a Change Dump Manifest.
         InvalidDocument: See `change_list_coverage`.
     """
     if manifest.capability != Capability.CHANGE_DUMP_MANIFEST or manifest.index:
@@ -213,7 +219,7 @@ def is_ahead(instant: Instant, sent: Instant | None) -> bool:
 
 
 def _is_outside(document: Document, changes: Sequence[Change]) -> bool:
-    """Return whether an entry lies outside the interval of its list, beyond rounding."""
+    """Return whether an entry lies outside the interval of its list by more than rounding."""
     from_, until = document.from_, document.until
     return any(
         (from_ is not None and postponed(change.at, _ROUNDING) < from_)
@@ -250,9 +256,9 @@ def fragment_coverage(document: Document) -> Coverage:
     """Return the coverage of a fragment (Change Notification).
 
     Raises:
-        WrongDocument: It is not a fragment.
-        InvalidDocument: Its entries are out of order or outside its interval, its `until` is
-            before its `from`, or an entry has no `change` or datetime.
+        WrongDocument: The document is not a fragment.
+        InvalidDocument: Entries are out of order or outside the interval, `until` is before
+            `from`, or an entry has no `change` or datetime.
     """
     if document.index or document.capability not in (*FRAGMENT_CAPABILITIES, None):
         raise WrongDocument(f"a Change Notification was expected, not {document.capability!r}")

@@ -81,7 +81,7 @@ def format_datetime(instant: Instant) -> str:
         ValueError: The datetime is naive and therefore not an instant.
     """
     text: str = to_builtins(instant)  # an eighth of the time that `isoformat` takes
-    if len(text) == 27:  # microseconds and "Z"; with another zone it is longer, if naive shorter
+    if len(text) == 27:  # microseconds and "Z"; other zones are longer, naive datetimes shorter
         return text
     if instant.tzinfo is None:
         raise ValueError(f"{instant!r} has no time zone, so it denotes no instant")
@@ -122,7 +122,7 @@ _CLOCK_DIFFERENCE = timedelta(minutes=1)
 
 
 def postponed(instant: Instant, by: timedelta) -> Instant:
-    """Return the instant later by `by`, but at most the last instant of the calendar.
+    """Return `instant + by`, but at most the last instant of the calendar.
 
     Some Sources write the year 9999 for "never".
     """

@@ -94,9 +94,9 @@ def verifies(content: bytes, announced: str | None, length: int | None = None) -
 
 
 def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
-    """Return whether a content certainly has the digests of a `hash` attribute."""
+    """Return whether content certainly has the digests in a `hash` attribute."""
     if hashes is not None and _is_sha256(hashes):
-        # As nearly all have, and three times as fast.
+        # Nearly always the case, and three times as fast.
         digest = hashlib.sha256(usedforsecurity=False)
         for chunk in chunks:
             digest.update(chunk)
@@ -190,7 +190,7 @@ class SetDigest(Struct, frozen=True):
 
     @property
     def attributes(self) -> Attributes:
-        """The attributes of the `rs:md` element of a document."""
+        """The audit attributes for the `rs:md` element of a document."""
         return ((COUNT, str(self.count)), (HASH, self.hash), (DIGEST, self.digest))
 
 
@@ -237,7 +237,7 @@ class SetSum(Struct):
         return replace(self)
 
     def add(self, resources: Iterable[Hashed]) -> None:
-        """Add resources, each as its URI exactly as in `loc`, and its `hash` attribute."""
+        """Add resources, each given by its URI exactly as in `loc` and its `hash` attribute."""
         self._count(1, resources)
 
     def remove(self, resources: Iterable[Hashed]) -> None:
@@ -273,7 +273,7 @@ def _is_sha256(hashes: str) -> bool:
 
 
 def term(uri: str, content: str) -> int:
-    """Return the number of a resource whose content has this `content_hash`."""
+    """Return the number of a resource, given its URI and the `content_hash` of its content."""
     hasher = _EMPTY.copy()
     # No URI in a document contains a zero byte, so different pairs give different bytes.
     hasher.update(f"{uri}\0{content}".encode())

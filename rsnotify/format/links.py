@@ -39,7 +39,7 @@ def resolve(base: str, uri: str) -> str:
 def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:
     """Return the (relation, target) pairs in all Link headers of one message, in order.
 
-    A link with two relations gives two pairs.
+    A link with two relations yields two pairs.
     """
     found = []
     for header in headers:
@@ -81,9 +81,9 @@ else:
 
 
 def html_links(text: str) -> Links:
-    """Return the links in the head of a page, of which the beginning is enough.
+    """Return the links in the head of a page. The beginning of the page is enough.
 
-    They are (relation, target) pairs in order, with lowercase relations and with targets as written.
+    The links are (relation, target) pairs in order, with lowercase relations and unchanged targets.
     """
     page = _Page()
     parser = etree.HTMLParser(target=page, no_network=True, encoding="utf-8")

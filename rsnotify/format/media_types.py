@@ -59,7 +59,7 @@ _TEXTS = frozenset(
     | {"python", "rtf", "sh", "sparql-query", "sparql-update", "sql", "tex", "toml", "trig"}
     | {"turtle", "n3", "csv", "typescript", "xml", "xml-dtd", "yaml", "subrip", "bibtex"}
 )
-#: RFC 9110 §8.3.1.
+#: The syntax of RFC 9110 §8.3.1.
 _TOKEN = r"[\w!#$%&'*+.^`|~-]+"
 _MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}", re.ASCII)
 

@@ -18,7 +18,7 @@ from rsnotify.format.datetimes import Instant
 SITEMAP_NS = "http://www.sitemaps.org/schemas/sitemap/0.9"
 RS_NS = "http://www.openarchives.org/rs/terms/"
 
-#: Where a Source publishes its Source Description (core §6.3.2).
+#: The path at which a Source publishes its Source Description (core §6.3.2).
 WELL_KNOWN_PATH = "/.well-known/resourcesync"
 
 #: The limits of core §7 for one document. Larger lists are divided and grouped by an index.
@@ -125,8 +125,8 @@ class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
     uses some of them.
 
     Args:
-        uri: The `<loc>` element.
-        lastmod: The `<lastmod>` element; in a 1.0 change document, the datetime of the change.
+        uri: The content of `<loc>`.
+        lastmod: The content of `<lastmod>`; in a 1.0 change document, the datetime of the change.
         change: The type of change, in a change document.
         datetime: The datetime of the change, in a 1.1 change document.
         hash: Whitespace-separated `algorithm:digest` pairs.

@@ -102,7 +102,7 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
 
 
 def repeated_capability(entries: Iterable[Resource], uri: str) -> str | None:
-    """Describe which capability a Capability List repeats; None if it repeats none."""
+    """Return a reason if a Capability List has two documents of one capability, else None."""
     known: dict[str | None, str] = {}
     for resource in entries:
         if (kind := resource.capability) not in FIELDS:

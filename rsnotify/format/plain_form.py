@@ -141,8 +141,8 @@ _REFERENCE = re.compile("&(?:amp|lt|gt|quot|apos);")
 _CHARACTERS = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
 _CHANGES: dict[str | None, ChangeType | None] = {None: None} | {str(one): one for one in ChangeType}
 _instant = datetime.fromisoformat
-#: Nothing counts as plain if a limit is lower than here. Most limits then need no check: a datetime
-#: is shorter than `uri_length`, and two buffers of `FastReader` are shorter than `entry_length`.
+#: If a limit is lower than here, nothing counts as plain. Most values then need no check: a
+#: datetime is shorter than `uri_length`, and two buffers of `FastReader` than `entry_length`.
 _LEAST = DocumentLimits(uri_length=32, entry_length=262_144, entry_elements=16, links=1)
 
 

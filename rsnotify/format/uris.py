@@ -2,9 +2,9 @@
 
 The normal form follows RFC 3986 §6.2.2 and §6.2.3: scheme and host in lower case, encoded octets in
 upper case, unreserved characters decoded, no dot segments, no default or empty port, and `/` as the
-path if there is only an authority. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), including
-characters that are not allowed in a URI, such as spaces; its host is mapped with IDNA. A `%` that
-does not begin an encoded octet stands for itself.
+path if there is only an authority. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), and
+characters that are not allowed in a URI, such as spaces, are encoded. The host is mapped with IDNA.
+A `%` that does not begin an encoded octet stands for itself.
 
 Everything else is a difference: reserved characters and their encodings (`/` and `%2F`), the case
 of a path, an empty query and no query, precomposed and decomposed characters, `http` and `https`.
@@ -24,7 +24,7 @@ _UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 _ALLOWED = r"A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-"
 #: The octets that stay encoded: all except unreserved characters.
 _OCTET = "%(?:[0189A-F][0-9A-F]|2[0-9A-CF]|3[A-F]|[46]0|5[B-E]|7[BCDF])"
-# Nearly every URI has this form, which is normal unless a segment begins with a dot.
+# Nearly every URI has this form. It is normal unless a segment begins with a dot.
 _HOST = "[a-z0-9.-]++"
 _NORMAL = re.compile(
     rf"http(?:://{_HOST}(?::(?!80/)[1-9][0-9]*+)?|s://{_HOST}(?::(?!443/)[1-9][0-9]*+)?)"
@@ -37,13 +37,13 @@ _AUTHORITY = re.compile(r"((?:.*@)?)(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", re.DOTALL
 _CODED = re.compile(rf"%[0-9A-Fa-f]{{2}}|%|[^%{_ALLOWED}]+")
 _HOST_NAME = re.compile(r"[a-z0-9._-]+")
 _ENCODED_TEXT = re.compile("(?:%[89A-F][0-9A-F])+")
-#: The characters that IDNA 2008 keeps, but IDNA 2003 replaces or removes.
+#: Characters that IDNA 2008 keeps, but IDNA 2003 replaces or removes.
 _DEVIATING = re.compile("[ßς\u200c\u200d]")
 _LONGEST_HOST = 255
 
 
 def normalize(uri: str) -> str:
-    """Return the normal form of a URI or IRI. A reference without a scheme is returned unchanged."""
+    """Return the normal form of a URI or IRI. Without a scheme, it is returned unchanged."""
     if _NORMAL.fullmatch(uri) is not None and "/." not in uri:
         return uri
     parts = _PARTS.fullmatch(uri)

@@ -1,4 +1,4 @@
-"""Writes sitemaps: values in, bytes out, piecewise, so that memory does not grow with a list.
+"""Writes sitemaps: values in, bytes out, in pieces, so that a long list does not fill memory.
 
 A document consists of `opening(head)`, `entry(resource)` for each resource, and `closing(head)`.
 String templates are five times as fast as an XML library, and the format has no nesting that would

@@ -120,7 +120,7 @@ class Dialer:
 
 
 class Connector(aiohttp.TCPConnector):
-    """Connects as aiohttp does, except that it never loses a cancellation."""
+    """Connects like aiohttp's connector, but never loses a cancellation."""
 
     async def connect(
         self,
@@ -188,7 +188,7 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def refusal(address: str) -> str | None:
-    """Return why untrusted input may not lead to an IP address; None if it may."""
+    """Return why untrusted input must not lead to an IP address; None if it may."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -331,6 +331,6 @@ def open_session(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=timeout,
-        auto_decompress=False,  # a small response cannot become a large one
+        auto_decompress=False,  # so that a small response cannot become a large one
         headers=fields,
     )

@@ -253,7 +253,7 @@ def _record(parameter: Any, ctx: Any, *, variables: bool) -> tuple[str, str] | N
     if parameter.param_type_name == "argument":  # typer appends the type to an argument's name
         name = parameter.metavar or parameter.name.upper()
     default = getattr(parameter, "show_default", None)
-    if isinstance(default, str):  # typer puts it in parentheses
+    if isinstance(default, str):  # typer encloses it in parentheses
         text = text.replace(f"default: ({default})", f"default: {default}")
     return name, text
 
@@ -319,7 +319,7 @@ class CommandGroup(_Layout, TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {role: [] for role in ROLES}
         names = self.list_commands(ctx)
-        width = max(map(len, names))  # the same in each group
+        width = max(map(len, names))  # the same in all groups
         for name in names:
             command: Any = self.get_command(ctx, name)
             role = command.rich_help_panel or "commands"

@@ -30,7 +30,7 @@ S = TypeVar("S")
 
 
 def print_result(facts: object, lines: Iterable[str], *, json: bool) -> None:
-    """Print the facts as JSON, or the lines."""
+    """Print the facts as JSON if `json` is true, otherwise the lines."""
     if json:
         typer.echo(msgspec.json.encode(facts).decode())
         return
@@ -41,8 +41,8 @@ def print_result(facts: object, lines: Iterable[str], *, json: bool) -> None:
 class StatusReport(ABC, Generic[S]):
     """Shows a status about once a second: live in a terminal, else as lines, or as JSON.
 
-    A line is written when the state changes, and occasionally while only counts change. An idle
-    program writes no lines, because a service manager would store all of them.
+    A line is written when the state changes, and occasionally while only counts change. Service
+    managers store all lines, so an idle program writes none.
 
     A subclass describes one kind of status.
 
@@ -112,7 +112,7 @@ class StatusReport(ABC, Generic[S]):
         return None
 
     def news(self, status: S) -> Iterable[str]:
-        """Yield lines about what has changed since the last call."""
+        """Yield lines about changes since the last call."""
         return ()
 
     def facts(self, status: S) -> object:

@@ -121,7 +121,7 @@ class ResponseReader:
         excerpt = self._excerpt[:EXCERPT_BYTES]
         return HttpReply(self.status, self._retry_after.decode("latin-1"), excerpt)
 
-    # Callbacks of llhttp.
+    # Called by llhttp.
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -202,7 +202,7 @@ class HttpOrigin(NamedTuple):
 
 class ConnectionOwner(Protocol):
     def lend_reader(self) -> ResponseReader:
-        """Return a reader prepared for a response; `return_reader` may give it back."""
+        """Return a reader prepared for a response. The caller may give it back later."""
 
     def return_reader(self, reader: ResponseReader) -> None:
         """Give a reader back after it has read a complete response."""

@@ -96,12 +96,12 @@ class Broker(Struct, frozen=True):
 
 
 def inbox_prefix(prefix: str) -> str:
-    """Return the prefix of the topics to which Sources publish, from the hub's own prefix."""
+    """Return the prefix of topics to which Sources publish, derived from the hub's prefix."""
     return prefix.removesuffix("/") + "-in/"
 
 
 def request_prefix(prefix: str) -> str:
-    """Return the prefix of the topics of selection requests, from the hub's own prefix."""
+    """Return the prefix of topics for selection requests, derived from the hub's prefix."""
     return prefix.removesuffix("/") + "-ask/"
 
 
@@ -210,7 +210,7 @@ ANONYMOUS = BrokerLogin()
 
 
 def login_of(settings: object, prefix: str = "mqtt_") -> BrokerLogin:
-    """Return the login from the attributes `mqtt_user`, `mqtt_password` and so on of settings."""
+    """Return the login from the settings `mqtt_user`, `mqtt_password` and so on."""
     fields = BrokerLogin.__struct_fields__
     return BrokerLogin(**{name: getattr(settings, prefix + name) for name in fields})
 

@@ -111,8 +111,8 @@ async def _connect_again(attempt: _Attempt) -> BrokerConnection:
     """Connect to a broker that silently closed the connection after an MQTT 5 CONNECT.
 
     The broker may still be starting behind a proxy that already accepts connections. Falling back
-    to 3.1.1 would give up the features of 5 for as long as the connection lasts. Therefore, a
-    probe with 3.1.1 first shows whether the broker answers, and then 5 is tried again.
+    to 3.1.1 would give up the features of 5 for as long as the connection lasts. Therefore, first
+    probe with 3.1.1 whether the broker answers at all, and then try 5 again.
     """
     probe = _Attempt(attempt.broker, attempt.login, CLEAN_START, attempt.dial)
     try:
@@ -255,7 +255,7 @@ class BrokerConnection:
     def version(self) -> str:
         return "5" if self._client.protocol == MQTTProtocolVersion.MQTTv5 else "3.1.1"
 
-    # For users of the connection
+    # Methods for users of the connection
 
     async def publish(
         self,
@@ -334,7 +334,7 @@ class BrokerConnection:
             self._send_quota.release()  # wakes the next caller, which fails the same way
             self._lost.result()
 
-    # Beginning and end
+    # Connecting and disconnecting
 
     async def wait_for_connack(self) -> None:
         """Wait until the broker accepts the connection. Raises Unavailable if it does not."""
@@ -368,7 +368,7 @@ class BrokerConnection:
         try:
             while self._stream.readable and self._client.socket() is not None:
                 self._client.loop_read()
-        except Exception as error:  # paho raises many kinds for malformed packets
+        except Exception as error:  # paho raises various errors for malformed packets
             self._fail(f"it does not speak MQTT: {type(error).__name__}")
             self._stream.close()
         arrived, self._arrived = self._arrived, []
@@ -389,7 +389,7 @@ class BrokerConnection:
         self._timer = self._loop.call_later(_MISC_SECONDS, self._misc)
         self._client.loop_misc()
 
-    # Callbacks of paho
+    # Called by paho
 
     def _on_connect(
         self,

@@ -161,7 +161,7 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
         super().__init__(max_packet)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    # As an `asyncio.Protocol`
+    # Methods of `asyncio.Protocol`
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's class has another base
@@ -181,7 +181,7 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
         self.full = False
         self.on_writable()
 
-    # As a `ByteStream`
+    # Methods of `ByteStream`
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)

@@ -124,11 +124,11 @@ class Repetitions:
         self._reported: dict[str, float] = {}
 
     def is_new(self, reason: str) -> bool:
-        """Return whether a reason was not reported within the last minute, and record it as reported.
+        """Return whether a reason was not reported in the last minute; if so, record it as reported.
 
         Reasons that differ only in numbers count as the same.
         """
-        import asyncio  # slow to import, and commands that only print their help use this module, too
+        import asyncio  # slow to import, not needed for the help
 
         reason = reason.translate(self._DIGITS)
         now = asyncio.get_running_loop().time()
@@ -151,7 +151,7 @@ def reason_of(error: BaseException, otherwise: str | None = None) -> str:
     for cause in causes:
         if (reason := _reason(cause)) is not None:
             return reason
-    # A program raised any OSError without a number, whose text is the only information.
+    # An OSError without a number was raised by Python code, and its text is all there is.
     made = (each.strerror or str(each) for each in causes if isinstance(each, OSError))
     return otherwise or next(filter(None, made), f"an unexpected error ({type(error).__name__})")
 

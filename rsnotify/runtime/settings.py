@@ -1,9 +1,9 @@
 """The settings of every command, from a file, the environment and options.
 
-Options override environment variables, variables override the file, and the file overrides the
-defaults. Settings are typed by structs. A wrong setting raises `WrongSetting`, which contains only
-the path to the setting; `Settings.locating` adds the option, the variable, or the file and line.
-Error messages derive the allowed values from the type of the setting, and never repeat a wrong
+Options override environment variables, which override the file, which overrides the defaults.
+Structs define the types of settings. A wrong setting raises `WrongSetting`, which contains only the
+path to the setting; `Settings.locating` adds the option, the variable, or the file and line. Error
+messages state the allowed values, derived from the type of the setting. They never repeat a wrong
 value, because it may be a secret.
 """
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("rsnotify")
 
 #: Names of variables begin with this prefix, followed by the name of the command.
 PREFIX = "RSNOTIFY_"
-#: The similarity of two names above which one is probably a misspelling of the other.
+#: Similarity above which one name is probably a misspelling of another.
 _SIMILARITY = 0.85
 
 
@@ -78,7 +78,7 @@ def read_text(path: str | Path) -> str:
 
 
 class FileWatch:
-    """Detects changes of files by polling.
+    """Detects changes to files by polling.
 
     Notifications from the system are less reliable, because files may be mounted into containers
     or replaced by links.
@@ -511,7 +511,7 @@ def _names(path: SettingPath, settings: Any) -> list[str]:
     return names
 
 
-#: A shorter token could be guessed.
+#: Minimum length of a token, because a shorter token could be guessed.
 MIN_TOKEN = 16
 
 

@@ -145,7 +145,7 @@ async def serving_status(
 
 
 def _own_names(listener: socket.socket) -> Middleware:
-    """Refuse foreign host names at a loopback address, because another site may resolve to it."""
+    """Refuse other host names at a loopback address, because a foreign site may resolve to it."""
     is_local = _is_loopback(listener.getsockname()[0])
 
     @web.middleware

@@ -187,7 +187,7 @@ class Tasks:
 
     async def cancel(self) -> None:
         """Cancel all tasks, and wait until they have ended."""
-        while self._running:  # a task may start another while it is cancelled
+        while self._running:  # a task may start another while it is being cancelled
             running = list(self._running)
             for task in running:
                 task.cancel()
