@@ -173,7 +173,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
     """The changes of a topic that a hub sends. An empty field admits everything.
 
     Args:
-        prefixes: Prefixes, one of which the URI of a resource has to begin with, in any spelling.
+        prefixes: Prefixes in any spelling. The URI of a resource has to begin with one of them.
         types: Media types, such as `text/turtle` or `text/*`. The type of a change is given by its
             entry or else by the name in its URI. A change without a known type, and every deletion,
             is sent. An update is sent if either type matches, because the type may have changed.

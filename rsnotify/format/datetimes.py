@@ -81,7 +81,7 @@ def format_datetime(instant: Instant) -> str:
         ValueError: The datetime is naive and therefore not an instant.
     """
     text: str = to_builtins(instant)  # an eighth of the time that `isoformat` takes
-    if len(text) == 27:  # microseconds and "Z"; other zones are longer, naive datetimes shorter
+    if len(text) == 27:  # "Z" after microseconds; any other form has another length
         return text
     if instant.tzinfo is None:
         raise ValueError(f"{instant!r} has no time zone, so it denotes no instant")
@@ -94,7 +94,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_microseconds(instant: Instant) -> int:
-    """Return whole microseconds since 1970, for storage. The value is exact and sorts correctly."""
+    """Return whole microseconds since 1970, for storage: exact, and in the same order."""
     return (instant - _EPOCH) // MICROSECOND
 
 
@@ -170,7 +170,7 @@ def time_span(instant: Instant) -> tuple[Instant, Instant]:
 
 
 def is_undecided(one: Instant, other: Instant) -> bool:
-    """Return whether it is uncertain which of two datetimes is later, because one is coarser."""
+    """Return whether it is unclear which of two datetimes is later, because one is coarse."""
     if one.fold and other.fold:
         first, second = min(one, other), max(one, other)
         return first < second < end_of_unit(first)

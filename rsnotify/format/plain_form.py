@@ -157,7 +157,7 @@ class PlainForm:
         self.opening = opening
         self._namespaces = {prefix: f"{{{uri}}}" for prefix, uri in prefixes.items()}
         self._limits = limits
-        # Apply before and after `rs:md`, in addition to a usual link and our own elements.
+        # Limits on each side of `rs:md`, on top of a usual link and the elements of our namespaces.
         self._most_links = (limits.links - 1) // 2
         self._most_elements = (limits.entry_elements - _LEAST.entry_elements) // 2
         # Tags of other namespaces; within this limit they are neither too many nor too deep.

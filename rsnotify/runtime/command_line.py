@@ -380,8 +380,8 @@ _STDERR = 2
 class ForcedShutdown:
     """Ends the process at a second signal, or when a graceful shutdown takes too long.
 
-    The effect is that of a crash: uncommitted work is lost, and nothing else. `explain` returns a
-    sentence with the reason for the delay; it may be called in any thread.
+    This is like a crash: only uncommitted work is lost. `explain` returns a sentence that gives the
+    reason for the delay, and may be called in any thread.
     """
 
     def __init__(self, explain: Callable[[], str], patience: float = PATIENCE) -> None:

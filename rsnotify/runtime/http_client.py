@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client for many short requests, with kept connections and bounded responses.
+"""A small HTTP/1.1 client for short requests: persistent connections and bounded responses.
 
 Theory of operation. An `HttpConnection` carries one request after another. Idle connections are
 kept in a pool, in limited number and for a limited time. A 2xx response counts as soon as its head
@@ -61,7 +61,7 @@ class Unreachable(RsnotifyError):
 
 
 class StaleConnection(NoReply):
-    """A kept connection had already ended. The request may or may not have arrived."""
+    """A pooled connection had already ended. The request may or may not have arrived."""
 
 
 class ResponseReader:

@@ -58,7 +58,7 @@ SCHEMES = tuple(_SCHEMES)
 
 
 class Broker(Struct, frozen=True):
-    """A broker, and the MQTT topics of fragments at it.
+    """A broker, and its MQTT topics for fragments.
 
     Args:
         url: The broker's URL in messages and documents, without the path that names a topic.

@@ -1,4 +1,4 @@
-"""Reasons for errors of the system, the network and libraries, as clauses for users.
+"""Explains errors of the system, the network and libraries to users, as clauses.
 
 A clause says what is wrong and, where that helps, what to do. The caller adds the place. The
 library's own message is not repeated, because it names internals and may contain a URL with a
@@ -124,7 +124,7 @@ class Repetitions:
         self._reported: dict[str, float] = {}
 
     def is_new(self, reason: str) -> bool:
-        """Return whether a reason was not reported in the last minute; if so, record it as reported.
+        """Return whether a reason was not reported in the last minute; if so, record it now.
 
         Reasons that differ only in numbers count as the same.
         """

@@ -52,7 +52,10 @@ class SharedWebSocket(ClientConnection, Generic[T]):
         return is_open and self.is_for_many and is_free
 
     def named(self, topic: str | None) -> T | None:
-        """Return the use of the topic that a control frame names; without a topic, the only use."""
+        """Return the subscription or publication for the topic in a control frame.
+
+        On a connection for one topic, the frame needs no topic.
+        """
         if self.is_for_many:
             return self.topics.get(topic or "")
         return next(iter(self.topics.values()))
