@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client for short requests: persistent connections and bounded responses.
+"""A small HTTP/1.1 client for many short requests: persistent connections, bounded responses.
 
 Theory of operation. An `HttpConnection` carries one request after another. Idle connections are
 kept in a pool, in limited number and for a limited time. A 2xx response counts as soon as its head
