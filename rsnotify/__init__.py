@@ -1,8 +1,9 @@
-"""rsnotify: push-extended ResourceSync. This package has what all others share.
+"""rsnotify: push-extended ResourceSync. This package contains the code that all others share.
 
-`format`, `sync` and `selection` are pure: they take bytes and instants, return values and actions,
-and open no socket or file, start no thread and read no clock. `rsnotify_publisher`, `rsnotify_hub`
-and `rsnotify_subscriber` do the I/O around them; `runtime` has the I/O that they share.
+`format`, `sync` and `selection` are pure: they accept bytes and instants and return values and
+actions; they open no sockets or files, start no threads and read no clock. `rsnotify_publisher`,
+`rsnotify_hub` and `rsnotify_subscriber` do the I/O around them, and `runtime` contains the I/O that
+these three share.
 """
 
 from typing import TYPE_CHECKING

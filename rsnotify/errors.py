@@ -1,4 +1,4 @@
-"""Every error rsnotify raises, in one tree.
+"""Every error that rsnotify raises, in one tree.
 
     RsnotifyError
     ├── DocumentError            a document cannot be accepted
@@ -12,14 +12,14 @@
     │   │   └── Gone                     the server answers 410
     │   ├── Unavailable              no usable answer; a later attempt may succeed
     │   │   ├── NotCopied                resources are missing in a copy after several attempts
-    │   │   ├── NotPermitted             a broker does not allow it
+    │   │   ├── NotPermitted             a broker does not permit an action
     │   │   ├── ConnectionRefused        a broker refuses a message
     │   │   └── UnsupportedVersion       an MQTT broker lacks a version (runtime.mqtt_connection)
     │   ├── ContentMismatch          the content does not have the announced hash, length or type
-    │   └── RefusedAddress           the address is not public, and is not connected to
+    │   └── RefusedAddress           rsnotify does not connect to the address, which is not public
     ├── ConfigurationError       the user asked for something that cannot work
     │   ├── WrongOption              an option of a command has a wrong value
-    │   ├── WrongSetting             a setting of a file is wrong (runtime.settings)
+    │   ├── WrongSetting             a setting is wrong (runtime.settings)
     │   ├── MissingExtension         an extension is not installed (runtime.extensions)
     │   └── SeveralSets              a URI leads to several sets; the user has to name one
     ├── StorageError             the journal, log or state cannot be read or written
@@ -28,14 +28,14 @@
     ├── NoReply                  a host does not answer with valid HTTP (runtime.http_client)
     │   └── StaleConnection          a kept connection had ended (runtime.http_client)
     ├── TruncatedBody            a body is shorter than announced (runtime.web_messages)
-    ├── ClientDisconnected       a client went away (runtime.web_messages)
+    ├── ClientDisconnected       a client disconnected (runtime.web_messages)
     ├── PacketTooLong            an MQTT packet is too long (runtime.mqtt_streams)
     └── ProcessError             a subcommand failed as a child process (runtime.processes)
 
 The other packages derive their own errors from these, next to the code that raises them.
 
-Facts are fields, so that a program does not have to parse a message. Messages say what, where and
-what to do.
+Facts are attributes, so that programs do not have to parse messages. Messages say what is wrong,
+where, and what to do.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-#: How many characters of a reason a message contains.
+#: Maximum number of characters of a reason in a message.
 _MAX_REASON = 500
-#: How many resources a message names.
+#: Maximum number of resources named in a message.
 _MOST_NAMED = 10
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 def without_credentials(uri: str) -> str:
-    """Return a URI without user name and password, which messages must not contain."""
+    """Return a URI without its user name and password, which messages must not contain."""
     return _CREDENTIALS.sub("//", uri)
 
 
 def _shortened(reason: str) -> str:
-    """Limit the length of a reason, which may quote an untrusted document."""
+    """Limit the length of a reason, because it may quote an untrusted document."""
     return reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…"
 
 
 class RsnotifyError(Exception):
-    """The base of every error that rsnotify raises.
+    """The base class of all errors that rsnotify raises.
 
     Attributes:
         retry_after: Seconds that the other side asked to wait before the next attempt, if it did.
-        remedy: What the user has to change, as a clause, where waiting does not help.
+        remedy: The change that the user has to make, as a clause, if waiting does not help.
     """
 
     retry_after: float | None = None
@@ -73,11 +73,11 @@ class RsnotifyError(Exception):
 
 
 class DocumentError(RsnotifyError):
-    """A document that cannot be accepted; nothing of it is applied.
+    """A document cannot be accepted, and no part of it is applied.
 
     Args:
-        reason: What is wrong, as a clause without the place.
-        source: Where the document came from (a URI or a path), if known.
+        reason: The defect, as a clause without the place.
+        source: The URI or path of the document, if known.
         entry: The 1-based position of the `<url>` or `<sitemap>` at fault, if there is one.
     """
 
@@ -99,27 +99,27 @@ class DocumentError(RsnotifyError):
 
 
 class MalformedDocument(DocumentError):
-    """A document that is not well-formed XML, is truncated, or has a refused construct."""
+    """A document is not well-formed XML, is truncated, or contains a refused construct."""
 
 
 class WrongDocument(DocumentError):
-    """A sound document of another kind than the expected one."""
+    """A document is well-formed, but of a different kind than expected."""
 
 
 class InvalidDocument(DocumentError):
-    """A ResourceSync document that breaks a rule without which it cannot be used."""
+    """A ResourceSync document breaks a rule and therefore cannot be used."""
 
 
 class TooLarge(InvalidDocument):
-    """A document beyond the limits. Reading it again would fail again, at the same cost."""
+    """A document exceeds a limit. Reading it again would fail again, at the same cost."""
 
 
 class PatchError(InvalidDocument):
     """A patch is invalid, or does not fit the content.
 
     Args:
-        reason: What is wrong.
-        condition: The name of the error in RFC 5261 §5, for a patch of XML.
+        reason: The defect.
+        condition: The name of the error in RFC 5261 §5, for an XML patch.
     """
 
     def __init__(self, reason: str, condition: str = "invalid-patch-directive") -> None:
@@ -132,7 +132,7 @@ class FetchError(RsnotifyError):
 
     Args:
         uri: The requested URI.
-        reason: Why it failed, as a clause without the URI.
+        reason: The reason for the failure, as a clause without the URI.
     """
 
     def __init__(self, uri: str, reason: str) -> None:
@@ -152,18 +152,18 @@ class Gone(NotFound):
     """The server answers that the resource is gone for good (410)."""
 
 
-#: The answers below 500 that a client may soon receive another one for: Request Timeout, Too
-#: Early, Too Many Requests.
+#: Status codes below 500 after which a retry may soon succeed: Request Timeout, Too Early, Too Many
+#: Requests.
 _TRANSIENT = (408, 425, 429)
 
 
 class Unavailable(FetchError):
-    """No usable answer this time; a later attempt may succeed.
+    """There was no usable answer this time. A later attempt may succeed.
 
     Args:
         uri: The requested URI.
-        reason: Why it failed.
-        retry_after: Seconds the server asked to wait, if it did.
+        reason: The reason for the failure.
+        retry_after: Seconds that the server asked to wait, if it did.
         status: The status of the HTTP response, if there was one.
     """
 
@@ -181,7 +181,7 @@ class Unavailable(FetchError):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the server may answer otherwise soon: it did not answer, is busy, or failed."""
+        """Whether a retry may soon succeed: the server did not answer, is busy, or failed."""
         return self.status is None or self.status >= 500 or self.status in _TRANSIENT
 
 
@@ -189,8 +189,8 @@ class NotCopied(Unavailable):
     """Resources that the Source announced could not be copied.
 
     Args:
-        uris: Their URIs.
-        reason: Why the first of them could not be copied.
+        uris: The URIs of the resources.
+        reason: The reason why the first of them could not be copied.
     """
 
     def __init__(self, uris: Sequence[str], reason: str) -> None:
@@ -211,19 +211,19 @@ class ContentMismatch(FetchError):
 
 
 class RefusedAddress(FetchError):
-    """A document, or an untrusted request, named an address that rsnotify does not connect to."""
+    """A document or untrusted request named an address to which rsnotify does not connect."""
 
 
 class ConfigurationError(RsnotifyError):
-    """The user asked for something that cannot work; the message says what to change."""
+    """The user asked for something that cannot work. The message says what to change."""
 
 
 class WrongOption(ConfigurationError):
     """An option of a command has a wrong value.
 
     Args:
-        name: The option without its dashes, as `resource_list_every`.
-        reason: What is wrong, and which values are allowed, as a clause.
+        name: The option without dashes, such as `resource_list_every`.
+        reason: The error and the allowed values, as a clause.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -236,9 +236,9 @@ class SeveralSets(ConfigurationError):
     """A URI leads to several sets of resources, and the user has to name one of them.
 
     Args:
-        message: What to change.
-        where: The document that names them.
-        found: Their Capability Lists, Source Descriptions or Sitemaps.
+        message: The change that the user has to make.
+        where: The document that names the sets.
+        found: The Capability Lists, Source Descriptions or Sitemaps of the sets.
     """
 
     def __init__(self, message: str, where: str, found: tuple[str, ...]) -> None:
@@ -252,10 +252,10 @@ class StorageError(RsnotifyError):
 
 
 class StoreUnavailable(StorageError):
-    """Raised by a handler that cannot reach its store; it is called again later.
+    """Raised by a handler that cannot reach its store. The handler is called again later.
 
     Args:
-        reason: What is unavailable, and why.
+        reason: A description of what is unavailable, and why.
         retry_after: Seconds that the store asked to wait, if it did.
     """
 
@@ -265,18 +265,18 @@ class StoreUnavailable(StorageError):
 
 
 def counted(number: int, thing: str, things: str = "") -> str:
-    """Return a number with its noun: `1 resource`, `5,000 resources`.
+    """Format a number with its noun: `1 resource`, `5,000 resources`.
 
     Args:
         number: The number.
         thing: The noun in the singular.
-        things: The plural, where it is not the singular with an `s` added.
+        things: The plural, if it is not the singular with an added `s`.
     """
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
 class NotPermitted(Unavailable):
-    """A broker does not allow something; waiting does not help, but `remedy` does."""
+    """A broker does not permit an action. Waiting does not help, but `remedy` does."""
 
     def __init__(self, uri: str, reason: str, remedy: str) -> None:
         super().__init__(uri, f"{reason}; {remedy}")
@@ -287,10 +287,11 @@ class ConnectionRefused(Unavailable):
     """A broker refuses a message.
 
     Args:
-        uri: The broker.
-        reason: The refusal.
-        is_final: Whether every later attempt would fail, as for a message that is too large.
-        remedy: What the user has to change, as a clause; None if the refusal may be temporary.
+        uri: The URL of the broker.
+        reason: The broker's reason.
+        is_final: Whether every later attempt would fail, as with a message that is too large.
+        remedy: The change that the user has to make, as a clause; None if the refusal may be
+            temporary.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
-"""Selective synchronization: which resources, which changes and which representations a copy holds.
+"""Selective synchronization: which resources, changes and representations a copy holds.
 
 Each entry is selected by its own attributes. An entry that is not selected counts as applied, so
 it never holds up T.
 
 A `PushSelection` is the part of a topic that a Destination requests from a hub (docs/protocol.md).
-A hub omits only changes that are surely not selected, and may omit nothing at all. So a
-Destination with a `Selection` requests at least that, and still selects by itself.
+A hub omits only changes that are certainly not selected, and need not omit anything. A Destination
+therefore requests at least its `Selection`, and still selects the changes itself.
 
-A `WantedRepresentation` is what a copy holds of a selected resource, and where to get that (core
-§14).
+A `WantedRepresentation` is the representation of a selected resource that a copy holds, with the
+places to get it from (core §14).
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
 
 
 class Selection(Struct, frozen=True, omit_defaults=True):
-    """What a copy holds; a part that is empty admits everything.
+    """The resources and changes that a copy holds. An empty field admits everything.
 
-    In a pattern for URIs `*` matches any characters, including slashes, and every other character
-    matches itself, in any spelling (`~` and `%7E`). A pattern has to match the whole URI. But one
-    without `://` may begin after any slash, and one that ends in a slash matches everything below
-    it: `*.ttl`, `maps/`, `https://source.example/data/*/2024-*`.
+    In a URI pattern, `*` matches any characters, including slashes, and every other character
+    matches itself in any spelling (`~` and `%7E`). A pattern has to match the whole URI, with two
+    exceptions: a pattern without `://` may begin after any slash, and a pattern that ends in a
+    slash matches everything below it. Examples: `*.ttl`, `maps/`,
+    `https://source.example/data/*/2024-*`.
 
     Args:
-        only: Patterns; a URI has to match one of them.
-        excluded: Patterns; a URI must not match any of them.
-        types: Media types, as `text/turtle` or `text/*`. If an entry has none, the name in its
-            URI decides. If that has no known type either, the resource is selected, since an extra
-            resource does less harm than a missing one.
+        only: Patterns. A URI has to match at least one of them.
+        excluded: Patterns. A URI must not match any of them.
+        types: Media types, such as `text/turtle` or `text/*`. If an entry has no type, the name in
+            its URI decides. If that suggests no known type either, the resource is selected,
+            because an extra resource does less harm than a missing one.
         changes: Types of change. An entry of a Resource List counts as `created` if the copy
-            lacks the resource, else as `updated`; a resource that is no longer listed, or no
-            longer selected, counts as `deleted`. So a copy without `deleted` keeps everything.
-        collections: URIs; an entry has to name one of them as its collection (core §14.7).
+            lacks the resource, and otherwise as `updated`. A resource that is no longer listed or
+            no longer selected counts as `deleted`, so without `deleted` a copy keeps everything.
+        collections: URIs. An entry has to name one of them as its collection (core §14.7).
     """
 
     only: tuple[str, ...] = ()
@@ -60,10 +61,10 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     collections: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuse parts that can never match, since a typing error would empty the copy.
+        """Reject values that can never match, because a typo would empty the copy.
 
         Raises:
-            ConfigurationError: A pattern is empty, or a media type or a collection malformed.
+            ConfigurationError: A pattern is empty, or a media type or collection is malformed.
         """
         if not all(pattern.strip() for pattern in (*self.only, *self.excluded)):
             raise ConfigurationError("a pattern for URIs must not be empty")
@@ -77,7 +78,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
                 raise ConfigurationError(f"{uri!r} is not a collection; give its absolute URI")
 
     def describe(self) -> str:
-        """Return which resources are selected, in the words of the options; empty if all are."""
+        """Describe the selected resources in the words of the options; return "" for all."""
         parts = {
             "only": self.only,
             "except": self.excluded,
@@ -95,12 +96,12 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         )
 
     def decide(self, change: Change, *, held: bool) -> Change | None:
-        """Return the change to apply to the copy; None if there is none."""
+        """Return the change to apply to the copy; None if there is nothing to apply."""
         if not self.wants(change.resource):
             if not held:
                 return None
-            # A deletion seldom has a type or collection. And a resource that changed so that it
-            # is no longer selected is removed from the copy.
+            # A deletion seldom has a type or collection, and a resource that is no longer selected
+            # after a change is removed from the copy.
             change = replace(change, change=ChangeType.DELETED)
         return change if self._wants_change(change, held) else None
 
@@ -123,7 +124,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
             return True
         if change.change is ChangeType.DELETED:
             return ChangeType.DELETED in self.changes
-        # Several changes may have been merged into one, and a baseline contains none.
+        # Several changes may have been merged into one, and a baseline states none.
         kinds = {change.resource.change, ChangeType.UPDATED if held else ChangeType.CREATED}
         return not kinds.isdisjoint(self.changes)
 
@@ -135,7 +136,7 @@ def _matches(uri: str, pattern: str) -> bool:
 
 @cache
 def _alternatives(pattern: str) -> tuple[list[str], ...]:
-    """Return the patterns for normal forms of URIs, each as the pieces between its `*`."""
+    """Return the patterns to match with normal forms of URIs, each split at its `*`."""
     pattern = normalize_beginning(pattern)
     whole = pattern + "*" if pattern.endswith("/") else pattern
     patterns = (whole,) if "://" in whole else (whole, f"*/{whole}")
@@ -143,7 +144,7 @@ def _alternatives(pattern: str) -> tuple[list[str], ...]:
 
 
 def _consists_of(text: str, pieces: list[str]) -> bool:
-    """Return whether a text consists of these pieces, in order, with any text between them."""
+    """Return whether a string consists of these pieces, in order, with any text between them."""
     first, *others = pieces
     if not others:
         return text == first
@@ -152,30 +153,30 @@ def _consists_of(text: str, pieces: list[str]) -> bool:
     if at > end or not (text.startswith(first) and text.endswith(last)):
         return False
     for piece in middle:
-        at = text.find(piece, at, end)  # the first match leaves most of the text to the others
+        at = text.find(piece, at, end)  # the first match leaves the most text for the other pieces
         if at < 0:
             return False
         at += len(piece)
     return True
 
 
-#: The most prefixes, and the most media types, of a selection.
+#: Maximum number of prefixes, and of media types, in a selection.
 MOST = 100
-#: The greatest length of a selection's canonical text, in bytes.
+#: Maximum length of a selection's canonical text, in bytes.
 LONGEST = 8_192
 
-#: Characters that no JSON encoder escapes in the canonical text.
+#: A prefix. It excludes characters that a JSON encoder may escape in the canonical text.
 _PREFIX = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*:[^\s"\\\x00-\x20\x7f]*')
 
 
 class PushSelection(Struct, frozen=True, omit_defaults=True):
-    """The changes of a topic that a hub sends; a part that is empty admits everything.
+    """The changes of a topic that a hub sends. An empty field admits everything.
 
     Args:
-        prefixes: The URI of a resource has to begin with one of them, in any spelling.
-        types: Media types, as `text/turtle` or `text/*`, of the entry or else of the name in
-            its URI. A change without a known type, and every deletion, is sent. An update is
-            sent if either type matches, since the type may have changed.
+        prefixes: Prefixes in any spelling. The URI of a resource has to begin with one of them.
+        types: Media types, such as `text/turtle` or `text/*`. The type of a change is given by its
+            entry or else by the name in its URI. A change without a known type, and every deletion,
+            is sent. An update is sent if either type matches, because the type may have changed.
         changes: Types of change.
     """
 
@@ -184,11 +185,11 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
     changes: tuple[ChangeType, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return whether it omits anything."""
+        """Return whether the selection can omit anything."""
         return bool(self.prefixes or self.types or self.changes)
 
     def admits(self, resource: Resource) -> bool:
-        """Return whether a change is sent."""
+        """Return whether the change in an entry is sent."""
         if self.prefixes and not normalize(resource.uri).startswith(_normal(self.prefixes)):
             return False
         if self.changes and resource.change is not None and resource.change not in self.changes:
@@ -205,7 +206,8 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         """Return the canonical form, which all equivalent selections share.
 
         Raises:
-            ConfigurationError: It has too many parts, or a malformed prefix or media type.
+            ConfigurationError: The selection is too long, has too many prefixes or types, or
+                contains a malformed prefix or media type.
         """
         _check(self)
         types = set(map(essence, self.types))
@@ -221,7 +223,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> bytes:
-        """JSON without white space: prefixes, types and changes, without the empty ones."""
+        """The selection as JSON without whitespace: prefixes, types and changes, unless empty."""
         return msgspec.json.encode(self)
 
     def digest(self, topic: str) -> str:
@@ -233,13 +235,13 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
 EVERYTHING = PushSelection()
 
 
-@lru_cache(maxsize=256)  # of any number of subscribers
+@lru_cache(maxsize=256)  # however many subscribers there are
 def _normal(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(normalize_beginning, prefixes))
 
 
 def push_selection_for(selection: Selection) -> PushSelection:
-    """Return what a Destination requests from a hub: at least all that its copy holds."""
+    """Return the selection to request from a hub, which covers at least everything selected."""
     prefixes = [normalize_beginning(_literal(pattern)) for pattern in selection.only]
     requested = PushSelection(
         prefixes=tuple(prefixes) if all(map(_PREFIX.fullmatch, prefixes)) else (),
@@ -253,7 +255,7 @@ def push_selection_for(selection: Selection) -> PushSelection:
 
 
 def _literal(pattern: str) -> str:
-    """Return the common beginning of all URIs that a pattern matches; empty if there is none."""
+    """Return the common prefix of all URIs that a pattern matches; empty if there is none."""
     # A pattern without a scheme may begin after any slash.
     return pattern.partition("*")[0] if "://" in pattern else ""
 
@@ -270,7 +272,7 @@ def _check(select: PushSelection) -> None:
 
 
 def _shortest(prefixes: Iterable[str]) -> Iterable[str]:
-    """Yield prefixes in order, without those that begin with another."""
+    """Yield prefixes in order, except any that begin with another prefix."""
     last: str | None = None
     for prefix in sorted(set(prefixes)):
         if last is None or not prefix.startswith(last):
@@ -283,7 +285,7 @@ _LAST = 999_999
 
 
 class RepresentationSource(Struct, frozen=True):
-    """A URI to GET a representation from; `moment` is for `Accept-Datetime` if it is a TimeGate."""
+    """A URI to GET a representation from. For a TimeGate, `moment` is the `Accept-Datetime`."""
 
     uri: str
     moment: Instant | None = None
@@ -293,16 +295,16 @@ class WantedRepresentation(Struct, frozen=True):
     """A representation, and all announced sources of its content.
 
     Args:
-        entry: Its announced hash, length, path, type and lastmod.
-        home: Its own URI; the response there counts if no source has the content.
-        sources: The URIs to fetch it from, in the order in which to try them.
+        entry: The entry with the representation's hash, length, path, type and lastmod.
+        home: The representation's own URI. The response there counts if no source has the content.
+        sources: The URIs to fetch the representation from, in the order in which to try them.
         inline: `data:` URIs with the content.
-        package: The URI of the package whose manifest had the entry. The package has the content
-            at `entry.path`, if there is one, and a patch at the `path` of its link.
-        patches: Links to documents that make it from the previous version.
-        alternate: The link to it, if it is not the representation at `loc`.
-        at: The announced datetime of its creation: that of the change, or the last modification
-            in a Resource List. None if nothing is announced.
+        package: The URI of the package whose manifest had the entry. The package contains the
+            content at `entry.path`, if that is set, and each patch at the `path` of its link.
+        patches: Links to patches that produce the representation from the previous version.
+        alternate: The link to the representation, unless it is the representation at `loc`.
+        at: The announced datetime of the representation: the datetime of the change, or the last
+            modification in a Resource List. None if nothing is announced.
     """
 
     entry: Resource
@@ -326,13 +328,14 @@ def wanted_representation(
 
     Args:
         change: The change.
-        prefer: Media types, the best first; if none of them is offered, the one at `loc` is used.
-        exact: Whether URIs of this very version come before those of the current version.
+        prefer: Media types, in order of preference. If none of them is offered, the representation
+            at `loc` is used.
+        exact: Whether URIs of this exact version come before URIs of the current version.
         random: Shuffles mirrors of equal priority, to spread the load; None keeps the order of the
             document.
     """
     resource = change.resource
-    if not resource.links:  # as most, so only this has to be fast
+    if not resource.links:  # true of most resources, so only this case has to be fast
         home = RepresentationSource(resource.uri)
         at = _made(change, resource)
         return WantedRepresentation(resource, home, (home,), package=change.package, at=at)
@@ -358,12 +361,12 @@ def _made(change: Change, entry: Resource) -> Instant:
 
 
 def has_inline_content(change: Change) -> bool:
-    """Return whether a change needs no GET: it is a deletion, or has inline content."""
+    """Return whether a change needs no GET because it is a deletion or has inline content."""
     return change.change is ChangeType.DELETED or any(map(_is_data, change.resource.links))
 
 
 def wanted_link_target(link: Link, package: str | None = None) -> WantedRepresentation:
-    """Return the representation that a link leads to, for instance a patch.
+    """Return the representation that a link points to, for instance a patch.
 
     `package` is the URI of the package whose manifest had the link, if there is one.
     """
@@ -384,7 +387,7 @@ def describe_representation(resource: Resource, prefer: Sequence[str]) -> Resour
 
 
 def preferred_alternate(resource: Resource, prefer: Sequence[str]) -> Link | None:
-    """Return the link to an alternate that is preferred to `loc` (core §14.3); None if none is."""
+    """Return the link to an alternate preferred over `loc` (core §14.3); None if there is none."""
     if not prefer:
         return None
     offered = _links(resource, Rel.ALTERNATE)
@@ -414,14 +417,14 @@ def _sources(
 ) -> tuple[RepresentationSource, ...]:
     """Return the sources in order: mirrors with a priority, `loc`, other mirrors (core §14.2).
 
-    Without a hash nothing shows whether a mirror is up to date, so mirrors are not used.
+    Mirrors are used only with a hash, because nothing else shows whether they are up to date.
     """
     mirrors = _web_links(resource, Rel.DUPLICATE, random) if resource.hash is not None else []
     first = [RepresentationSource(link.href) for link in mirrors if link.pri is not None]
     last = [RepresentationSource(link.href) for link in mirrors if link.pri is None]
     current = (*first, home, *last)
     versions = _versions(resource) if exact else ()
-    # Without a hash nothing would show that the current content is another version.
+    # Without a hash, nothing would show that the current content is a different version.
     return (*versions, *current) if resource.hash is not None or not versions else versions
 
 

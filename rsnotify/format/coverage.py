@@ -1,11 +1,11 @@
 """Coverage: the interval for which a change document or fragment contains all changes.
 
-The interval is `from` (exclusive) to `until` (inclusive). It is read from the document, and
-corrected where its datetimes contradict each other. The progress of a Destination, which is
-compared with it, is a `Frontier`: the instant that was reached, and what was seen at that very
-instant. Sources with datetimes in whole seconds date several changes alike, and a document that is
-read later may have more of them. So changes at the instant are compared by datetime *and* URI
-(core §12.1).
+The interval extends from `from` (exclusive) to `until` (inclusive). It is read from the document,
+and corrected where its datetimes contradict each other. It is compared with the progress of a
+Destination, a `Frontier`: the instant that was reached, and the changes seen at that very instant.
+A Source with datetimes in whole seconds gives several changes the same datetime, and a later
+document may contain more of them. Changes at the instant are therefore compared by datetime *and*
+URI (core §12.1).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from rsnotify.format.uris import normalize
 
 
 class CheckMethod(Enum):
-    """How to decide whether a change still has to be applied to the copy."""
+    """The method to decide whether a change still has to be applied to the copy."""
 
     #: By datetime: a change that is older than the copy of the resource is not applied.
     DATE = "date"
     #: The datetimes may be wrong. If the change seems old, compare the entry with the copy, and
-    #: fetch the resource if the two contradict each other.
+    #: fetch the resource if they contradict each other.
     COMPARE = "compare"
-    #: Two facts contradict each other: fetch the resource itself, past caches and without a
+    #: Two facts contradict each other: fetch the resource itself, bypassing caches and without a
     #: condition, and keep its current state.
     FETCH = "fetch"
 
@@ -47,14 +47,15 @@ class Change(Struct, frozen=True, gc=False):
     """One change to one resource, with its effective datetime.
 
     Args:
-        uri: The normal form of the resource's URI, which all spellings share; `resource` has it as
-            the Source wrote it. What a subscriber has applied has it as it is stored in the copy.
-        at: The change's own datetime. Where the Source gives none: that of the entry before it
+        uri: The normal form of the resource's URI, which all spellings share; `resource` has the
+            spelling of the Source. In a change that a subscriber has applied, the URI as stored in
+            the copy.
+        at: The datetime of the change. If the Source gives none, the datetime of the previous entry
             (list order decides), or the beginning of the list.
-        resource: The entry of the document.
-        package: The URI of the dump package whose manifest had the entry, if there is one; the
-            content is its member at `resource.path`.
-        check: How to decide whether the change still has to be applied.
+        resource: The entry in the document.
+        package: The URI of the dump package whose manifest had the entry, if there is one. The
+            content is the package's member at `resource.path`.
+        check: The method to decide whether the change still has to be applied.
     """
 
     uri: str
@@ -66,38 +67,41 @@ class Change(Struct, frozen=True, gc=False):
 
     @property
     def stated_at(self) -> Instant:
-        """Its datetime as the entry states it; `at` if it states none."""
+        """The datetime stated in the entry, or `at` if the entry states none."""
         is_change = self.resource.change is not None
         return (is_change and self.resource.changed_at) or self.at
 
     @property
     def dated_by_lastmod(self) -> bool:
-        """Whether it is a deletion whose datetime may be that of the last modification before."""
+        """Whether this is a deletion whose datetime may be the resource's last modification."""
         return self.change is ChangeType.DELETED and self.resource.datetime is None
 
 
-#: Before every change.
+#: An instant before every change.
 EARLIEST = datetime.min.replace(tzinfo=UTC)
-#: A document sent this much later than an instant contains all changes of that instant, although
-#: documents are written with a delay, and clocks differ.
+#: A document sent this much later than an instant contains all changes dated with it, even though
+#: documents are written with a delay and clocks differ.
 _WRITE_DELAY = timedelta(seconds=1)
-#: By how much a datetime that is rounded up may be late.
+#: Maximum error of a datetime that is rounded up.
 _ROUNDING = timedelta(seconds=1)
 
 
 class Coverage(Struct, frozen=True):
-    """What one change document proves.
+    """The interval that one change document proves to be complete, and its changes.
 
     Args:
-        from_: It contains all changes after this instant; None if it does not prove even that.
-        until: ... up to and including this one; None if it proves nothing.
-        closed: Whether it states that it will no longer be updated.
-        ordered: Whether its entries are in chronological order, as core §12.1 demands. If not, a
+        from_: The document contains all changes after this instant; None if the beginning
+            is unknown.
+        until: The document contains all changes up to and including this instant; None if it proves
+            nothing.
+        closed: Whether the document states that it will no longer be updated.
+        ordered: Whether the entries are in chronological order, as core §12.1 demands. If not, a
             late entry may have an early datetime, and no entry may be skipped as old.
-        changes: Its entries.
-        sent: When it was sent, by the clock of the Source; None if the response had no `Date`.
-        contradictory: Whether its datetimes contradict each other, or the time at which it was
-            sent, so that they do not prove which of its entries are old.
+        changes: The entries.
+        sent: The time at which the document was sent, by the Source's clock; None if the response
+            had no `Date`.
+        contradictory: Whether the datetimes contradict each other or the time at which the document
+            was sent, so that they do not prove which entries are old.
     """
 
     from_: Instant | None
@@ -110,20 +114,23 @@ class Coverage(Struct, frozen=True):
 
     @property
     def ends(self) -> Instant | None:
-        """The latest instant that it says anything about; None if there is none."""
+        """The latest instant about which the document states anything; None if there is none."""
         in_order = self.ordered and not self.contradictory
         at_last = self.changes and in_order and not self.closed
         return self.changes[-1].at if at_last else self.until
 
     @property
     def latest(self) -> Instant:
-        """The latest datetime stated in it, even if list order replaced it by an earlier one."""
+        """The latest datetime stated in an entry.
+
+        List order may have replaced it with an earlier one for the change.
+        """
         stated = (change.resource.changed_at or change.at for change in self.changes)
         return max(stated, default=EARLIEST)
 
     @property
     def running(self) -> bool:
-        """Whether more changes may be dated with its last instant after it was sent."""
+        """Whether changes after the document was sent may still be dated with its last instant."""
         until = self.until
         if self.closed or until is None or until.microsecond:
             return False
@@ -140,11 +147,11 @@ def change_list_coverage(document: Document, sent: Instant | None = None) -> Cov
     """Return the coverage of a Change List.
 
     A list without the mandatory `from` (core §12.1) counts as beginning with its first entry. An
-    open list proves nothing beyond its last entry. `sent` is when it was sent, by the clock of the
-    Source.
+    open list proves nothing beyond its last entry. `sent` is the time at which the list was sent,
+    by the Source's clock.
 
     Raises:
-        WrongDocument: It is not a Change List.
+        WrongDocument: The document is not a Change List.
         InvalidDocument: An entry has no `change`, or its datetime cannot be determined.
     """
     if document.capability != Capability.CHANGE_LIST or document.index:
@@ -153,11 +160,11 @@ def change_list_coverage(document: Document, sent: Instant | None = None) -> Cov
 
 
 def package_coverage(manifest: Document, package: str) -> Coverage:
-    """Return the coverage of a Change Dump's package from its manifest, like a Change List's.
+    """Return the coverage of a Change Dump package, read from its manifest like a Change List's.
 
     Raises:
-        WrongDocument: It is not a Change Dump Manifest.
-        InvalidDocument: As `change_list_coverage`.
+        WrongDocument: The document is not a Change Dump Manifest.
+        InvalidDocument: See `change_list_coverage`.
     """
     if manifest.capability != Capability.CHANGE_DUMP_MANIFEST or manifest.index:
         raise WrongDocument(f"a Change Dump Manifest was expected, not {manifest.capability!r}")
@@ -186,7 +193,7 @@ def _listed_coverage(
         begin = from_
         changes = tuple(_dated(change, max(change.at, begin)) for change in changes)
     if contradictory and stated is not None:
-        # A datetime after its end must not hide the changes of the next list.
+        # A datetime after the end of the list must not hide the changes of the next list.
         end = max(stated, from_ or stated)
         changes = tuple(_dated(change, min(change.at, end)) for change in changes)
         latest = end
@@ -195,7 +202,7 @@ def _listed_coverage(
 
 
 def _stated_until(document: Document, sent: Instant | None) -> Instant | None:
-    """Return the `until` of a list, unless it is later than the response with the list.
+    """Return the `until` of a list, or None if it is later than the response with the list.
 
     Such a list cannot contain all changes up to its `until`, and counts as open.
     """
@@ -204,7 +211,7 @@ def _stated_until(document: Document, sent: Instant | None) -> Instant | None:
 
 
 def is_ahead(instant: Instant, sent: Instant | None) -> bool:
-    """Return whether a document states an instant that is later than the document itself.
+    """Return whether an instant stated in a document is later than the document itself.
 
     `sent` is the `Date` of the response, in whole seconds.
     """
@@ -212,7 +219,7 @@ def is_ahead(instant: Instant, sent: Instant | None) -> bool:
 
 
 def _is_outside(document: Document, changes: Sequence[Change]) -> bool:
-    """Return whether an entry lies outside the interval of its list, beyond rounding."""
+    """Return whether an entry lies outside the interval of its list by more than rounding."""
     from_, until = document.from_, document.until
     return any(
         (from_ is not None and postponed(change.at, _ROUNDING) < from_)
@@ -222,10 +229,10 @@ def _is_outside(document: Document, changes: Sequence[Change]) -> bool:
 
 
 def _corrected_from(from_: Instant, first: Instant, sent: Instant | None) -> Instant:
-    """Return since when a list is complete, if its first entry may precede its `from`.
+    """Return the instant from which a list is complete, which may be before its `from`.
 
-    `from` may be rounded up, or come from a clock that was set back since. But an entry may also
-    have an older date, such as the last modification of a resource that was added later.
+    `from` may be rounded up, or come from a clock that has since been set back. But an entry may
+    also have an older date, such as the last modification of a resource that was added later.
     """
     is_ahead = sent is not None and sent < from_
     return min(from_, first) if is_ahead or from_ - first < _ROUNDING else from_
@@ -234,7 +241,7 @@ def _corrected_from(from_: Instant, first: Instant, sent: Instant | None) -> Ins
 def _in_list_order(
     changes: tuple[Change, ...], sent: Instant | None
 ) -> tuple[tuple[Change, ...], bool]:
-    """Date changes that are out of order by their position, and return whether that succeeded."""
+    """Date out-of-order changes by their position, and return whether that succeeded."""
     times = dates_from_list_order([change.at for change in changes], sent)
     if times is None:
         return changes, False
@@ -249,9 +256,9 @@ def fragment_coverage(document: Document) -> Coverage:
     """Return the coverage of a fragment (Change Notification).
 
     Raises:
-        WrongDocument: It is not a fragment.
-        InvalidDocument: Its entries are out of order or outside its interval, its `until` is
-            before its `from`, or an entry has no `change` or datetime.
+        WrongDocument: The document is not a fragment.
+        InvalidDocument: Entries are out of order or outside the interval, `until` is before
+            `from`, or an entry has no `change` or datetime.
     """
     if document.index or document.capability not in (*FRAGMENT_CAPABILITIES, None):
         raise WrongDocument(f"a Change Notification was expected, not {document.capability!r}")
@@ -259,10 +266,12 @@ def fragment_coverage(document: Document) -> Coverage:
 
 
 def notification_coverage(document: Document) -> Coverage:
-    """Return the coverage of any notification; a Framework Notification has changes of documents.
+    """Return the coverage of a fragment or of a Framework Notification.
+
+    The changes in a Framework Notification are changes of documents.
 
     Raises:
-        DocumentError: As `fragment_coverage`.
+        DocumentError: See `fragment_coverage`.
     """
     if document.capability == Capability.FRAMEWORK_NOTIFICATION and not document.index:
         return _pushed_coverage(document)
@@ -308,9 +317,10 @@ def _changes(document: Document, package: str | None = None) -> tuple[tuple[Chan
 def _dated_within_units(
     changes: Sequence[Change], from_: Instant | None
 ) -> tuple[Change, ...] | None:
-    """Return changes in order, if only coarse datetimes, as of a day, are out of it; else None.
+    """Return the changes in order if only coarse datetimes, such as dates, are out of order.
 
-    They happened no earlier than those before them (core §12.1), and after the list begins.
+    Otherwise, return None. A change happened no earlier than the previous change (core §12.1), and
+    after the beginning of the list.
     """
     dated: list[Change] = []
     for change in changes:
@@ -325,25 +335,25 @@ def _dated_within_units(
     return tuple(dated)
 
 
-#: Distinguishes the changes of one instant.
+#: Identifies a change among the changes of one instant.
 ChangeKey = tuple[str, str, str]
 
 
 def change_key(change: Change) -> ChangeKey:
-    """Return what identifies a change among those of the same datetime (core §12.1)."""
+    """Return the key of a change among changes with the same datetime (core §12.1)."""
     return (change.uri, change.change.value, change.resource.hash or "")
 
 
 class Frontier(Struct):
-    """The instant up to which all changes are known, and which changes were seen at it.
+    """The instant up to which all changes are known, and the changes seen at that instant.
 
     Args:
         instant: The instant.
-        seen: The changes seen at it; a document may list one more than once.
-        over: Whether no more changes can be dated with the instant. Where datetimes are in whole
+        seen: The changes seen at the instant. A document may list a change more than once.
+        over: Whether no more changes can be dated with the instant. With datetimes in whole
             seconds, the second of an open list's last entry may not be over.
         running: Whether, as far as is known, that second was not over when the last document was
-            read, so that more changes may be dated with it since.
+            read, so that more changes may have been dated with it since.
     """
 
     instant: Instant
@@ -355,23 +365,24 @@ class Frontier(Struct):
     def at(
         cls, instant: Instant, seen: Iterable[ChangeKey] = (), *, running: bool = False
     ) -> Frontier:
-        """Make a frontier at an instant; it is over if no change was seen at it."""
+        """Return a frontier at an instant. The instant is over if no change was seen at it."""
         counts = Counter(seen)
         return cls(instant, counts, over=not counts, running=running)
 
     @property
     def joint(self) -> Instant:
-        """Where a document has to begin at the latest so that nothing is missing.
+        """The latest instant at which a document may begin without leaving a gap.
 
-        A document that begins at the instant itself lacks the changes dated with it later.
+        If the frontier's instant is not over, a document that begins at it would lack the changes
+        dated with it later.
         """
         over = self.over or self.instant.microsecond
         return self.instant if over else just_before(self.instant)
 
     def fresh(self, coverage: Coverage) -> list[Change]:
-        """Return the changes later than the frontier, and those at it that were not yet seen.
+        """Return the changes after the frontier, and the changes at the frontier not yet seen.
 
-        If the document is out of order, this returns every entry: none is proved to be old.
+        If the document is out of order, return every change, because none is proved to be old.
         """
         if not coverage.ordered:
             return list(coverage.changes)
@@ -398,7 +409,7 @@ class Frontier(Struct):
         ]
 
     def learn(self, coverage: Coverage) -> list[Change]:
-        """Advance to the end of a document that leaves no gap, and return what is `fresh` in it."""
+        """Advance to the end of a document that leaves no gap, and return its `fresh` changes."""
         fresh = self.fresh(coverage)
         if coverage.until is not None:
             running, over = coverage.running, coverage.closed
@@ -413,9 +424,9 @@ class Frontier(Struct):
         over: bool = True,
         running: bool = False,
     ) -> None:
-        """Advance to `until`, if that is later; the frontier never moves back.
+        """Advance to `until` if that is later. The frontier never moves back.
 
-        Of the changes known by then, those at the very instant count as seen.
+        Of the given changes, those dated exactly `until` count as seen.
         """
         if until < self.instant:
             return

@@ -1,9 +1,9 @@
-"""W3C Datetimes (core §7): every form is read, UTC with microseconds is written.
+"""W3C Datetimes (core §7): reads every form, and writes UTC with microseconds.
 
-An instant is a `datetime.datetime` in UTC everywhere in rsnotify. One that was read from a coarse
-form, without seconds, has the `fold` 1, which has no other meaning in UTC: it is the beginning of
-the minute, day, month or year that was written, and `time_span` returns its end. Arithmetic drops
-the `fold`.
+An instant is a `datetime.datetime` in UTC everywhere in rsnotify. An instant that was read from a
+coarse form, without seconds, has `fold` 1, which has no other meaning in UTC. Such an instant is
+the beginning of the minute, day, month or year that was written, and `time_span` returns the end.
+Arithmetic drops `fold`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from msgspec import to_builtins
 Instant = datetime
 
 MICROSECOND = timedelta(microseconds=1)
-#: After every change.
+#: An instant after every change.
 LATEST = datetime.max.replace(tzinfo=UTC)
 
-# https://www.w3.org/TR/NOTE-datetime. A zone is mandatory after a time there; some Sources omit
-# it, and mean UTC.
+# https://www.w3.org/TR/NOTE-datetime requires a time zone after a time. Some Sources omit the zone
+# and mean UTC.
 _FORM = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)"
     r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:([Zz])|([+-])(\d\d):(\d\d))?)?)?)?",
@@ -38,21 +38,20 @@ _from_iso = datetime.fromisoformat
 def parse_datetime(text: str) -> Instant:
     """Return the first instant that a W3C Datetime of any form denotes, in UTC.
 
-    Its `fold` is 1 if the form has no seconds. Digits beyond the microsecond are ignored; an absent
+    `fold` is 1 if the form has no seconds. Digits beyond microseconds are ignored. A missing time
     zone means UTC.
 
     Raises:
-        ValueError: The text is not a W3C Datetime, or not an instant of the calendar.
+        ValueError: The string is not a W3C Datetime, or denotes no valid date and time.
     """
     # C code reads the form that rsnotify and nearly every Source write. It also accepts weeks, a
-    # decimal comma and times without colons, which W3C Datetimes do not have, so those are
-    # excluded first.
+    # decimal comma and times without colons, which are not W3C Datetimes and are excluded first.
     if text[-1:] == "Z" and text[10:11] == "T" and len(text) in (20, 27):
         try:
             if text[5] != "W" and text[13] == text[16] == ":" and text[19] in ".Z":
                 return _from_iso(text)
         except ValueError:
-            pass  # the slow path explains the error, or reads a rarer form of this length
+            pass  # the slow path reads a rarer form of this length, or reports the error
     text = text.strip()
     match = _FORM.fullmatch(text)
     if match is None:
@@ -76,13 +75,13 @@ def parse_datetime(text: str) -> Instant:
 
 
 def format_datetime(instant: Instant) -> str:
-    """Write an instant as `YYYY-MM-DDThh:mm:ss.ffffffZ`, the form core §7 recommends.
+    """Format an instant as `YYYY-MM-DDThh:mm:ss.ffffffZ`, the form recommended by core §7.
 
     Raises:
-        ValueError: The datetime is naive, so that it is not an instant.
+        ValueError: The datetime is naive and therefore not an instant.
     """
-    text: str = to_builtins(instant)  # takes an eighth of the time of `isoformat`
-    if len(text) == 27:  # "Z" after microseconds; another zone is longer, and none shorter
+    text: str = to_builtins(instant)  # an eighth of the time that `isoformat` takes
+    if len(text) == 27:  # "Z" after microseconds; any other form has another length
         return text
     if instant.tzinfo is None:
         raise ValueError(f"{instant!r} has no time zone, so it denotes no instant")
@@ -105,10 +104,10 @@ def from_microseconds(count: int) -> Instant:
 
 
 def parse_http_date(text: str) -> Instant | None:
-    """Read the date of an HTTP header (RFC 9110 §5.6.7); None if it is malformed."""
+    """Parse the date in an HTTP header (RFC 9110 §5.6.7); return None if it is malformed."""
     try:
         moment = parsedate_to_datetime(text)
-        # An absent zone ("-0000") leaves it naive; HTTP dates are GMT anyway.
+        # Without a zone, or with "-0000", it is naive and not a valid HTTP date, which is in GMT.
         return None if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
@@ -116,14 +115,14 @@ def parse_http_date(text: str) -> Instant | None:
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _SECOND, _MINUTE, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
-#: By how much earlier a day may begin in a time zone than in UTC, and by how much later it may end.
+#: How much earlier than in UTC a day may begin in a time zone, and how much later it may end.
 _EAST, _WEST = timedelta(hours=14), timedelta(hours=12)
-#: By how much the clock that dates changes may differ from the one that dates responses.
+#: Maximum difference between the clock that dates changes and the clock that dates responses.
 _CLOCK_DIFFERENCE = timedelta(minutes=1)
 
 
 def postponed(instant: Instant, by: timedelta) -> Instant:
-    """Return the instant that is so much later, or the last one of the calendar.
+    """Return `instant + by`, but at most the last instant of the calendar.
 
     Some Sources write the year 9999 for "never".
     """
@@ -131,7 +130,7 @@ def postponed(instant: Instant, by: timedelta) -> Instant:
 
 
 def just_before(instant: Instant) -> Instant:
-    """Return the instant a microsecond earlier, or the first one of the calendar.
+    """Return the instant a microsecond earlier, but at least the first instant of the calendar.
 
     Some Sources write the year 1 for "unknown".
     """
@@ -141,9 +140,9 @@ def just_before(instant: Instant) -> Instant:
 def end_of_unit(instant: Instant) -> Instant:
     """Return the end of the unit of time that an instant may stand for.
 
-    Without a fraction it may stand for a whole second, and without a time for a whole day. One that
-    was written without seconds stands for its minute, or without a time for the longest unit that
-    begins with it: a day, a month or a year.
+    Without a fraction, it may stand for a whole second, and without a time, for a whole day. An
+    instant that was written without seconds stands for its minute or, without a time, for the
+    longest unit that begins with it: a day, a month or a year.
     """
     if instant.microsecond:
         return postponed(instant, MICROSECOND)
@@ -159,9 +158,9 @@ def end_of_unit(instant: Instant) -> Instant:
 
 
 def time_span(instant: Instant) -> tuple[Instant, Instant]:
-    """Return when something dated with a coarse instant happened: from the first to the second.
+    """Return the beginning and end of the time span that a coarse instant may denote.
 
-    A date without a time may be of any time zone.
+    A date without a time may be in any time zone.
     """
     end = end_of_unit(instant)
     if instant.hour or instant.minute:
@@ -171,7 +170,7 @@ def time_span(instant: Instant) -> tuple[Instant, Instant]:
 
 
 def is_undecided(one: Instant, other: Instant) -> bool:
-    """Return whether two datetimes, of which one is coarser, leave open which of them is later."""
+    """Return whether it is unclear which of two datetimes is later, because one is coarse."""
     if one.fold and other.fold:
         first, second = min(one, other), max(one, other)
         return first < second < end_of_unit(first)
@@ -183,11 +182,12 @@ def is_undecided(one: Instant, other: Instant) -> bool:
 
 
 def dates_from_list_order(times: list[Instant], sent: Instant | None) -> list[Instant] | None:
-    """Replace datetimes in the future by those of the following entries (core §12.1).
+    """Replace datetimes in the future with those of the following entries (core §12.1).
 
-    The clock of the Source may have been ahead before it was set, or one entry may have a wrong
-    date. If the list is then still out of order, it was never sorted: its order proves nothing, and
-    this returns None. `sent` is when it was sent, by the clock of the Source.
+    The Source's clock may have been fast before it was corrected, or a single entry may have a
+    wrong date. If the list is still out of order afterwards, it was never sorted. Its order then
+    proves nothing, and None is returned. `sent` is the time at which the list was sent, by the
+    Source's clock.
     """
     if sent is None:
         return None

@@ -1,12 +1,12 @@
 """Hashes of content, and the digest of a whole set of resources.
 
-A `hash` attribute has `algorithm:digest` pairs separated by white space (core §7). Content is
-compared with the hash and the length that a document announced.
+A `hash` attribute contains `algorithm:digest` pairs separated by whitespace (core §7). Content is
+compared with the hash and length that a document announced.
 
-The digest, by which two sets are compared (docs/audit.md), is made of the hashes: each resource has
-a number, made of its URI and the hash of its content, and the digest is the sum of these numbers.
-So it does not depend on any order, and a change costs one subtraction and one addition, however
-large the set is.
+Two sets are compared by their digests (docs/audit.md), which are computed from the hashes. Each
+resource has a number, derived from its URI and the hash of its content, and the digest is the sum
+of these numbers. It therefore does not depend on any order, and a change costs one subtraction and
+one addition, however large the set is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rsnotify.format.model import Attributes, Document, Resource
 
 _SHA256 = "sha-256:"
 _SHA256_LENGTH = len(_SHA256) + 64
-#: The algorithms of core §7 and their successors, by their names without hyphens.
+#: The algorithms of core §7 and their successors, by name without hyphens.
 _ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {
     "sha256": ("sha-256", hashlib.sha256, 64),
     "sha512": ("sha-512", hashlib.sha512, 128),
@@ -34,7 +34,7 @@ _ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {
     "md5": ("md5", lambda: hashlib.md5(usedforsecurity=False), 32),
 }
 _NAMES = frozenset(name for name, _, _ in _ALGORITHMS.values())
-#: How many attributes are remembered, as each is read several times for one change.
+#: Number of parsed attributes to cache, because each is read several times for one change.
 _REMEMBERED = 1_000
 
 
@@ -56,12 +56,12 @@ class Digester:
         return " ".join(f"{name}:{digest.hexdigest()}" for name, digest in self._digests.items())
 
     def verify(self, resource: Resource, *, recoded: bool = False) -> None:
-        """Compare with the announced hash and length; raise `ContentMismatch` if they differ.
+        """Raise `ContentMismatch` if the content differs from the announced hash or length.
 
         Args:
             resource: The entry with its `hash` and `length`.
-            recoded: Whether the server sent the content encoded. The announced length may then
-                be that of the encoded form, if the hash matches.
+            recoded: Whether the server sent the content encoded. If so, and if the hash matches,
+                the announced length may be the length of the encoded form.
         """
         same = agree(resource.hash, hashes := self.hashes)
         if same is False:
@@ -75,10 +75,10 @@ class Digester:
 
 
 def verified_hashes(content: bytes, announced: str | None, length: int | None = None) -> str | None:
-    """Return the `hashes` of content; None if it has not the announced hash and length."""
+    """Return the `hashes` of content; None if it does not match the announced hash and length."""
     if length not in (None, len(content)):
         return None
-    if announced is not None and _is_sha256(announced):  # as nearly all are
+    if announced is not None and _is_sha256(announced):  # nearly always
         digest = hashlib.sha256(content, usedforsecurity=False).hexdigest()
         if digest == announced[len(_SHA256) :].lower():
             return _SHA256 + digest
@@ -89,14 +89,14 @@ def verified_hashes(content: bytes, announced: str | None, length: int | None = 
 
 
 def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
-    """Return whether content has the announced hash and length, as far as that can be checked."""
+    """Return whether content has the announced hash and length, as far as this can be checked."""
     return verified_hashes(content, announced, length) is not None
 
 
 def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
-    """Return whether a content certainly has the digests of a `hash` attribute."""
+    """Return whether content certainly has the digests in a `hash` attribute."""
     if hashes is not None and _is_sha256(hashes):
-        # As nearly all have, and three times as fast.
+        # Nearly always the case, and three times as fast.
         digest = hashlib.sha256(usedforsecurity=False)
         for chunk in chunks:
             digest.update(chunk)
@@ -110,7 +110,7 @@ def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
 def agree(one: str | None, other: str | None) -> bool | None:
     """Return whether two `hash` attributes match; None if they have no algorithm in common.
 
-    Digests in different forms, such as hexadecimal and Base64, cannot be compared either.
+    Digests in different encodings, such as hexadecimal and Base64, cannot be compared either.
     """
     ours = _digests(one)
     if one == other:
@@ -121,19 +121,19 @@ def agree(one: str | None, other: str | None) -> bool | None:
 
 
 def are_those_of(hashes: str | None, content: str) -> bool | None:
-    """Return whether all `hashes` of known algorithms are among those of a `content`.
+    """Return whether the hashes in `content` include all `hashes` of known algorithms.
 
-    Unlike `agree`, this takes a digest in another form for a different one. It is None if no
-    algorithm is known.
+    Unlike `agree`, this treats a digest in another encoding as a different digest. Return None if
+    `hashes` has no known algorithm.
     """
     pairs = {pair for pair in (hashes or "").lower().split() if pair.partition(":")[0] in _NAMES}
     return pairs <= set(content.split()) if pairs else None
 
 
 def parse_hashes(text: str | None) -> Mapping[str, str]:
-    """Return the hexadecimal digests in a `hash` attribute by algorithm, as core §7 names it.
+    """Return the hexadecimal digests in a `hash` attribute by algorithm, named as in core §7.
 
-    An unknown algorithm, or another form of digest, cannot be checked, and is left out.
+    Unknown algorithms and digests in other encodings cannot be checked, and are left out.
     """
     found = _digests(text)
     return {
@@ -145,7 +145,10 @@ def parse_hashes(text: str | None) -> Mapping[str, str]:
 
 @lru_cache(_REMEMBERED)
 def _digests(text: str | None) -> Mapping[tuple[str, int], str]:
-    """Return the digests by algorithm, without hyphens, and length: the same have the same form."""
+    """Return the digests by algorithm, without hyphens, and by length.
+
+    Digests of one algorithm with the same length have the same encoding.
+    """
     found = {}
     for pair in (text or "").lower().split():
         algorithm, _, digest = pair.partition(":")
@@ -154,18 +157,18 @@ def _digests(text: str | None) -> Mapping[tuple[str, int], str]:
     return MappingProxyType(found)
 
 
-#: The namespace of the attributes. If their meaning changed, it would change too.
+#: The namespace of the audit attributes. It has to change if their meaning changes.
 AUDIT_NS = "urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"
-#: The hash function for contents, by its name in documents.
+#: The hash function for content, as named in documents.
 ALGORITHM = "sha-256"
 #: The URI of a resource, and the `hash` attribute of its content.
 Hashed = tuple[str, str | None]
 
 _MODULUS = 1 << 128
 _DIGEST_SIZE = 16
-#: Copied for each resource, which takes half the time of making a new one.
+#: Copied for each resource, which takes half the time of creating a new hash object.
 _EMPTY = hashlib.blake2b(digest_size=_DIGEST_SIZE)
-#: The syntax of the attributes, by their names without the namespace.
+#: The syntax of each attribute, by name without the namespace.
 FORMS = {
     "count": re.compile(r"0|[1-9][0-9]{0,17}"),
     "hash": re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"),
@@ -177,8 +180,8 @@ COUNT, HASH, DIGEST = (f"{{{AUDIT_NS}}}{name}" for name in FORMS)
 class SetDigest(Struct, frozen=True):
     """The count and digest of a whole set of resources, as of one instant.
 
-    The digest is the sum over them, as 32 hexadecimal digits in lower case; `hash` is the hash
-    function for their contents.
+    `digest` is the sum over the resources, as 32 lowercase hexadecimal digits. `hash` is the hash
+    function for their content.
     """
 
     count: int
@@ -187,12 +190,12 @@ class SetDigest(Struct, frozen=True):
 
     @property
     def attributes(self) -> Attributes:
-        """The attributes for the `rs:md` of a document."""
+        """The audit attributes for the `rs:md` element of a document."""
         return ((COUNT, str(self.count)), (HASH, self.hash), (DIGEST, self.digest))
 
 
 def set_digest(document: Document) -> SetDigest | None:
-    """Return the digest of the set that a document states as of its `until`, if it states one.
+    """Return the set digest that a document states as of its `until`; None if it states none.
 
     Raises:
         InvalidDocument: An attribute is missing or malformed.
@@ -214,7 +217,7 @@ def set_digest(document: Document) -> SetDigest | None:
 class SetSum(Struct):
     """The sum over a set of resources, updated as the set changes.
 
-    `unhashed` counts the resources that have no SHA-256; `total` is the sum over the others.
+    `unhashed` is the number of resources without SHA-256. `total` is the sum over all others.
     """
 
     count: int = 0
@@ -223,7 +226,7 @@ class SetSum(Struct):
 
     @classmethod
     def parse(cls, text: str) -> SetSum:
-        """Return the sum that `str` wrote."""
+        """Return the sum from the string that `str` produced."""
         count, unhashed, total = text.split()
         return cls(int(count), int(unhashed), int(total, 16))
 
@@ -234,11 +237,11 @@ class SetSum(Struct):
         return replace(self)
 
     def add(self, resources: Iterable[Hashed]) -> None:
-        """Add resources: the URI of each, as `loc` has it, and its `hash` attribute."""
+        """Add resources, each given by its URI exactly as in `loc` and its `hash` attribute."""
         self._count(1, resources)
 
     def remove(self, resources: Iterable[Hashed]) -> None:
-        """Remove resources, each given as when it was added."""
+        """Remove resources. Each must be given exactly as it was added."""
         self._count(-1, resources)
 
     def _count(self, sign: int, resources: Iterable[Hashed]) -> None:
@@ -257,10 +260,10 @@ class SetSum(Struct):
 
 
 def content_hash(hashes: str | None) -> str | None:
-    """Return the SHA-256 in a `hash` attribute, in the form for `term`; None if there is none."""
+    """Return the SHA-256 in a `hash` attribute, normalized for `term`; None if there is none."""
     if hashes is None:
         return None
-    if _is_sha256(hashes):  # as nearly all are
+    if _is_sha256(hashes):  # nearly always
         return hashes.lower()
     return next(filter(_is_sha256, map(str.lower, hashes.split())), None)
 
@@ -270,8 +273,8 @@ def _is_sha256(hashes: str) -> bool:
 
 
 def term(uri: str, content: str) -> int:
-    """Return the number of a resource whose content has this `content_hash`."""
+    """Return the number of a resource, given its URI and the `content_hash` of its content."""
     hasher = _EMPTY.copy()
-    # No URI of a document contains a zero byte, so that different pairs give different bytes.
+    # No URI in a document contains a zero byte, so different pairs give different bytes.
     hasher.update(f"{uri}\0{content}".encode())
     return int.from_bytes(hasher.digest(), "big")

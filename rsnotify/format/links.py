@@ -1,8 +1,8 @@
-"""Links: resolving them, the HTTP `Link` header (RFC 8288), and links in pages and feeds.
+"""Resolves links, and reads them from HTTP `Link` headers (RFC 8288), pages and feeds.
 
-A page has `link` elements in its head, where visitors who may write into the page cannot put one
-(WebSub §8.1). A feed has Atom's `link`, and a Sitemap has `rs:ln`, below the root or below RSS's
-`channel`. The links of single entries do not count.
+In a page, only `link` elements in the head count, where visitors who can add content to the page
+cannot put one (WebSub §8.1). In a feed, `link` elements of Atom count, and in a Sitemap, `rs:ln`
+elements, below the root or below the `channel` of RSS. Links of individual entries do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rsnotify.errors import MalformedDocument
 from rsnotify.format.model import RS_NS, SITEMAP_NS
 from rsnotify.format.xml_parser import safe_parser
 
-# Headers are untrusted. Every repetition is possessive, so that matching takes linear time.
+# Headers are untrusted. Every repetition is possessive, so matching takes linear time.
 _QUOTED = r'"((?:[^"\\]++|\\.)*+)"'
 _PARAMETER = re.compile(rf';\s*+([^\s=;,]++)(?:\s*+=\s*+(?:{_QUOTED}|([^\s";,]*+)))?+')
 _LINK = re.compile(rf"<([^<>]*+)>((?:\s*+{_PARAMETER.pattern})*+)")
@@ -28,7 +28,7 @@ _LINK = re.compile(rf"<([^<>]*+)>((?:\s*+{_PARAMETER.pattern})*+)")
 def resolve(base: str, uri: str) -> str:
     """Return the absolute URI of a link in the document at `base`.
 
-    A malformed URI is returned unchanged: the code that fetches it reports the error.
+    A malformed URI is returned unchanged, because the code that fetches it reports the error.
     """
     try:
         return urljoin(base, uri)
@@ -39,7 +39,7 @@ def resolve(base: str, uri: str) -> str:
 def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:
     """Return the (relation, target) pairs in all Link headers of one message, in order.
 
-    A link with two relations gives two pairs.
+    A link with two relations yields two pairs.
     """
     found = []
     for header in headers:
@@ -53,10 +53,10 @@ def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def format_links(links: Iterable[tuple[str, str]]) -> str:
-    """Write (relation, target) pairs as one Link header.
+    """Format (relation, target) pairs as one Link header.
 
     Raises:
-        ValueError: A target contains a character that would end it early.
+        ValueError: A target contains a character that is not allowed there.
     """
     parts = []
     for relation, target in links:
@@ -74,16 +74,16 @@ _FEED_ROOTS = frozenset(
     {_ATOM + "feed", f"{{{SITEMAP_NS}}}urlset", f"{{{SITEMAP_NS}}}sitemapindex"}
 )
 if TYPE_CHECKING:
-    # Only for typing: at run time lxml calls the methods that exist.
+    # For type checking only: at run time, lxml calls whatever methods exist.
     _ParserTarget = etree.ParserTarget[None]
 else:
     _ParserTarget = object
 
 
 def html_links(text: str) -> Links:
-    """Return the links in the head of a page, or of its beginning.
+    """Return the links in the head of a page. The beginning of the page is enough.
 
-    They are (relation, target) pairs in order, relations in lower case, targets as written.
+    The links are (relation, target) pairs in order, with lowercase relations and unchanged targets.
     """
     page = _Page()
     parser = etree.HTMLParser(target=page, no_network=True, encoding="utf-8")
@@ -93,7 +93,7 @@ def html_links(text: str) -> Links:
 
 
 def xml_links(body: bytes) -> Links:
-    """Return the links of a feed or a Sitemap, as `html_links`, as far as its XML can be read."""
+    """Return the links of a feed or Sitemap like `html_links`, as far as its XML can be read."""
     feed = _Feed()
     parser = safe_parser(feed)
     try:
@@ -118,7 +118,7 @@ class _LinkFinder(ABC, _ParserTarget):
 
     @abstractmethod
     def _is_link(self, tag: str, ancestors: list[str]) -> bool:
-        """Return whether an element below these is a link that counts."""
+        """Return whether an element with these ancestors is a link that counts."""
 
     def end(self, tag: str) -> None:
         self._ancestors.pop()
@@ -129,7 +129,7 @@ class _LinkFinder(ABC, _ParserTarget):
 
 class _Page(_LinkFinder):
     def _is_link(self, tag: str, ancestors: list[str]) -> bool:
-        # The parser adds a head to a page without one.
+        # The parser adds a head to a page that has none.
         return tag == "link" and ancestors == ["html", "head"]
 
 
@@ -138,7 +138,7 @@ class _Feed(_LinkFinder):
         match ancestors:
             case [root]:
                 return tag in _LINKS and root in _FEED_ROOTS
-            case [_, channel]:  # of RSS
+            case [_, channel]:  # RSS
                 return tag in _LINKS and channel.rpartition("}")[2] == "channel"
         return False
 

@@ -1,4 +1,4 @@
-"""Media types: guessing them from names, and matching them with patterns."""
+"""Guesses media types from names, and matches them with patterns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from rsnotify.format.model import Resource
 
-# Python's own table, not the machine's, so that a name has the same type everywhere.
+# Python's built-in table, not the machine's, so that a name has the same type everywhere.
 _TYPES = mimetypes.MimeTypes()
 for _suffix, _type in {
     ".jsonld": "application/ld+json",
@@ -26,12 +26,12 @@ for _suffix, _type in {
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 #: The path of a URI, which may be malformed.
 _PATH = re.compile(r"(?:[^:/?#]+:)?(?://[^/?#]*)?([^?#]*)")
-#: The types of content that a server does not know.
+#: Types that servers send for unknown content.
 _UNSPECIFIC = {
     *(f"application/{name}" for name in ("octet-stream", "binary", "download", "force-download")),
     *("application/unknown", "binary/octet-stream", "content/unknown", "unknown/unknown"),
 }
-#: Other names of types, without what precedes the slash, by the one that is compared.
+#: Maps alternative names of subtypes to the name used for comparison.
 _NAMES = {
     other: name
     for name, others in {
@@ -53,19 +53,19 @@ _NAMES = {
     }.items()
     for other in others
 }
-#: Types outside of `text/` that are written in characters.
+#: Subtypes of textual content outside of `text/`.
 _TEXTS = frozenset(
     {"javascript", "json", "latex", "n-quads", "n-triples", "ndjson", "perl", "php", "postscript"}
     | {"python", "rtf", "sh", "sparql-query", "sparql-update", "sql", "tex", "toml", "trig"}
     | {"turtle", "n3", "csv", "typescript", "xml", "xml-dtd", "yaml", "subrip", "bibtex"}
 )
-#: RFC 9110 §8.3.1.
+#: The syntax of RFC 9110 §8.3.1.
 _TOKEN = r"[\w!#$%&'*+.^`|~-]+"
 _MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}", re.ASCII)
 
 
 def guess_media_type(uri: str) -> str | None:
-    """Return the media type that the end of a URI's path suggests; None if it suggests none."""
+    """Return the media type that the last segment of a URI suggests; None if it suggests none."""
     match = _PATH.match(uri)
     name = match[1].rpartition("/")[2] if match else ""
     kind, encoding = _TYPES.guess_type(f"file:///{name}")
@@ -81,14 +81,14 @@ def extension(media_type: str) -> str:
 
 
 def is_media_type(text: str) -> bool:
-    """Return whether a text has the form of a media type, or of a pattern for media types."""
+    """Return whether a string has the syntax of a media type or of a media type pattern."""
     return _MEDIA_TYPE.fullmatch(essence(text)) is not None
 
 
 def matches(media_type: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a media type matches one of the patterns: `text/html`, `text/*` or `*/*`.
 
-    Parameters, such as a charset, and case do not matter.
+    Case and parameters, such as a charset, are ignored.
     """
     kind, _, sub = essence(media_type).partition("/")
     # However many patterns an untrusted client sends, only these four can match.
@@ -98,8 +98,8 @@ def matches(media_type: str, patterns: tuple[str, ...]) -> bool:
 def may_match(resource: Resource, patterns: tuple[str, ...]) -> bool:
     """Return whether the media type of a resource may match one of the patterns.
 
-    The type is that of its entry, or else of the name in its URI; an unknown type may match any
-    pattern. Without patterns, all types match.
+    The type is given by the resource's entry, or else by the name in its URI. An unknown type may
+    match any pattern. Without patterns, all types match.
     """
     if not patterns:
         return True
@@ -108,11 +108,11 @@ def may_match(resource: Resource, patterns: tuple[str, ...]) -> bool:
 
 
 def contradicts(announced: str | None, served: str | None) -> bool:
-    """Return whether a server's Content-Type shows that a response is not what was announced.
+    """Return whether a server's Content-Type contradicts the announced media type.
 
-    Names of one type, such as `text/xml` and `application/xml`, are equal. The types that servers
-    send for files that they do not know contradict nothing: `application/octet-stream`, and
-    `text/plain` for anything written in characters.
+    Different names for the same type, such as `text/xml` and `application/xml`, are equal. Types
+    that servers send for unknown files contradict nothing: `application/octet-stream`, and
+    `text/plain` for any textual content.
     """
     if announced is None or served is None or announced == served:
         return False
@@ -140,7 +140,7 @@ class _MediaType(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def _parsed(media_type: str) -> _MediaType | None:
-    """Return the parts of a type without `x-`; None if it says nothing about the content."""
+    """Split a type into its parts without `x-`; return None for an unspecific type."""
     kind, _, name = essence(media_type).partition("/")
     name = name.removeprefix("x-")
     if not is_media_type(media_type) or f"{kind}/{name}" in _UNSPECIFIC:

@@ -1,8 +1,8 @@
-"""ResourceSync documents as values: frozen, comparable, without behaviour.
+"""ResourceSync documents as values: frozen, comparable, without behavior.
 
-Here are also the names on the wire (namespaces, capabilities, relations), and the limits beyond
-which the reader refuses a document. Names follow core §7. `from` is a keyword of Python, so the
-field is `from_`.
+This module also defines the names used in documents (namespaces, capabilities, relations) and the
+limits beyond which the reader refuses a document. Names follow core §7. The field for `from` is
+`from_`, because `from` is a Python keyword.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rsnotify.format.datetimes import Instant
 SITEMAP_NS = "http://www.sitemaps.org/schemas/sitemap/0.9"
 RS_NS = "http://www.openarchives.org/rs/terms/"
 
-#: Where a Source publishes its Source Description (core §6.3.2).
+#: The path at which a Source publishes its Source Description (core §6.3.2).
 WELL_KNOWN_PATH = "/.well-known/resourcesync"
 
-#: The limits of core §7, beyond which documents are grouped by an index.
+#: The limits of core §7 for one document. Larger lists are divided and grouped by an index.
 MAX_ENTRIES = 50_000
 MAX_BYTES = 50_000_000
 
-#: The largest inline content, in bytes; a Destination fetches larger resources.
+#: Maximum size of inline content, in bytes. A Destination fetches larger resources.
 INLINE_LIMIT = 16_384
 
 
@@ -48,7 +48,7 @@ class Capability:
     FRAMEWORK_NOTIFICATION = "framework-notification"
 
 
-#: The capabilities of fragments: ours, that of a Change List, and that of an older draft.
+#: The capabilities accepted for a fragment: the current one, `changelist`, and an older draft's.
 FRAGMENT_CAPABILITIES = frozenset(
     {Capability.CHANGE_NOTIFICATION, Capability.CHANGE_LIST, "changelist-notification"}
 )
@@ -68,7 +68,7 @@ class Rel:
     ALTERNATE = "alternate"
     ARCHIVES = "archives"
     CANONICAL = "canonical"
-    #: The change memory of the early draft (§3.2, §4.1), by the name it had there.
+    #: The change memory, by its name in the early draft (§3.2, §4.1).
     CHANGE_SET = "http://resourcesync.org/ns/changeset"
     COLLECTION = "collection"
     CONTENTS = "contents"
@@ -78,10 +78,10 @@ class Rel:
     HUB = "hub"
     INDEX = "index"
     MEMENTO = "memento"
-    #: Leads to notifications about a group of documents (RFC 5989 §7): the framework's channel.
+    #: Links to notifications about a group of documents (RFC 5989 §7): the framework's channel.
     MONITOR_GROUP = "monitor-group"
     NEXT = "next"
-    #: A URI, since there is no registered relation (core §14.4).
+    #: A URI, because no such relation is registered (core §14.4).
     PATCH = "http://www.openarchives.org/rs/terms/patch"
     RESOURCESYNC = "resourcesync"
     SELF = "self"
@@ -103,7 +103,7 @@ class Link(Struct, frozen=True, omit_defaults=True, gc=False):
     Args:
         rel: A registered relation type, or a URI.
         href: The related resource.
-        pri: Priority among links of one relation, 1 (first) to 999,999; None means last.
+        pri: The priority among links with the same relation, 1 (first) to 999,999; None means last.
     """
 
     rel: str
@@ -121,14 +121,15 @@ class Link(Struct, frozen=True, omit_defaults=True, gc=False):
 class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
     """A `<url>` or `<sitemap>`: a resource that plays a role in ResourceSync (core §7).
 
-    The attributes of its `rs:md` are fields beside `lastmod`; each kind of document uses some.
+    The attributes of its `rs:md` are fields at the same level as `lastmod`. Each kind of document
+    uses some of them.
 
     Args:
-        uri: `<loc>`.
-        lastmod: `<lastmod>`; in a 1.0 change document, the datetime of the change.
+        uri: The content of `<loc>`.
+        lastmod: The content of `<lastmod>`; in a 1.0 change document, the datetime of the change.
         change: The type of change, in a change document.
         datetime: The datetime of the change, in a 1.1 change document.
-        hash: White-space separated `algorithm:digest` pairs.
+        hash: Whitespace-separated `algorithm:digest` pairs.
     """
 
     uri: str
@@ -160,7 +161,7 @@ class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
         lastmod: Instant | None = None,
         links: Iterable[Link] = (),
     ) -> Resource:
-        """Return the resource with the length and the SHA-256 of this content.
+        """Return a resource with the length and SHA-256 of the given content.
 
         Resource.of("https://source.example/data/res1", b"<a> <b> <c> .", type="text/turtle")
         """
@@ -177,17 +178,17 @@ class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def changed_at(self) -> Instant | None:
-        """The datetime of the change: 1.1's `datetime`, else 1.0's `lastmod`."""
+        """The datetime of the change: `datetime` of 1.1, or else `lastmod` of 1.0."""
         return self.datetime or self.lastmod
 
 
 class Document(Struct, frozen=True, omit_defaults=True):
-    """A whole ResourceSync document: a `urlset`, or a `sitemapindex` when `index` is true.
+    """A whole ResourceSync document: a `urlset`, or a `sitemapindex` if `index` is true.
 
     Args:
-        capability: `rs:md/@capability`; None in a plain Sitemap, which has no `rs:md`.
+        capability: The `rs:md/@capability`; None for a plain Sitemap, which has no `rs:md`.
         resources: The `<url>` or `<sitemap>` children, in document order.
-        index: Whether the root is `sitemapindex`.
+        index: Whether the root element is `sitemapindex`.
     """
 
     capability: str | None
@@ -206,26 +207,25 @@ class Document(Struct, frozen=True, omit_defaults=True):
         return self.resources[-1].changed_at if self.resources else None
 
     def link(self, rel: str) -> str | None:
-        """Return the target of the first link with this relation; None if there is none."""
+        """Return the target of the first link with a relation; None if there is none."""
         return next((link.href for link in self.links if link.rel == rel), None)
 
 
 class DocumentLimits(Struct, frozen=True):
-    """The limits beyond which the reader refuses a document; they protect memory and time.
+    """The limits beyond which the reader refuses a document, to protect memory and time.
 
-    They are several times those of the specification (50,000 entries and 50 MB, core §7), so that
-    a list which is only a little too long can still be read.
+    They exceed the limits of the specification (50,000 entries and 50 MB, core §7), so that a list
+    that is only slightly too long can still be read.
 
     Args:
         document_bytes: Bytes of XML, after decompression.
         entries: `<url>` or `<sitemap>` elements.
-        entry_length: Characters of all texts and attributes within one entry, and outside of
-            all entries.
+        entry_length: Characters of all attributes within one entry, and outside of all entries.
         entry_elements: Elements of any kind within one entry, and outside of all entries.
-        uri_length: Characters of a URI or another text, except a `data:` URI.
+        uri_length: Characters of a URI or of an element's text, except a `data:` URI.
         inline_length: Characters of a `data:` URI in a link.
-        links: `rs:ln` elements in one entry, or outside of all entries.
-        depth: Levels of elements below one that is ignored.
+        links: `rs:ln` elements within one entry, and outside of all entries.
+        depth: Levels of elements below an ignored element.
     """
 
     document_bytes: int = 100_000_000

@@ -1,6 +1,6 @@
-"""What a Source offers for one set of resources, and how a hub can be reached.
+"""The offer of a Source for one set of resources, and the endpoints of a hub.
 
-The first is read from a Capability List (core §9), the second from the document of a hub
+The offer is read from a Capability List (core §9), and the endpoints from the hub's document
 (docs/protocol.md).
 """
 
@@ -15,7 +15,7 @@ from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 
-#: The field of `Offer` for the documents of each capability.
+#: The field of `Offer` for each capability.
 FIELDS: dict[str | None, str] = {
     Capability.RESOURCE_LIST: "resource_list",
     Capability.RESOURCE_DUMP: "resource_dump",
@@ -29,14 +29,14 @@ FIELDS: dict[str | None, str] = {
 
 
 class Offer(Struct, frozen=True):
-    """The documents and channels of one set of resources, each None if not offered.
+    """The documents and channels offered for one set of resources. A missing one is None.
 
     Args:
         listed: Whether the Source Description lists the Capability List.
         channel: The topic of fragments.
         hubs: Endpoints of hubs; the URI scheme identifies the transport.
         framework: The topic of Framework Notifications, about the documents themselves.
-        framework_hubs: Endpoints of hubs for that.
+        framework_hubs: Endpoints of hubs for Framework Notifications.
     """
 
     source_description: str | None = None
@@ -63,7 +63,7 @@ class Offer(Struct, frozen=True):
 
     @property
     def uri(self) -> str | None:
-        """The URI of the set: that of its Capability List, or else of its first document."""
+        """The URI of the set: the URI of its Capability List, or else of its first document."""
         return self.capability_list or next(iter(self.documents.values()), None)
 
     @property
@@ -73,13 +73,14 @@ class Offer(Struct, frozen=True):
 
 
 def read_offer(capability_list: Document, uri: str) -> Offer:
-    """Return what a Capability List offers, without the capabilities that rsnotify does not know.
+    """Return the offer in a Capability List, ignoring capabilities that rsnotify does not know.
 
-    Relative references are resolved against its URI.
+    Relative references are resolved against the list's URI.
 
     Raises:
-        WrongDocument: It is not a Capability List.
-        InvalidDocument: It lists two documents of one capability, and one alone is not the set.
+        WrongDocument: The document is not a Capability List.
+        InvalidDocument: It lists two documents with one capability, and neither alone describes the
+            whole set.
     """
     if capability_list.capability != Capability.CAPABILITY_LIST:
         raise WrongDocument(
@@ -101,7 +102,7 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
 
 
 def repeated_capability(entries: Iterable[Resource], uri: str) -> str | None:
-    """Return how a Capability List at a URI lists two documents as one; None if it does not."""
+    """Return a reason if a Capability List has two documents of one capability, else None."""
     known: dict[str | None, str] = {}
     for resource in entries:
         if (kind := resource.capability) not in FIELDS:
@@ -121,10 +122,10 @@ def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:
 
 
 def read_framework(offer: Offer, description: Document, uri: str) -> Offer:
-    """Return an offer completed with what the Source Description, at `uri`, says about the set.
+    """Complete an offer with the information in the Source Description at `uri`.
 
-    The channel of Framework Notifications is, in this order: a link in the set's entry, a link of
-    the whole document, an entry for the channel (framework notification §5).
+    The channel of Framework Notifications is the first of these: a link in the set's entry, a link
+    of the whole document, an entry for the channel (framework notification §5).
     """
     entries = description.resources
     own = [each for each in entries if resolve(uri, each.uri) == offer.capability_list]
@@ -143,7 +144,7 @@ def _with_framework(offer: Offer, topic: str, links: Iterable[Link], uri: str) -
     return replace(offer, framework=resolve(uri, topic), framework_hubs=_hubs(links, uri))
 
 
-#: Where it is, below the URL of the hub.
+#: The path of the hub's document, relative to the URL of the hub.
 HUB_DOCUMENT = ".well-known/rsnotify-hub"
 
 
@@ -151,12 +152,13 @@ class HubDocument(Struct, frozen=True, omit_defaults=True):
     """The endpoints of a hub.
 
     Args:
-        websub: Where WebSub subscribers and publishers send their requests.
-        websocket: Its WebSocket.
-        events: Its event streams, without the `topic`.
-        mqtt: The broker at which it publishes, for Destinations, if there is one. Without a path,
-            or with one that ends in `/`, the name of a channel's topic is added (docs/mqtt.md).
-        xmpp: The PubSub service at which it publishes, likewise without a node (docs/xmpp.md).
+        websub: The URL for requests from WebSub subscribers and publishers.
+        websocket: The URL of the hub's WebSocket.
+        events: The URL of the hub's event streams, without the `topic`.
+        mqtt: The broker at which the hub publishes for Destinations, if there is one. Without a
+            path, or with a path that ends in `/`, the name of a channel's topic has to be appended
+            (docs/mqtt.md).
+        xmpp: The PubSub service at which the hub publishes, also without a node (docs/xmpp.md).
     """
 
     websub: str | None = None

@@ -1,25 +1,26 @@
 """Reads the plain form of documents without an XML parser, and leaves the rest to the parser.
 
-A plain document has the root `urlset` with the usual prefixes, then links and `rs:md`, then
-entries. A plain entry has `loc`, `lastmod`, `changefreq`, `priority` and `rs:md` in this order,
-and `rs:ln` and elements of other namespaces before or after `rs:md`. All names and attributes have
-one spelling; blanks may stand between elements. Most entries that a Destination reads are plain.
+A plain document has the root `urlset` with the usual prefixes, followed by links and `rs:md`, and
+then entries. A plain entry has `loc`, `lastmod`, `changefreq`, `priority` and `rs:md` in this
+order, with `rs:ln` and elements of other namespaces before or after `rs:md`. All names and
+attributes have one spelling; whitespace is allowed between elements. Most entries that a
+Destination reads are plain.
 
-Why the result is the parser's: the document must begin in the plain form, so that its encoding and
-prefixes are known. From there on each piece is either a plain entry or a sequence of complete
-elements. A value that is read has neither markup, nor references except `&amp;`, `&lt;`, `&gt;`,
-`&quot;` and `&apos;`, nor blanks that the parser would change. Attributes of other namespaces are
-read if the root declares their prefixes and none of them occurs twice. Whatever is not read
-(elements of other namespaces, declarations of prefixes, another root) is checked by libxml2, many
-entries at a time: each piece must be well-formed by itself, between the start and end of the root.
-Whatever is malformed, beyond a limit, in doubt, or has a prefix of ours other than `rs` is not
-plain: it ends the shortcut, and the parser reads the rest and reports the error. So text within a
-comment, an attribute or another element never counts as a plain entry.
-`tests/core/test_fast_reader.py` compares the two readers on arbitrary documents.
+Why the result is the same as the parser's: the document must begin in the plain form, so its
+encoding and prefixes are known. After that, each piece is either a plain entry or a sequence of
+complete elements. A value that is read contains no markup, no references except `&amp;`, `&lt;`,
+`&gt;`, `&quot;` and `&apos;`, and no whitespace that the parser would change. Attributes of other
+namespaces are read if the root or their element declares their prefixes and none occurs twice.
+libxml2 checks everything that is not read (elements of other namespaces, prefix declarations,
+another root), many entries at a time: each piece must be well-formed by itself, between the start
+and end tags of the root. Anything that is malformed, beyond a limit, in doubt, or uses a prefix
+other than `rs` for our namespace is not plain. It ends the shortcut: the parser reads the rest and
+reports the error. Text within a comment, an attribute or another element therefore never counts as
+a plain entry. `tests/core/test_fast_reader.py` compares the two readers on arbitrary documents.
 
-Why it takes linear time: text is matched only once the end of an entry has arrived, and only up
-to that end, so that no byte is matched in two calls; and every repetition is possessive, so that
-no expression backtracks.
+Why it takes linear time: text is matched only when the end of an entry has arrived, and only up
+to that end, so no byte is matched in two calls. Every repetition is possessive, so no expression
+backtracks.
 """
 
 from __future__ import annotations
@@ -46,24 +47,24 @@ from rsnotify.format.xml_parser import is_well_formed
 
 _SPACE = r"[ \t\r\n]*+"
 _NAME = r"[A-Za-z_][\w.-]*+"
-# Without "<" or ">" within a value or a tag, nothing can begin or end there unnoticed.
+# Values and tags exclude "<" and ">", so nothing can begin or end inside them unnoticed.
 _VALUE = r'[^\x00-\x1f"<>\ufffe\uffff]*+'
 _FOREIGN_ATTRIBUTES = rf'((?: {_NAME}:{_NAME}="{_VALUE}")*+)'
-#: Links, elements of other namespaces and their texts. The usual tags that may follow are excluded
-#: first, since that takes the least time.
+#: Links, and elements of other namespaces with their text. The usual tags that may follow are
+#: excluded first, because that is fastest.
 _MORE = rf"((?:<(?!rs:md|/url>)/?+{_NAME}:[^<>]*+>[^<]*+)*+)"
-# The forms of a W3C Datetime that `fromisoformat` reads without mistakes.
+# The forms of a W3C Datetime that `fromisoformat` reads correctly.
 _DATETIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{6})?+Z"
 _COUNT = "[0-9]{1,18}+"
 
 
 def _attributes(**forms: str) -> str:
-    """Return the expression for optional attributes in alphabetical order, as `writer` has them."""
+    """Return an expression for optional attributes, in the order in which `writer` has them."""
     return "".join(rf'(?: {name}="({form})")?+' for name, form in forms.items())
 
 
 def _usual_link(value: str) -> str:
-    # Links that are matched for themselves take 1 µs more.
+    # Matching such a link separately takes 1 µs more.
     return rf'(?:<rs:ln rel="({value})" href="({value})"(?: type="({value})")?+ ?+/>{_SPACE})?+'
 
 
@@ -88,7 +89,7 @@ def _entry(value: str, uri: str) -> re.Pattern[str]:
 
 
 _URI = r"[^\x00-\x20<>\ufffe\uffff]++"
-# A class of ASCII characters takes 0.25 µs less per entry, an eighth.
+# An ASCII character class saves 0.25 µs per entry, an eighth.
 _ASCII_ENTRY = _entry("[ !#-;=?-~]*+", "[!-;=?-~]++")
 _ENTRY = _entry(_VALUE, _URI)
 _LINK = re.compile(
@@ -105,12 +106,14 @@ _LINK = re.compile(
     + rf"{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE}",
     re.ASCII,
 )
-#: A link with its attributes in another order; libxml2 refuses names of 50,000 characters.
+#: A link with its attributes in another order. Their names are bounded, because libxml2 refuses
+#: names of 50,000 characters.
 _OTHER_LINK = re.compile(rf'<rs:ln((?: [a-z]{{1,64}}+="{_VALUE}")++) ?+/>{_SPACE}', re.ASCII)
 _FOREIGN = re.compile(rf"(?:</?(?!rs:){_NAME}:[^<>]*+>[^<]*+)++", re.ASCII)
 _ATTRIBUTE = re.compile(r'[ \t\r\n]([\w.:-]++)="([^"]*+)"', re.ASCII)
 _FOREIGN_ATTRIBUTE = re.compile(r' ([\w.-]++):([\w.-]++)="([^"]*+)"', re.ASCII)
-#: libxml2 refuses names of 50,000 characters.
+#: Maximum length of an element's attributes of other namespaces, in characters, because libxml2
+#: refuses names of 50,000 characters.
 _LONGEST_NAME = 32_768
 _LINK_NAMES = ["rel", "href", "encoding", "hash", "length", "modified", "path", "pri", "type"]
 _DECLARATION = r"<\?xml version=([\"'])1\.0\1(?: encoding=([\"'])(?:UTF|utf)-8\2)?+ ?+\?>"
@@ -119,7 +122,7 @@ _OPENING = re.compile(
     rf'<urlset((?:[ \t\r\n]++[\w.:-]++="[ !#-;=?-~]*+")++){_SPACE}>',
     re.ASCII,
 )
-#: Bytes that show whether a document begins in the plain form.
+#: Number of bytes that show whether a document begins in the plain form.
 _LONGEST_OPENING = 2_048
 _HEAD = re.compile(
     rf"{_SPACE}{_usual_link(_VALUE)}{_MORE}(?:<rs:md"
@@ -134,12 +137,12 @@ _HEAD = re.compile(
     re.ASCII,
 )
 _REFERENCE = re.compile("&(?:amp|lt|gt|quot|apos);")
-# The ampersand last, as others may follow it.
+# The ampersand comes last, because replacing it earlier could create other references.
 _CHARACTERS = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
 _CHANGES: dict[str | None, ChangeType | None] = {None: None} | {str(one): one for one in ChangeType}
 _instant = datetime.fromisoformat
-#: Limits below which nothing is plain, so that most need no check: a datetime is shorter, and so
-#: are two buffers of `FastReader`.
+#: If a limit is lower than here, nothing counts as plain. Most values then need no check: a
+#: datetime is shorter than `uri_length`, and two buffers of `FastReader` than `entry_length`.
 _LEAST = DocumentLimits(uri_length=32, entry_length=262_144, entry_elements=16, links=1)
 
 
@@ -147,30 +150,33 @@ class PlainForm:
     """Reads the parts of one document that are plain.
 
     Attributes:
-        opening: The declaration and the start of the root.
+        opening: The XML declaration and the start tag of the root.
     """
 
     def __init__(self, opening: str, prefixes: Mapping[str, str], limits: DocumentLimits) -> None:
         self.opening = opening
         self._namespaces = {prefix: f"{{{uri}}}" for prefix, uri in prefixes.items()}
         self._limits = limits
-        # Before and after `rs:md`, each beside a usual link and the elements of our namespaces.
+        # Limits on each side of `rs:md`, on top of a usual link and the elements of our namespaces.
         self._most_links = (limits.links - 1) // 2
         self._most_elements = (limits.entry_elements - _LEAST.entry_elements) // 2
-        # Elements of other namespaces, which are then neither too many nor too deep.
+        # Tags of other namespaces; within this limit they are neither too many nor too deep.
         self._most_tags = min(self._most_elements, 2 * limits.depth)
-        # Characters of the namespaces in each element; half of the least is the entry as written.
+        # Characters of namespaces per element. Half of the least limit is for the entry as written.
         self._most_names = (limits.entry_length - _LEAST.entry_length // 2) // (limits.links + 1)
         self._most_attributes = self._attributes_within_limit(self._namespaces)
 
     @classmethod
     def begin(cls, text: str, limits: DocumentLimits) -> PlainForm | None:
-        """Return the form of a document that begins so; None if its opening is not plain."""
+        """Return the form of a document with this beginning; None if its opening is not plain."""
         opening = _OPENING.match(text, 0, _LONGEST_OPENING)
         return None if opening is None else _plain_form(opening[0], opening[3], limits)
 
     def head(self, text: str, at: int = 0) -> tuple[Document, int] | None:
-        """Return the document without its entries, and where they begin, if that is plain."""
+        """Return the document without its entries, and the position where the entries begin.
+
+        Return None if this part of the document is not plain.
+        """
         found = _HEAD.match(text, at)
         assert found is not None  # all of it is optional
         # fmt: off
@@ -200,9 +206,9 @@ class PlainForm:
         return head, found.end()
 
     def entries(self, text: str, at: int, *, is_simple: bool) -> tuple[list[Resource], int] | None:
-        """Return the plain entries from `at` on, and where they end.
+        """Return the plain entries from `at` on, and the position where they end.
 
-        Return None if only the parser can read them. `is_simple` is whether the text is
+        Return None if only the parser can read them. `is_simple` says whether the text is
         ASCII without an ampersand.
         """
         resources: list[Resource] = []
@@ -232,7 +238,7 @@ class PlainForm:
                     modified,
                     changefreq,
                     _CHANGES[change],
-                    # A change usually has one datetime twice.
+                    # A change usually states the same datetime twice.
                     modified if changed == lastmod else _instant(changed) if changed else None,
                     encoding=encoding,
                     hash=hashes,
@@ -243,7 +249,7 @@ class PlainForm:
                     attributes=self._foreign(foreign, unchecked) if foreign else (),
                 )
             except ValueError:
-                break  # the parser says what is wrong with this entry
+                break  # the parser reports what is wrong with this entry
             if len(uri) > longest:
                 break
             resources.append(resource)
@@ -307,7 +313,7 @@ class PlainForm:
             raise ValueError("it has a long link")
 
     def _foreign(self, written: str, unchecked: list[str]) -> Attributes:
-        """Return the attributes of other namespaces, with prefixes of the root or their own."""
+        """Return attributes of other namespaces, which the root or the element itself declares."""
         found = _FOREIGN_ATTRIBUTE.findall(written)
         namespaces, most = self._namespaces, self._most_attributes
         if "xmlns:" in written:
@@ -334,11 +340,11 @@ class PlainForm:
         return tuple(attributes)
 
     def _attributes_within_limit(self, namespaces: Mapping[str, str]) -> int:
-        """Return how many attributes an element may have, whichever of the namespaces they have."""
+        """Return the number of attributes that an element may have, whatever their namespaces."""
         return self._most_names // max(map(len, namespaces.values()), default=1)
 
     def are_harmless(self, pieces: list[str]) -> bool:
-        """Return whether each piece is well-formed, and none can have elements of ours."""
+        """Return whether each piece is well-formed, without any elements of our namespaces."""
         elements = "</g><g>".join(pieces)
         is_ours = "xmlns" in elements and (RS_NS in elements or SITEMAP_NS in elements)
         if is_ours or elements.count("&") != len(_REFERENCE.findall(elements)):
@@ -346,7 +352,7 @@ class PlainForm:
         return is_well_formed(f"{self.opening}<g>{elements}</g></urlset>".encode())
 
 
-# A Source writes the same opening in each document.
+# Cached, because a Source writes the same opening in every document.
 @lru_cache(maxsize=64)
 def _plain_form(opening: str, declared: str, limits: DocumentLimits) -> PlainForm | None:
     prefixes = _prefixes(declared)
@@ -366,7 +372,7 @@ def _are_usual(limits: DocumentLimits) -> bool:
 
 
 def _prefixes(root: str) -> Mapping[str, str] | None:
-    """Return the prefixes of other namespaces; None if those of ours are not the usual ones."""
+    """Return the prefixes of other namespaces; None if our namespaces have unusual prefixes."""
     declared = {
         name.removeprefix("xmlns").removeprefix(":"): uri
         for name, uri in _ATTRIBUTE.findall(root)
@@ -379,7 +385,7 @@ def _prefixes(root: str) -> Mapping[str, str] | None:
 
 
 def _in_order(attributes: str) -> re.Match[str]:
-    """Return a link whose attributes stand in another order; ValueError if it is not plain."""
+    """Match a link after reordering its attributes; raise ValueError if it is not plain."""
     pairs = _ATTRIBUTE.findall(attributes)
     values = dict(pairs)
     written = (f' {name}="{values[name]}"' for name in _LINK_NAMES if name in values)
@@ -393,7 +399,7 @@ T = TypeVar("T", str, None)
 
 
 def _resolve(value: T) -> T:
-    """Return a value without references; ValueError if it has others than the predefined ones."""
+    """Resolve the predefined references in a value; raise ValueError if it has any others."""
     if value is None or "&" not in value:
         return value
     if value.count("&") != len(_REFERENCE.findall(value)):
@@ -410,24 +416,24 @@ def _stripped(uri: str, longest: int) -> str:
     return stripped
 
 
-# Without "<" within a tag or a text, nothing can begin or end there unnoticed.
+# Tags and text exclude "<", so nothing can begin or end inside them unnoticed.
 _EMPTY = r"<rs:(?:md|ln) [^<>]*+(?<=/)>"
 _TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*+</\1>"
 _COMPLETE = re.compile(rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
-#: The end tag of an entry; it begins like that of the document.
+#: The end tag of an entry. The document's end tag begins with `</url`, too.
 _END = b"</url>"
-#: Other spellings of it, which only the parser can read.
+#: Other spellings of that tag, which only the parser can read.
 _OTHER_END = re.compile(rb"</url[^>s]|:url[ \t\r\n>]")
 _CLOSING = b"</urlset>"
-#: Bytes that are buffered until an entry ends in them.
+#: Maximum number of bytes buffered while waiting for the end of an entry.
 _MAX_PENDING = 65_536
-#: How many more other entries than plain ones there may be before the shortcut costs more than it
+#: Maximum excess of other entries over plain ones. Beyond it, the shortcut costs more than it
 #: saves.
 _MAX_DETOURS = 100
 
 
 def read_plain(data: bytes, limits: DocumentLimits) -> Document | None:
-    """Return a short document that is plain throughout; None if it is not."""
+    """Read a document that is short and entirely plain; return None for any other."""
     if len(data) > min(_MAX_PENDING, limits.document_bytes):
         return None
     try:
@@ -448,7 +454,7 @@ def read_plain(data: bytes, limits: DocumentLimits) -> Document | None:
 
 
 class FastReader:
-    """Splits a document into plain entries and the rest, and passes on both in document order."""
+    """Splits a document into plain entries and the rest, and passes both on in document order."""
 
     def __init__(
         self,
@@ -459,19 +465,19 @@ class FastReader:
         self._limits = limits
         self._on_entries = on_entries
         self._on_xml = on_xml
-        #: The bytes since the last entry; no entry ends in them.
+        #: The bytes after the last entry that was read. They contain no end of an entry.
         self._pending: list[bytes] = []
         self._size = 0
-        #: The last of the pending bytes, which may be the beginning of an end tag.
+        #: The last few pending bytes, which may be the beginning of an end tag.
         self._tail = b""
         self._form: PlainForm | None = None
-        #: The document without its entries, if that is plain.
+        #: The document without its entries, if that part is plain.
         self._head: Document | None = None
-        #: What the parser has to read before anything else.
+        #: The text that the parser has to read before anything else.
         self._beginning = ""
         #: Whether the parser has read the beginning.
         self._is_parsed = False
-        #: Whether the parser reads the rest.
+        #: Whether the shortcut has ended, so that the parser reads the rest.
         self._ended = False
         self._lines = 0
         self._detours = 0
@@ -493,7 +499,7 @@ class FastReader:
             self._end()
 
     def close(self) -> Document | None:
-        """Return the document without its entries; None if the parser reads that."""
+        """Return the document without its entries; None if the parser has to provide it."""
         if self._form is not None and self._head is None and not self._is_parsed:
             self._read(max(0, b"".join(self._pending).rfind(_CLOSING)))
         rest = b"".join(self._pending).strip(b" \t\r\n")
@@ -503,7 +509,7 @@ class FastReader:
         return None
 
     def _begin(self) -> bool:
-        """Return whether it has begun in the plain form; end the shortcut if it cannot."""
+        """Return whether the document begins in the plain form; end the shortcut if it cannot."""
         beginning = b"".join(self._pending)
         self._form = PlainForm.begin(beginning[:_LONGEST_OPENING].decode("latin-1"), self._limits)
         if self._form is not None:
@@ -524,7 +530,7 @@ class FastReader:
         self._pending = []
 
     def _read(self, size: int) -> None:
-        """Read the first of the pending bytes, through the end of an entry."""
+        """Read the first `size` pending bytes, which normally stop at the end of an entry."""
         data = b"".join(self._pending)
         try:
             text = data[:size].decode()
@@ -538,7 +544,7 @@ class FastReader:
             self._end()
 
     def _read_entries(self, text: str) -> int:
-        """Read the head and one entry after another, and return where the last one ends."""
+        """Read the head and the entries, and return the position where the last entry ends."""
         assert self._form is not None
         at = 0
         if self._head is None and not self._is_parsed and (head := self._form.head(text)):
@@ -568,7 +574,7 @@ class FastReader:
     def _pass_on(self, xml: bytes) -> None:
         if not xml:
             return
-        # With the line breaks that were not passed on, so that errors name the right line.
+        # Restore the line breaks that were not passed on, so that errors name the right line.
         xml = b"\n" * self._lines + xml
         self._lines = 0
         if not self._is_parsed:

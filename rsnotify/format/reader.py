@@ -1,12 +1,12 @@
-"""Reading sitemaps: bytes in, `Resource`s as they complete, the `Document` at the end.
+"""Reads sitemaps: bytes in, each `Resource` as soon as it is complete, the `Document` at the end.
 
 The reader streams: `feed` accepts chunks as they arrive and returns the resources that each chunk
 completed, so memory does not grow with the document. Nothing that `feed` returned may be
-*applied* before `close` has returned: a truncated list looks sound until its end. Most callers
-use `read_document`, which follows that rule for them.
+*applied* before `close` has returned, because a truncated list looks sound until its end. Most
+callers use `read_document`, which follows that rule for them.
 
-Nothing may be lost silently. So the reader refuses a DOCTYPE (entities expand in attributes even
-when they are not resolved), a root of another namespace (it would read as an empty list), an
+Nothing may be lost silently. The reader therefore refuses a DOCTYPE (entities expand in attributes
+even when they are not resolved), a root in another namespace (it would read as an empty list), an
 entry without `loc`, and a malformed datetime.
 """
 
@@ -42,10 +42,10 @@ from rsnotify.format.xml_parser import safe_parser
 
 __all__ = ["DEFAULT_LIMITS", "DocumentLimits", "SitemapReader", "read_document", "with_resources"]
 
-# libxml2 refuses a single piece of input beyond 10 MB; smaller ones also fit into the cache.
+# libxml2 refuses a single piece of input larger than 10 MB. Small slices also fit into the cache.
 _SLICE = 65_536
-#: Bytes that the parser may read without finding an element or a text. The parser itself refuses
-#: a tag or a comment for its size only once it has read all of it.
+#: Maximum number of bytes that the parser may read without finding an element or text. The parser
+#: itself refuses an oversized tag or comment only after it has read all of it.
 _TOKEN_BYTES = 10_000_000
 
 
@@ -55,7 +55,7 @@ def read_document(
     source: str | None = None,
     limits: DocumentLimits = DEFAULT_LIMITS,
 ) -> Document:
-    """Read a whole document, in any encoding that it declares; errors name its `source`.
+    """Read a whole document, in any encoding that it declares. Errors name its `source`.
 
     Raises:
         DocumentError: The document cannot be accepted.
@@ -76,15 +76,15 @@ def read_document(
 
 
 def with_resources(head: Document, resources: Iterable[Resource]) -> Document:
-    """Return a document with the resources that `SitemapReader.feed` returned."""
+    """Return the document with the resources that `SitemapReader.feed` returned."""
     return replace(head, resources=tuple(resources))
 
 
 class SitemapReader:
     """A streaming reader of one document.
 
-    Call `feed` with every chunk in order, then `close` once. After an error the reader cannot be
-    used any more.
+    Call `feed` with every chunk in order, then call `close` once. After an error, the reader cannot
+    be used any more.
     """
 
     def __init__(self, limits: DocumentLimits = DEFAULT_LIMITS) -> None:
@@ -96,7 +96,7 @@ class SitemapReader:
         self._bytes_without_progress = 0
 
     def feed(self, chunk: bytes) -> list[Resource]:
-        """Read the next chunk, and return the resources that it completed, in document order.
+        """Read the next chunk and return the resources that it completed, in document order.
 
         Raises:
             DocumentError: The document cannot be accepted.
@@ -125,7 +125,7 @@ class SitemapReader:
             raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
 
     def close(self) -> Document:
-        """End the input, and return the document without its resources, which `feed` returned.
+        """End the input, and return the document without the resources that `feed` returned.
 
         Raises:
             MalformedDocument: The input ended before the document did.
@@ -141,12 +141,12 @@ class SitemapReader:
         return head
 
     def _check_namespaces(self) -> None:
-        """Raise the first error of namespaces, since libxml2 only logs those.
+        """Raise the first namespace error, because libxml2 only logs these errors.
 
-        An `rs:md` whose prefix is not declared would be ignored, like a foreign element.
+        Otherwise, an `rs:md` whose prefix is not declared would be ignored like a foreign element.
         """
         for error in self._parser.feed_error_log.filter_from_errors():
-            if error.type != etree.ErrorTypes.WAR_NS_URI:  # the name of a namespace that is no URI
+            if error.type != etree.ErrorTypes.WAR_NS_URI:  # a namespace name that is not a URI
                 raise MalformedDocument(f"not well-formed XML: {error.message}, line {error.line}")
 
 
@@ -164,13 +164,13 @@ _TEXTS = {
 
 
 if TYPE_CHECKING:
-    # Only for typing: at run time lxml calls the methods that exist.
+    # For type checking only: at run time, lxml calls whatever methods exist.
     _ParserTarget = etree.ParserTarget[Document]
 else:
     _ParserTarget = object
 
 
-#: A state and MessagePack hold 64 bits.
+#: State databases and MessagePack store integers in 64 bits.
 _MOST_DIGITS = 18
 
 
@@ -196,7 +196,7 @@ def _priority(text: str) -> int:
     return number
 
 
-#: Converts an attribute to the value of a field; None keeps the text.
+#: Converts an attribute to the value of a field; None keeps the string.
 _Convert = Callable[[str], Any] | None
 _DOCUMENT_MD: dict[str, tuple[str, _Convert]] = {
     "capability": ("capability", None),
@@ -228,13 +228,13 @@ _LINK: dict[str, tuple[str, _Convert]] = {
 
 
 class DocumentBuilder(_ParserTarget):
-    """The target of the parser. It reads three levels: the root, its children, and their children.
+    """The parser target. It reads three levels: the root, its children, and their children.
 
-    Elements that ResourceSync does not define are ignored with all their content; attributes of
+    Elements that ResourceSync does not define are ignored with all their content. Attributes of
     other namespaces are kept.
 
     Attributes:
-        completed: The resources read so far, until the reader removes them.
+        completed: The resources that were read and that the reader has not yet removed.
     """
 
     def __init__(self, limits: DocumentLimits) -> None:
@@ -253,10 +253,11 @@ class DocumentBuilder(_ParserTarget):
         self._text_length = 0
         self._skipped = 0
         self._texts = 0
-        #: How many characters and elements the entry, or the rest of the document, may still have.
+        #: Number of characters and elements that the current entry, or the document outside of
+        #: entries, may still have.
         self._characters_left = limits.entry_length
         self._elements_left = limits.entry_elements
-        #: The same outside of entries, while an entry is read.
+        #: The same two numbers outside of entries, saved while an entry is read.
         self._left_outside = (0, 0)
 
     # Called by the parser
@@ -269,7 +270,7 @@ class DocumentBuilder(_ParserTarget):
         if self._elements_left < 0:
             most = self._limits.entry_elements
             raise self._too_large(f"it has more than {most} elements in one place")
-        # The most frequent cases first, since this is called for every element.
+        # The most frequent cases come first, because this is called for every element.
         entry = self._entry
         if self._skipped:
             self._start_skipped()
@@ -280,7 +281,7 @@ class DocumentBuilder(_ParserTarget):
         elif entry is not None and tag == _MD:
             self._read(attributes, _RESOURCE_MD, entry, "rs:md")
         elif tag == self._entry_tag and entry is None:
-            self._elements_left += 1  # it counts as an entry instead
+            self._elements_left += 1  # counted as an entry instead
             self._start_entry()
         elif self._root is None:
             self._start_root(tag)
@@ -321,7 +322,7 @@ class DocumentBuilder(_ParserTarget):
 
     def _start_unknown(self, tag: str) -> None:
         if tag in _ENTRIES or tag in _ROOTS:
-            # To ignore it would silently lose resources of the list.
+            # Ignoring it would silently lose resources of the list.
             raise WrongDocument(f"{tag} does not belong where it stands in {self._root}")
         self._skipped = 1
 
@@ -361,7 +362,7 @@ class DocumentBuilder(_ParserTarget):
 
     @property
     def progress(self) -> object:
-        """A value that differs after each element or piece of text."""
+        """A value that changes with each element or piece of text."""
         return self._count, self._elements_left, self._texts
 
     def data(self, text: str) -> None:
@@ -383,7 +384,7 @@ class DocumentBuilder(_ParserTarget):
             self._end_entry()
 
     def add(self, resources: list[Resource]) -> None:
-        """Add entries that `FastReader` read without the parser."""
+        """Add resources that `FastReader` read without the parser."""
         self._count_entries(len(resources))
         self.completed += resources
 
@@ -443,7 +444,7 @@ def _with_tuple(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-# lxml inspects the signature for each document, which takes a fifth of the time of a fragment.
+# lxml inspects the signature for each document, which takes a fifth of the time to read a fragment.
 DocumentBuilder.start.__signature__ = signature(  # type: ignore[attr-defined]
     DocumentBuilder.start
 )

@@ -1,16 +1,17 @@
-"""Equality of URIs: two that have one normal form identify the same resource.
+"""Equality of URIs: two URIs with the same normal form identify the same resource.
 
-The normal form is that of RFC 3986 §6.2.2 and §6.2.3: scheme and host in lower case, encoded octets
-in upper case, unreserved characters decoded, no dot segments, no default or empty port, `/` as the
-path of an authority alone. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), with the
-characters that no URI may hold, such as spaces; its host by IDNA. A `%` that begins no octet stands
-for itself.
+The normal form follows RFC 3986 §6.2.2 and §6.2.3: scheme and host in lower case, encoded octets in
+upper case, unreserved characters decoded, no dot segments, no default or empty port, and `/` as the
+path if there is only an authority. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), and
+characters that are not allowed in a URI, such as spaces, are encoded. The host is mapped with IDNA.
+A `%` that does not begin an encoded octet stands for itself.
 
-All else is a difference: reserved characters and their encodings (`/` and `%2F`), the case of a
-path, an empty query and none, precomposed and decomposed characters, `http` and `https`.
+Everything else is a difference: reserved characters and their encodings (`/` and `%2F`), the case
+of a path, an empty query and no query, precomposed and decomposed characters, `http` and `https`.
 
-Only comparisons use it. Requests, digests and documents have a URI as the Source wrote it. The
-libraries differ: yarl drops an empty query, rfc3986 neither decodes `%7E` nor drops a default port.
+The normal form is used only for comparisons. Requests, digests and documents contain a URI exactly
+as the Source wrote it. Libraries normalize differently: yarl drops an empty query, and rfc3986
+neither decodes `%7E` nor drops a default port.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from urllib.parse import quote, unquote
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 _ALLOWED = r"A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-"
-#: The octets that stay encoded: all but the unreserved characters.
+#: The octets that stay encoded: all except unreserved characters.
 _OCTET = "%(?:[0189A-F][0-9A-F]|2[0-9A-CF]|3[A-F]|[46]0|5[B-E]|7[BCDF])"
-# Nearly every URI is in this form, unless it has a segment that begins with a dot.
+# Nearly every URI has this form. It is normal unless a segment begins with a dot.
 _HOST = "[a-z0-9.-]++"
 _NORMAL = re.compile(
     rf"http(?:://{_HOST}(?::(?!80/)[1-9][0-9]*+)?|s://{_HOST}(?::(?!443/)[1-9][0-9]*+)?)"
@@ -36,13 +37,13 @@ _AUTHORITY = re.compile(r"((?:.*@)?)(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", re.DOTALL
 _CODED = re.compile(rf"%[0-9A-Fa-f]{{2}}|%|[^%{_ALLOWED}]+")
 _HOST_NAME = re.compile(r"[a-z0-9._-]+")
 _ENCODED_TEXT = re.compile("(?:%[89A-F][0-9A-F])+")
-#: The characters that IDNA 2008 keeps, and IDNA 2003 maps to others or to none.
+#: Characters that IDNA 2008 keeps, but IDNA 2003 replaces or removes.
 _DEVIATING = re.compile("[ßς\u200c\u200d]")
 _LONGEST_HOST = 255
 
 
 def normalize(uri: str) -> str:
-    """Return the normal form of a URI or IRI; one without a scheme is returned unchanged."""
+    """Return the normal form of a URI or IRI. Without a scheme, it is returned unchanged."""
     if _NORMAL.fullmatch(uri) is not None and "/." not in uri:
         return uri
     parts = _PARTS.fullmatch(uri)
@@ -58,7 +59,7 @@ def normalize(uri: str) -> str:
 
 
 def normalize_encoding(part: str) -> str:
-    """Return a part of a URI in the normal encoding."""
+    """Return a component of a URI in the normal percent-encoding."""
     return _CODED.sub(_normal_octets, part)
 
 
@@ -73,10 +74,10 @@ def _normal_octets(match: re.Match[str]) -> str:
 
 
 def normalize_beginning(uri: str) -> str:
-    """Return what the normal forms of the URIs with this beginning begin with.
+    """Return the common prefix of the normal forms of all URIs that begin with `uri`.
 
-    It may be a pattern, with `*` for any characters. Dot segments stay: they may be the beginnings
-    of others.
+    `uri` may be a pattern, with `*` for any characters. Dot segments are kept, because they may be
+    the beginnings of other segments.
     """
     scheme, mark, rest = uri.partition("://")
     authority, slash, path = rest.partition("/")

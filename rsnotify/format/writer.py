@@ -1,8 +1,8 @@
-"""Writing sitemaps: values in, bytes out, in pieces, so that a long list does not occupy memory.
+"""Writes sitemaps: values in, bytes out, in pieces, so that a long list does not fill memory.
 
-A document is `opening(head)`, then `entry(resource)` for each, then `closing(head)`. Text
-templates are five times as fast as an XML library, and the format has no nesting that would
-require one. Every text is escaped; one with a character that XML cannot represent raises
+A document consists of `opening(head)`, `entry(resource)` for each resource, and `closing(head)`.
+String templates are five times as fast as an XML library, and the format has no nesting that would
+require one. Every string is escaped. A string with a character that XML cannot represent raises
 `ValueError`.
 """
 
@@ -27,20 +27,20 @@ from rsnotify.format.model import (
 
 
 class Profile(StrEnum):
-    """The version of ResourceSync to write, which decides where the datetime of a change goes.
+    """The ResourceSync version to write, which determines where the datetime of a change goes.
 
-    V1_1 writes it as `rs:md/@datetime` and, where the model has no `lastmod`, also there, for 1.0
-    readers. V1_0 writes it as `lastmod` alone. Without a profile an entry is written exactly as
-    the model has it.
+    V1_1 writes the datetime as `rs:md/@datetime`, and also as `lastmod` for 1.0 readers if the
+    model has none. V1_0 writes it only as `lastmod`. Without a profile, an entry is written exactly
+    as in the model.
     """
 
     V1_0 = "1.0"
     V1_1 = "1.1"
 
 
-# XML 1.0 §2.2: these cannot be written at all, not even escaped.
+# XML 1.0 §2.2: these characters cannot be written at all, not even escaped.
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-# The ampersand first, as the others are written with one.
+# The ampersand comes first, because the other escapes contain one.
 _ESCAPES = {
     "&": "&amp;",
     "<": "&lt;",
@@ -53,15 +53,15 @@ _ESCAPES = {
 #: ASCII characters that may need an escape.
 _SUSPECT = bytes(range(32)) + b'&<>"'
 _SUSPECTS = re.compile('[\x00-\x1f&<>"\ud800-\udfff\ufffe\uffff]')
-#: Entries that are tested and encoded at once.
+#: Number of entries that are tested and encoded together.
 _AT_ONCE = 256
 
 T = TypeVar("T", str, None)
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a text needs no escape, as nearly every one does not."""
-    if text.isascii():  # takes a fifth of the time of the expression
+    """Return whether a string needs no escapes, as is true of nearly all strings."""
+    if text.isascii():  # a fifth of the time that the expression takes
         return len(text.encode().translate(None, _SUSPECT)) == len(text)
     return _SUSPECTS.search(text) is None
 
@@ -77,7 +77,7 @@ def _escape(text: T) -> T:
 
 
 def _escaped(resource: Resource) -> Resource:
-    """Return a resource with all texts escaped."""
+    """Return a resource with all strings escaped."""
     names = ("uri", "changefreq", "capability", "encoding", "hash", "path", "type")
     fields = {name: _escape(getattr(resource, name)) for name in names}
     attributes = _escaped_attributes(resource.attributes)
@@ -95,12 +95,12 @@ def _escaped_attributes(attributes: Attributes) -> Attributes:
     return tuple((_escape(name), _escape(value)) for name, value in attributes)
 
 
-# These return markup with the texts as they are, and append them to `texts`, so that the caller
-# can test many at once.
+# The following functions return markup with unescaped strings, and append these to `texts`, so that
+# the caller can test many strings at once.
 
 
 def _foreign(attributes: Attributes, texts: list[str]) -> str:
-    """Return attributes of other namespaces, each prefix declared in place (core §7)."""
+    """Return attributes of other namespaces, declaring each prefix in place (core §7)."""
     parts = []
     prefixes = {"http://www.w3.org/XML/1998/namespace": "xml"}
     for name, value in attributes:
@@ -133,7 +133,7 @@ def _content(
     type_: str | None,
     texts: list[str],
 ) -> str:
-    """Return the attributes that describe content, of which only links have two."""
+    """Return the attributes that describe content; only links have `modified` and `pri`."""
     written = ""
     if encoding is not None:
         texts.append(encoding)
@@ -204,16 +204,16 @@ def _opening(head: Document, texts: list[str]) -> str:
 
 
 def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
-    """Return one `<url>`, or `<sitemap>` when `index` is true."""
+    """Return one `<url>` element, or a `<sitemap>` element if `index` is true."""
     return _entries((resource,), "sitemap" if index else "url", profile)
 
 
 def _entries(resources: Sequence[Resource], tag: str, profile: Profile | None) -> bytes:
-    # One test for all texts takes a fifth off the time of an entry.
+    # A single test for all strings saves a fifth of the time per entry.
     texts: list[str] = []
     written = "".join([_entry(one, tag, profile, texts) for one in resources])
     tested = "".join(texts)
-    if "&" in tested:  # as in many URIs; markup has none
+    if "&" in tested:  # found in many URIs, but never in markup
         written, tested = written.replace("&", "&amp;"), tested.replace("&", "")
     if not _is_plain(tested):
         written = "".join([_entry(_escaped(one), tag, profile, texts) for one in resources])
@@ -243,7 +243,7 @@ def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[st
         texts.append(capability)
         md = f' capability="{capability}"'
     if change is not None:
-        md += ' change="' + change + '"'  # formatting an enumeration takes longer
+        md += ' change="' + change + '"'  # formatting an enum member takes longer
     if changed_at is not None:
         md += f' datetime="{changed_at}"'
     if at or completed or from_ or until:

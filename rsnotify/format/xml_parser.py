@@ -1,4 +1,4 @@
-"""The parsers of untrusted XML. They never open a URL or a file."""
+"""Parsers for untrusted XML. They never open a URL or a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lxml.etree import ParserTarget
     from lxml.etree._parser import CustomTargetParser
 
-    # Only for typing: at run time lxml calls the methods that exist.
+    # For type checking only: at run time, lxml calls whatever methods exist.
     _NoResult = ParserTarget[None]
 else:
     _NoResult = object
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _SAFE: dict[str, Any] = {
     # With False, libxml2 leaves an ampersand in an attribute as "&#38;". There is nothing else to
-    # resolve, as a DOCTYPE is refused.
+    # resolve, because a DOCTYPE is refused.
     "resolve_entities": "internal",
     "no_network": True,
     "load_dtd": False,
@@ -32,12 +32,12 @@ _SAFE: dict[str, Any] = {
 
 
 def safe_parser(target: ParserTarget[T]) -> CustomTargetParser[T]:
-    """Return an lxml parser for untrusted input; `doctype` of its target must raise an error."""
+    """Return an lxml parser for untrusted input. The target's `doctype` must raise an error."""
     return etree.XMLParser(target=target, **_SAFE)
 
 
 class _NoTarget(_NoResult):
-    """Receives nothing, so that the parser builds no tree, which takes half of its time."""
+    """Ignores everything, so that the parser builds no tree, which takes half of its time."""
 
     def close(self) -> None: ...
 
@@ -50,19 +50,19 @@ def is_well_formed(data: bytes) -> bool:
         parser.close()
     except etree.XMLSyntaxError:
         return False
-    return len(parser.feed_error_log) == 0  # which has the errors of namespaces
+    return len(parser.feed_error_log) == 0  # the log contains namespace errors
 
 
 def expat_parser(separator: str) -> expat.XMLParserType:
     """Return an Expat parser that handles namespaces and parses all its input at once.
 
-    Since version 2.6 Expat defers parsing a long token until its input has doubled, and
-    `CurrentByteIndex` no longer shows how long that token is. The caller has to limit the length of
-    a token, since Expat scans it from its beginning with each piece of input.
+    By default, Expat 2.6 and later defer parsing a long token until the input has doubled, and then
+    `CurrentByteIndex` no longer shows the length of that token. The caller has to limit the length
+    of a token, because Expat scans it from its beginning with each piece of input.
 
-    The separator stands between the namespace and the name of an element.
+    `separator` separates the namespace from the name of an element.
     """
     parser = expat.ParserCreate(namespace_separator=separator)
-    if hasattr(parser, "SetReparseDeferralEnabled"):  # Python 3.11.9, 3.12.3, 3.13
+    if hasattr(parser, "SetReparseDeferralEnabled"):  # since Python 3.11.9, 3.12.3, 3.13
         parser.SetReparseDeferralEnabled(False)
     return parser

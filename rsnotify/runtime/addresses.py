@@ -1,15 +1,15 @@
-"""Connecting to a host: name lookups, several addresses, and the only check of addresses.
+"""Connections to hosts: name lookups, several addresses, and the only check of addresses.
 
 A host may have several addresses, some of which do not answer; `Dialer` tries them in turn.
-`open_session` opens aiohttp's client for what others named: a hub for its topics and callbacks, a
-subscriber and a gateway for documents. How far a host is trusted is the function that creates its
-sockets: `any_socket`, or one that `public_sockets` returns.
+`open_session` opens an aiohttp client for URLs named by others: a hub uses it for topics and
+callbacks, a subscriber and a gateway for documents. The trust in a host is expressed by the
+function that creates its sockets: `any_socket`, or a function returned by `public_sockets`.
 
 Untrusted input can make rsnotify connect to public addresses only. `refusal` has its own table,
-because for `ipaddress.is_global` NAT64, 6to4 and v4-compatible addresses are global, although each
-of them reaches an IPv4 address of the sender's choice.
+because `ipaddress.is_global` accepts NAT64, 6to4 and v4-compatible addresses, although each of them
+reaches an IPv4 address of the sender's choice.
 
-`look_up` resolves names in threads of its own. A name whose server never answers blocks a thread
+`look_up` resolves names in dedicated threads. A name whose server never answers blocks a thread
 for many seconds. In the shared thread pool, a few such names would delay all other work and
 lookups, and the program would wait for them when it stops.
 """
@@ -38,12 +38,12 @@ from aiohttp.connector import Connection
 
 from rsnotify.sync.retry import Alternatives
 
-#: The most seconds that connecting may take, at all addresses together.
+#: Maximum time to connect, at all addresses together, in seconds.
 TIMEOUT = 10.0
-#: Seconds until the next address is tried, too, while one has not answered (RFC 8305 §8).
+#: Seconds without an answer after which the next address is tried in parallel (RFC 8305 §8).
 _HEAD_START = 0.25
 
-#: How many unread responses one connection of a session may have.
+#: Maximum number of unread responses of one connection in a session.
 MAX_RESPONSES = 20
 
 #: An IP address and a port.
@@ -51,12 +51,12 @@ Address = tuple[str, int]
 
 
 def any_socket(info: Any) -> socket.socket:
-    """Return a socket for an address as `getaddrinfo` returns it."""
+    """Return a socket for an address in the form that `getaddrinfo` returns."""
     return socket.socket(*info[:3])
 
 
 def is_proxied(websocket: str) -> bool:
-    """Return whether the environment names a proxy that `websockets` may use for a URI."""
+    """Return whether the environment configures a proxy that `websockets` may use for a URI."""
     parts = urlsplit(websocket)
     schemes = {"wss": ("wss", "socks", "https")}.get(parts.scheme, ("ws", "socks", "https", "http"))
     names_one = any(scheme in getproxies() for scheme in schemes)
@@ -64,11 +64,11 @@ def is_proxied(websocket: str) -> bool:
 
 
 class Dialer:
-    """Makes the TCP connections of one attempt to use a service.
+    """Opens the TCP connections of one attempt to use a service.
 
     Args:
-        memory: Which addresses failed in earlier attempts.
-        create: Creates a socket for an address, or raises OSError where it is not allowed.
+        memory: The addresses that failed in earlier attempts.
+        create: Creates a socket for an address, or raises OSError if the address is not allowed.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Dialer:
         """Return a socket connected to the first allowed address that answers.
 
         Raises:
-            OSError: No address answers; if all failed alike, this is the error of each.
-            TimeoutError: None answers in time.
+            OSError: No address answers. If all failed alike, this is their common error.
+            TimeoutError: No address answers in time.
         """
         requested = _cancellations()
         async with asyncio.timeout(TIMEOUT):
@@ -98,7 +98,7 @@ class Dialer:
                     happy_eyeballs_delay=_HEAD_START,
                     socket_factory=self.create_socket,
                 )
-            # From aiohappyeyeballs and uvloop; ValueError also for what is not a host name.
+            # Raised by aiohappyeyeballs and uvloop; ValueError also means an invalid host name.
             except (RuntimeError, ValueError) as error:
                 raise OSError(str(error)) from error
             if _cancellations() > requested:
@@ -107,20 +107,20 @@ class Dialer:
             return connected
 
     def create_socket(self, info: Any) -> socket.socket:
-        """Return a socket for an address, and note that it is dialled."""
+        """Return a socket for an address, and record the address as dialled."""
         sock = self._create(info)
         self._dialled[_address(info)] = None
         return sock
 
     def failed(self) -> None:
-        """Put the addresses that were dialled behind all others in the next attempt."""
+        """Move the dialled addresses behind all others for the next attempt."""
         for address in self._dialled:
             self.memory.failed(address)
         self._dialled.clear()
 
 
 class Connector(aiohttp.TCPConnector):
-    """Connects as aiohttp does, except that it never loses a cancellation."""
+    """Connects like aiohttp's connector, but never loses a cancellation."""
 
     async def connect(
         self,
@@ -137,10 +137,11 @@ class Connector(aiohttp.TCPConnector):
 
 
 def _cancellations() -> int:
-    """Return how often the cancellation of this task was requested.
+    """Return the number of times that cancellation of this task was requested.
 
-    `aiohappyeyeballs` loses one that comes while it ends its slower attempts after one connected;
-    the task would go on, and the code that cancelled it would wait for ever.
+    `aiohappyeyeballs` loses a cancellation that arrives after one attempt has connected, while it
+    ends the slower attempts. The task would continue, and the code that cancelled it would wait
+    forever.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
@@ -151,7 +152,7 @@ def _address(info: Any) -> Address:
     return host, port
 
 
-# Only 2000::/3 of IPv6 is global unicast, except for the parts of it below.
+# In IPv6, only 2000::/3 is global unicast, except for the networks listed below.
 _GLOBAL_6 = ip_network("2000::/3")
 _REFUSED = [
     (ip_network(network), name)
@@ -187,7 +188,7 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def refusal(address: str) -> str | None:
-    """Return why untrusted input cannot make rsnotify connect to an IP address; None if it can."""
+    """Return why untrusted input must not lead to an IP address; None if it may."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -203,9 +204,10 @@ def refusal(address: str) -> str | None:
 
 
 def public_sockets(refused: Callable[[str], OSError]) -> Callable[[Any], socket.socket]:
-    """Return a function that makes a socket for an address, as `getaddrinfo` returns it.
+    """Return a function that creates sockets for public addresses only.
 
-    It raises what `refused` returns, with the reason, where untrusted input cannot lead.
+    It accepts an address in the form that `getaddrinfo` returns. For an address to which untrusted
+    input may not lead, it raises the error that `refused` returns for the reason.
     """
 
     def make(info: Any) -> socket.socket:
@@ -217,18 +219,18 @@ def public_sockets(refused: Callable[[str], OSError]) -> Callable[[Any], socket.
     return make
 
 
-#: How many names are resolved at the same time.
+#: Maximum number of names resolved at the same time.
 THREADS = 128
 
 
 class _Threads:
-    """Daemon threads. Unlike an executor's, they do not keep the process from ending."""
+    """A pool of daemon threads. Unlike an executor's, they do not keep the process alive."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._begin()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._begin)  # where no thread goes on
+            os.register_at_fork(after_in_child=self._begin)  # in the child, no thread continues
 
     def _begin(self) -> None:
         self._count = 0
@@ -258,13 +260,13 @@ _threads = _Threads(THREADS)
 
 
 async def look_up(host: str, port: int, **options: Any) -> list[Any]:
-    """Return what `socket.getaddrinfo` returns, which is called in a thread of its own."""
+    """Call `socket.getaddrinfo` in a dedicated thread, and return its result."""
     work = partial(socket.getaddrinfo, host, port, **options)
     return await asyncio.wrap_future(_threads.submit(work))
 
 
 def _numeric(address: Any) -> str:
-    """Return the address of a sockaddr; a link-local one of IPv6 names its interface."""
+    """Return the address of a sockaddr. A link-local IPv6 address includes its interface."""
     host, scope = address[0], address[3] if len(address) == 4 else 0
     return f"{host}%{scope}" if scope else str(host)
 
@@ -292,10 +294,9 @@ class AddressResolver(AbstractResolver):
 
 
 class _BoundedResponses(ResponseHandler):
-    """Reads responses, and closes a connection with more than a request can have.
+    """Reads responses, and aborts a connection with more responses than one request can have.
 
-    A response with a status of 1xx stays in memory until it is read, and aiohttp accepts any
-    number of them.
+    A 1xx response stays in memory until it is read, and aiohttp accepts any number of them.
     """
 
     def feed_data(self, data: Any, size: int = 0) -> None:
@@ -312,13 +313,14 @@ def open_session(
     timeout: aiohttp.ClientTimeout,
     tls: ssl.SSLContext | None = None,
 ) -> aiohttp.ClientSession:
-    """Return a session without cookies, whose callers limit the number of requests.
+    """Return a session without cookies. It does not limit the number of requests; callers must.
 
     Args:
-        create_socket: Creates a socket for an address, or raises OSError where it is not allowed.
+        create_socket: Creates a socket for an address, or raises OSError if the address is not
+            allowed.
         fields: The header fields of every request.
-        timeout: The limits on time.
-        tls: The trusted certificates; by default those of the system.
+        timeout: The timeouts.
+        tls: The trusted certificates; by default, the system's certificates.
     """
     connector = Connector(
         resolver=AddressResolver(), socket_factory=create_socket, limit=0, ssl=tls or True
@@ -329,6 +331,6 @@ def open_session(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=timeout,
-        auto_decompress=False,  # a small response cannot become a large one
+        auto_decompress=False,  # so that a small response cannot become a large one
         headers=fields,
     )

@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, so that a wrong one fails there and not later."""
+"""Checks for constructor arguments, so that a wrong one fails there and not later."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rsnotify.runtime.settings import WrongSetting, convert_settings
 
 
 def require(name: str, value: object, kinds: Any, what: str) -> None:
-    """Refuse a value of a wrong type; the message does not contain it, since it may be a secret.
+    """Reject a value of the wrong type. The message omits the value, because it may be a secret.
 
     Args:
         name: The name of the argument.
-        value: Its value.
+        value: The value of the argument.
         kinds: The allowed types, as for `isinstance`.
-        what: What to give instead, as the end of a sentence.
+        what: A description of a valid value, to complete the sentence "give …".
     """
     if not isinstance(value, kinds):
         raise ConfigurationError(f"{name} is of type {type(value).__name__}; give {what}")
 
 
 def require_function(name: str, value: object) -> None:
-    """Refuse a value that is neither None nor a function that is called without `await`."""
+    """Reject a value that is neither None nor a function to be called without `await`."""
     if value is None:
         return
     if not callable(value):
@@ -36,18 +36,18 @@ def require_function(name: str, value: object) -> None:
 
 
 def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct]) -> None:
-    """Refuse settings of a wrong type, and settings with a field of a wrong type."""
+    """Reject a struct of the wrong type, or one with a field of the wrong type."""
     require(name, value, kind, f"a {kind.__name__}")
     try:
         convert_settings(msgspec.to_builtins(value), kind)
     except WrongSetting as wrong:
         raise ConfigurationError(f"{name}: {wrong}") from None
-    except TypeError as error:  # a field has a value of a type that no setting has
+    except TypeError as error:  # a field has a type that no setting can have
         raise ConfigurationError(f"{name}: {error}") from None
 
 
 def is_plain_function(value: object) -> bool:
-    """Return whether this is a function or method that certainly is not async.
+    """Return whether a value is a function or method that is certainly not async.
 
     A lambda may return the coroutine of an async function.
     """

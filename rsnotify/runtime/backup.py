@@ -1,6 +1,6 @@
 """The commands `rsnotify backup` and `rsnotify restore`.
 
-They copy the state of a Source, a hub or a Destination, which may be in use meanwhile.
+They copy the state of a Source, a hub or a Destination, even while it is in use.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ def _copy(source: Path, target: Path, done: str, doing: str, *, quiet: bool) -> 
     typer.echo(f"{done} {source} to {target}: {size / 1e6:.1f} MB")
 
 
-#: Files of a process that runs, or ran: locks, those of SQLite, and content on its way.
+#: Endings of files that a running or crashed process owns: locks, SQLite's, and content in transit.
 _PASSING = ("lock", "-wal", "-shm", "-journal", "applying")
 _PASSING_FOLDER = "incoming"
 _PARTIAL = ".partial"
-#: A mirror has later changes than the copy of its state, so the next run compares all files.
+#: Makes the next run compare all files, because a mirror has later changes than its copied state.
 _RESTORED = "INSERT OR REPLACE INTO facts VALUES ('restored', CAST('true' AS BLOB))"
 
 
 class CopiedBytes:
-    """How many bytes were copied, and of how many, while `copy_state` runs in another thread."""
+    """Measures the progress of `copy_state`, which runs in another thread."""
 
     def __init__(self) -> None:
         self.total: int | None = None
-        #: The copies that exist, of which SQLite may be writing the last.
+        #: The copies made so far. SQLite may still be writing the last one.
         self.copies: list[Path] = []
 
     @property
@@ -89,17 +89,17 @@ def _size(path: Path) -> int:
 
 
 def copy_state(source: Path, target: Path, amount: CopiedBytes | None = None) -> int:
-    """Copy a state with all states in its folders, durably; return the number of bytes.
+    """Copy a state durably, with all states in subfolders, and return the number of bytes.
 
-    A relay is a Destination and a Source: a change is in its journal before T covers it, so the
-    copy of the journal is made after that of T. So is that of the documents that a journal names;
-    the next start discards later ones.
+    A relay is both a Destination and a Source. A change is in its journal before T covers it, so
+    the journal is copied after T. The documents named in a journal are copied after the journal;
+    the next start discards documents that are newer than the journal.
 
     Raises:
-        ConfigurationError: There is no state in `source`, or `target` cannot be used.
+        ConfigurationError: `source` contains no state, or `target` cannot be used.
         StorageError: A file cannot be read or written.
     """
-    import sqlite3  # which the help of commands does not need
+    import sqlite3  # not needed for the help of commands
 
     amount = amount or CopiedBytes()
     databases = [path for name in ROLES for path in sorted(source.rglob(name))]
@@ -125,7 +125,7 @@ def copy_state(source: Path, target: Path, amount: CopiedBytes | None = None) ->
             copy = target / path.relative_to(source)
             amount.copies.append(copy)
             _copy_file(path, copy)
-        # Without these, an incomplete copy is not a state.
+        # Renamed last: without these databases, an incomplete copy does not count as a state.
         for copy in copies:
             copy.with_name(copy.name + _PARTIAL).rename(copy)
         folders = [path for path in target.rglob("*") if path.is_dir()]
@@ -152,7 +152,7 @@ def _copy_database(path: Path, copy: Path) -> None:
 
 
 def _files(source: Path) -> Iterator[Path]:
-    """Yield what belongs to a state beside its databases."""
+    """Yield the files of a state other than its databases."""
     for folder, folders, names in os.walk(source):
         if _PASSING_FOLDER in folders and "state.sqlite" in names:
             folders.remove(_PASSING_FOLDER)
@@ -164,6 +164,6 @@ def _files(source: Path) -> Iterator[Path]:
 
 def _copy_file(path: Path, copy: Path) -> None:
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):  # a document that was just dropped
+    with suppress(FileNotFoundError):  # a document that was just deleted
         shutil.copy2(path, copy)
         flush(copy)

@@ -1,7 +1,7 @@
-"""Results of checks in files: as JUnit XML for CI systems, and as a badge for a page.
+"""Writes the results of checks to files: as JUnit XML for CI systems, or as a badge for a page.
 
-The XML has only what the schemas of Ant (windyroad/JUnit-Schema) and of Jenkins (junit-4 and
-junit-10) have in common, as every reader accepts that.
+The XML is restricted to the common subset of the schemas of Ant (windyroad/JUnit-Schema) and
+Jenkins (junit-4 and junit-10), because every reader accepts that subset.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ BadgeFile = Annotated[
 
 
 class Outcome(StrEnum):
-    """The outcomes of a check; the values are the elements of JUnit XML."""
+    """The possible outcomes of a check. Values are names of JUnit XML elements."""
 
     PASSED = "passed"
     FAILED = "failure"
-    #: It could not be made.
+    #: The check could not be made.
     ERROR = "error"
-    #: It decides nothing, or the requirement is only recommended.
+    #: The check decided nothing, or the requirement is only recommended.
     SKIPPED = "skipped"
 
 
@@ -48,10 +48,10 @@ class ReportedCheck(Struct, frozen=True):
     Args:
         subject: The document or program that was checked.
         name: The stable name of the check.
-        outcome: The outcome.
-        section: The section of the specification with the requirement.
-        text: Why it did not pass.
-        seconds: How long it took.
+        outcome: The outcome of the check.
+        section: The section of the specification that contains the requirement.
+        text: The reason why the check did not pass.
+        seconds: The duration of the check.
     """
 
     subject: str
@@ -63,7 +63,7 @@ class ReportedCheck(Struct, frozen=True):
 
 
 class Color(StrEnum):
-    """The colors of badges, by their names at shields.io."""
+    """The colors of badges, with their names at shields.io."""
 
     GOOD = "brightgreen"
     FAIR = "yellow"
@@ -88,24 +88,24 @@ aria-label="{label}: {message}">
 </g>
 </svg>
 """
-#: The width of a character of a badge.
+#: The width of a character in a badge, in pixels.
 _CHARACTER = 6.6
 
 
 class Badge(Struct, frozen=True):
-    """A label, what was found, and its color."""
+    """A badge: a label, a message with the result, and the color of the message."""
 
     label: str
     message: str
     color: Color
 
     def json(self) -> bytes:
-        """Return it for the endpoint of shields.io."""
+        """Return the badge as JSON for the endpoint of shields.io."""
         fields = {"schemaVersion": 1, **msgspec.structs.asdict(self)}
         return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
     def svg(self) -> bytes:
-        """Return it as a self-contained picture."""
+        """Return the badge as a self-contained SVG image."""
         lengths = [round(len(text) * _CHARACTER) for text in (self.label, self.message)]
         split = lengths[0] + 12
         text = _SVG.format(
@@ -123,12 +123,12 @@ class Badge(Struct, frozen=True):
 
 
 def junit_xml(tool: str, checks: Iterable[ReportedCheck], at: str) -> bytes:
-    """Return results as JUnit XML, with a suite for each subject.
+    """Return results as JUnit XML, with one test suite per subject.
 
     Args:
         tool: The program and its version.
         checks: The results.
-        at: When they were made, as `2026-01-01T12:00:00`.
+        at: The time of the checks, such as `2026-01-01T12:00:00`.
     """
     suites: dict[str, list[ReportedCheck]] = {}
     for check in checks:
@@ -162,7 +162,7 @@ def _case(check: ReportedCheck) -> str:
         return f"{head}/>"
     text = "\n".join(printable(line) for line in check.text.splitlines())
     attributes = ""
-    if check.outcome is not Outcome.SKIPPED:  # by junit-4 that has none
+    if check.outcome is not Outcome.SKIPPED:  # junit-4 allows no attributes there
         first = text.partition("\n")[0]
         attributes = f" type={_attribute(check.section)} message={_attribute(first)}"
     return f"{head}><{check.outcome}{attributes}>{escape(text)}</{check.outcome}></testcase>"
@@ -173,7 +173,7 @@ def _attribute(text: str) -> str:
 
 
 def check_badge_file(file: Path | None) -> None:
-    """Refuse a badge of another form, before checks that may take long."""
+    """Reject an unknown badge format before the checks, which may take long."""
     if file is not None and file.suffix not in (".svg", ".json"):
         raise WrongOption("badge", f"{file} is not a badge; name a file .svg or .json")
 
@@ -181,7 +181,7 @@ def check_badge_file(file: Path | None) -> None:
 def write_reports(
     checks: Sequence[ReportedCheck], badge: Badge, junit_file: Path | None, badge_file: Path | None
 ) -> None:
-    """Write the files that the user asked for.
+    """Write the report files that the user requested.
 
     Raises:
         ConfigurationError: A file cannot be written.
@@ -202,6 +202,6 @@ def write_reports(
 def write_failure(
     label: str, subject: str, reason: str, junit_file: Path | None, badge_file: Path | None
 ) -> None:
-    """Write the files where nothing could be checked, so that older ones do not stay."""
+    """Write the files for a failed run, so that older files do not remain."""
     check = ReportedCheck(subject, "can-be-checked", Outcome.ERROR, "", reason)
     write_reports([check], Badge(label, "not checked", Color.UNKNOWN), junit_file, badge_file)

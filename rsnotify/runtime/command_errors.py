@@ -1,4 +1,4 @@
-"""Sentences for the errors of a command line: what is wrong, where, and what to write instead."""
+"""Describes command-line errors: what is wrong, where, and what to write instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXTRA = re.compile(r"extra argument\S* \((.*)\)$", re.DOTALL)
 
 
 def usage_sentence(error: Any, context: Any) -> str:
-    """Return a sentence for an error that typer raised while it parsed a command line."""
+    """Return a sentence for an error that typer raised while parsing a command line."""
     kind = type(error).__name__  # typer does not export all of them
     path, parameter = context.command_path, getattr(error, "param", None)
     if kind == "NoSuchOption":
@@ -39,7 +39,7 @@ def usage_sentence(error: Any, context: Any) -> str:
 def _unknown_option(name: str, context: Any) -> str:
     path = context.command_path
     names = [each for one in context.command.get_params(context) for each in one.opts]
-    if name.removeprefix("--") in names:  # of an argument
+    if name.removeprefix("--") in names:  # the name of an argument
         return f"`{path}` has no option {name}; write `{_usage(context)}`"
     near = get_close_matches(name, [each for each in names if each[0] == "-"], 1, _SIMILARITY)
     meant = f"did you mean {near[0]}?" if near else f"`{path} --help-all` lists the options"
@@ -76,13 +76,13 @@ def _place(parameter: Any, context: Any) -> str:
 
 
 def _allowed(parameter: Any, context: Any) -> str | None:
-    """Describe the allowed values of a parameter, from its type in the command's function."""
+    """Describe the allowed values of a parameter, based on its type in the command's function."""
     hints = get_type_hints(context.command.callback, include_extras=True)
     return describe_parameter(hints.get(parameter.name))
 
 
 def describe_parameter(hint: Any) -> str | None:
-    """Describe the allowed values of a type with an option or argument of typer."""
+    """Describe the allowed values of a type annotated with a typer option or argument."""
     if get_origin(hint) is not Annotated:
         return None
     kind, info, *_ = get_args(hint)

@@ -1,18 +1,18 @@
-"""The command `rsnotify`, and what all its subcommands share.
+"""The `rsnotify` command, and the code that all its subcommands share.
 
-A package offers a subcommand as an entry point of the group `rsnotify.commands`: a typer
-function with the name of the subcommand, or a typer application with subcommands of its own.
-The help, and the completion in a shell, load the modules of all subcommands. So such a module may
-import at its top only what the help needs.
+A package adds a subcommand through an entry point in the group `rsnotify.commands`. The entry point
+is named like the subcommand and refers to a typer function, or to a typer application that has
+subcommands itself. The help and shell completion import the modules of all subcommands, so these
+modules may import at the top level only what the help needs.
 
-Each option of a subcommand is an environment variable too: RSNOTIFY_SOURCE_PORT is `--port` of
-`rsnotify source`. The name of the command is part of that of the variable, so that one environment
-can hold settings of several commands. Names without it are accepted for one release. An option
-that typer may not name itself (`allow_from_autoenv`) has the same variable in every command.
+Every option of a subcommand can also be set by an environment variable: RSNOTIFY_SOURCE_PORT sets
+`--port` of `rsnotify source`. Variable names include the command's name, so that one environment
+can hold the settings of several commands. A name without it is ignored, with a warning. An option
+declared with `allow_from_autoenv=False` has the same variable in every command.
 
-The help shows the options that most users need; `--help-all` shows those stated as `advanced`, too,
-and the variables. The module of a subcommand may state a `ROLE`: the group that has the subcommand
-in the help of `rsnotify`, one of `ROLES`.
+The help shows the options that most users need. `--help-all` also shows the options declared as
+`advanced`, and the environment variables. A subcommand's module may define `ROLE`, one of `ROLES`,
+to choose the group that lists the subcommand in the help of `rsnotify`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from rsnotify.runtime.settings import PREFIX, misspelt_variables, warn_of_misspe
 if TYPE_CHECKING:
     import asyncio
 
-#: The meaning of the exit codes of every command.
+#: The meaning of each exit code, for all commands.
 EXIT_CODES = {
     0: "Done. Of a command that answers a question, yes: the copy is level or in step, the "
     "document is valid, the hub meets all requirements.",
@@ -60,7 +60,7 @@ EXIT_CODES = {
     "such as `rsnotify source`, exits with 0.",
 }
 
-#: The groups of the commands in the help of `rsnotify`; commands without one come last.
+#: The groups of commands in the help of `rsnotify`. Commands without a role come last.
 ROLES = ("try", "publish", "distribute", "follow", "check", "operate")
 
 _EXAMPLES = "\n\nExamples:\n"
@@ -69,7 +69,7 @@ _VERBOSE = f"{PREFIX}VERBOSE"
 
 
 class _Advanced(str):
-    """The title of a group of options, for an option that only `--help-all` shows."""
+    """The title of an option group. Its type marks an option that only `--help-all` shows."""
 
     __slots__ = ()
 
@@ -82,19 +82,19 @@ def option(
     advanced: bool = False,
     **settings: Any,
 ) -> Any:
-    """Return an option in a group of the help (`panel`); `--help-all` shows an advanced one."""
+    """Return an option for the help group `panel`. Only `--help-all` shows an advanced option."""
     group = _Advanced(panel or "Options") if advanced else panel
     return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=group, **settings)
 
 
 @functools.cache
 def _types_of(kind: type[Struct]) -> dict[str, Any]:
-    """Return the same types for each command, so that an option is the same everywhere."""
+    """Return the type hints of a struct, cached so that all commands share the same options."""
     return get_type_hints(kind, include_extras=True)
 
 
 def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of a command that is a struct by one for each field, an option."""
+    """Replace each struct parameter of a command with one option per field."""
     hints = get_type_hints(command, include_extras=True)
     kinds = {
         name: hint
@@ -134,7 +134,7 @@ def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
 
     wrapper.__signature__ = signature  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del wrapper.__wrapped__  # or typer would read the options there
+    del wrapper.__wrapped__  # otherwise typer would read the original signature
     return wrapper
 
 
@@ -147,7 +147,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 
 @functools.cache
 def _help_all() -> Any:
-    """Return the option `--help-all`, which each command has."""
+    """Return the `--help-all` option, which every command has."""
 
     def command(
         everything: Annotated[
@@ -173,17 +173,17 @@ def _is_advanced(parameter: Any) -> bool:
 
 
 class _Layout:
-    """Help with examples and groups of options, and errors as one sentence."""
+    """Adds examples and option groups to the help, and reports errors as one sentence."""
 
     help: str | None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with `--help-all` before `--help`."""
+        """Return the parameters, with `--help-all` inserted before `--help`."""
         *own, last = super().get_params(ctx)  # type: ignore[misc]
         return [*own, _help_all(), last]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the docstring; its section `Examples:` keeps its lines."""
+        """Write the docstring, keeping the line breaks of its `Examples:` section."""
         text, _, examples = inspect.cleandoc(self.help or "").partition(_EXAMPLES)
         if text:
             formatter.write_paragraph()
@@ -195,7 +195,7 @@ class _Layout:
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write each parameter in its group; those without a group come first."""
+        """Write each parameter in its group. Parameters without a group come first."""
         shows_all = isinstance(ctx.obj, dict) and _HELP_ALL in ctx.obj
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         parameters = self.get_params(ctx)
@@ -218,12 +218,15 @@ class _Layout:
                 )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; an error is one sentence, which names the environment variable of a value."""
+        """Parse the arguments, and report an error as one sentence.
+
+        If an environment variable gave the wrong value, the sentence names that variable.
+        """
         with _one_sentence(ctx):
             return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; its errors name the environment variable of a wrong value, too."""
+        """Run the command. If a variable gave a wrong value, the error names that variable."""
         try:
             with _one_sentence(ctx):
                 return super().invoke(ctx)  # type: ignore[misc]
@@ -238,7 +241,7 @@ class _Layout:
 
 
 def _record(parameter: Any, ctx: Any, *, variables: bool) -> tuple[str, str] | None:
-    """Return the line of a parameter in the help."""
+    """Return the name and description of a parameter for the help."""
     shown, parameter.show_envvar = parameter.show_envvar, variables and parameter.show_envvar
     try:
         record = parameter.get_help_record(ctx)
@@ -247,21 +250,21 @@ def _record(parameter: Any, ctx: Any, *, variables: bool) -> tuple[str, str] | N
     if record is None:
         return None
     name, text = record
-    if parameter.param_type_name == "argument":  # typer adds the type to their names
+    if parameter.param_type_name == "argument":  # typer appends the type to an argument's name
         name = parameter.metavar or parameter.name.upper()
     default = getattr(parameter, "show_default", None)
-    if isinstance(default, str):  # typer puts it in parentheses
+    if isinstance(default, str):  # typer encloses it in parentheses
         text = text.replace(f"default: ({default})", f"default: {default}")
     return name, text
 
 
-#: Of typer, which does not export it.
+#: Click's UsageError, which typer does not export.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 @contextmanager
 def _one_sentence(ctx: Any) -> Iterator[None]:
-    """Return a context that prints an error of typer as one sentence, and exits."""
+    """Print a usage error from the block as one sentence, and exit with code 2."""
     try:
         yield
     except _UsageError as error:
@@ -273,13 +276,13 @@ def _one_sentence(ctx: Any) -> Iterator[None]:
 
 
 class Command(_Layout, TyperCommand):
-    """A command whose help has examples and groups of options."""
+    """A command whose help has examples and option groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and warn of variables with nearly the name of one of this command."""
+        """Parse the arguments, and warn about variables that are probably misspelled."""
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
-            own = f"{ctx.auto_envvar_prefix}_"  # as RSNOTIFY_HUB_STATUS_ of `rsnotify hub status`
+            own = f"{ctx.auto_envvar_prefix}_"  # RSNOTIFY_HUB_STATUS_ for `rsnotify hub status`
             root: Any = ctx.find_root()
             names = getattr(root.command, "list_commands", lambda _: ())(root)
             others = [name for name in names if not own.startswith(f"{PREFIX}{name.upper()}_")]
@@ -290,10 +293,10 @@ class Command(_Layout, TyperCommand):
 
 
 class Subcommand(Command):
-    """A command whose options are environment variables too."""
+    """A command whose options can also be set by environment variables."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; the names of the variables begin with that of the command."""
+        """Name the options' variables after the command, then parse the arguments."""
         for option in self.params:
             if (
                 isinstance(option, TyperOption)
@@ -307,7 +310,7 @@ class Subcommand(Command):
 
 
 class CommandGroup(_Layout, TyperGroup):
-    """Commands with a help in groups: by `rich_help_panel`, in the order of `ROLES`."""
+    """A group whose help lists commands by `rich_help_panel`, in the order of `ROLES`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
@@ -316,7 +319,7 @@ class CommandGroup(_Layout, TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {role: [] for role in ROLES}
         names = self.list_commands(ctx)
-        width = max(map(len, names))  # the same in each group
+        width = max(map(len, names))  # the same in all groups
         for name in names:
             command: Any = self.get_command(ctx, name)
             role = command.rich_help_panel or "commands"
@@ -328,7 +331,7 @@ class CommandGroup(_Layout, TyperGroup):
                     formatter.write_dl(records)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return a command and its arguments, or name those that are like it."""
+        """Return the command and its arguments, or exit and suggest a similar name."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             near = get_close_matches(name, self.list_commands(ctx), 1)
@@ -340,7 +343,7 @@ class CommandGroup(_Layout, TyperGroup):
 
 
 def given_options(context: Any, *, variables: bool = True) -> dict[str, Any]:
-    """Return what the command line gives and, unless excluded, what variables give."""
+    """Return the values set on the command line and, unless excluded, in the environment."""
     places = ("COMMANDLINE", "ENVIRONMENT") if variables else ("COMMANDLINE",)
     return {
         name: value
@@ -355,7 +358,7 @@ def from_environment(context: Any, name: str) -> bool:
 
 
 def environment_variable(ctx: Any, parameter: Any) -> str:
-    """Return the variable that gives the value of a parameter, or could."""
+    """Return the variable that sets a parameter or, if none does, the one that could."""
     names = _variables(ctx, parameter)
     return next((name for name in names if os.environ.get(name)), names[0])
 
@@ -369,7 +372,7 @@ def _variables(ctx: Any, parameter: Any) -> list[str]:
     return [prefix + parameter.name.upper()]
 
 
-#: Seconds that a program has for a graceful shutdown.
+#: Seconds allowed for a graceful shutdown.
 PATIENCE = 30.0
 _STDERR = 2
 
@@ -377,8 +380,8 @@ _STDERR = 2
 class ForcedShutdown:
     """Ends the process at a second signal, or when a graceful shutdown takes too long.
 
-    This is like a crash: uncommitted work is lost, and nothing else. `explain` is called in any
-    thread, and returns a sentence with the reason for the delay.
+    This is like a crash: only uncommitted work is lost. `explain` returns a sentence that gives the
+    reason for the delay, and may be called in any thread.
     """
 
     def __init__(self, explain: Callable[[], str], patience: float = PATIENCE) -> None:
@@ -389,16 +392,16 @@ class ForcedShutdown:
 
     @contextmanager
     def after(self, signals: Sequence[signal.Signals]) -> Iterator[None]:
-        """Return a context that handles signals; for the main thread.
+        """Handle these signals within the context. Must be called in the main thread.
 
-        Enter it after the event loop has installed its own handlers, which it calls too. Unlike
-        those, its handlers also run while blocking code holds up the loop.
+        Enter the context after the event loop has installed its handlers, which are called too.
+        Unlike the loop's handlers, these also run while blocking code holds up the loop.
         """
         self._others = {number: signal.signal(number, self._on_signal) for number in signals}
         try:
             yield
         finally:
-            # The default handlers, which the loop restores when it ends.
+            # Restore the default handlers, as the loop does when it ends.
             for number in signals:
                 usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
                 signal.signal(number, usual)
@@ -416,7 +419,7 @@ class ForcedShutdown:
             other(number, frame)
 
     def _exit(self) -> None:
-        # To the descriptor, since the interrupted code may hold the lock of the stream.
+        # Write to the file descriptor, because the interrupted code may hold the stream's lock.
         os.write(_STDERR, f"rsnotify: {self._explain()}\n".encode())
         os._exit(1)
 
@@ -424,7 +427,7 @@ class ForcedShutdown:
 T = TypeVar("T")
 
 
-#: The number of new objects after which Python collects garbage.
+#: Number of new objects after which Python collects garbage.
 _GC_THRESHOLD = 50_000
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -432,13 +435,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def run(
     main: Callable[[asyncio.Event], Coroutine[None, None, T]], forced: ForcedShutdown | None = None
 ) -> T:
-    """Run a coroutine until it returns, on uvloop if that is installed.
+    """Run a coroutine to completion, on uvloop if that is installed.
 
     Args:
-        main: Called with an event that is set at SIGINT or SIGTERM; it then shuts down gracefully.
+        main: Called with an event. SIGINT or SIGTERM sets it to request a graceful shutdown.
         forced: Ends the process if the graceful shutdown takes too long.
     """
-    import asyncio  # takes an eighth of the time of `rsnotify --help`, which does not need it
+    import asyncio  # an eighth of the run time of `rsnotify --help`, which does not need it
 
     async def supervised() -> T:
         stop = asyncio.Event()
@@ -450,7 +453,7 @@ def run(
         return await main(stop)
 
     _reduce_garbage_collection()
-    # Closing the loop waits for threads as well, so it comes before the end of `forced`.
+    # Closing the loop also waits for threads, so `forced` stays active until it is closed.
     with ExitStack() as contexts, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(supervised())
 
@@ -458,9 +461,9 @@ def run(
 def _reduce_garbage_collection() -> None:
     """Make Python's cycle collector run rarely, and ignore all present objects.
 
-    A message to many subscribers creates thousands of objects at once, and so does a list with many
-    resources; none of them is in a cycle. With the default threshold the collector took a quarter
-    of the CPU time of a hub, and an eighth of that of a Destination.
+    A message to many subscribers, or a list of many resources, creates thousands of objects at
+    once, none of them in a cycle. With the default threshold, the collector took a quarter of a
+    hub's CPU time, and an eighth of a Destination's.
     """
     gc.collect()
     gc.freeze()
@@ -468,7 +471,7 @@ def _reduce_garbage_collection() -> None:
 
 
 def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T:
-    """Run a coroutine as `run` does; exit with 130 if SIGINT or SIGTERM cancelled it."""
+    """Run a coroutine as `run` does. Exit with code 130 if SIGINT or SIGTERM cancels it."""
     from rsnotify.runtime.tasks import first_completed
 
     async def main(stop: asyncio.Event) -> T:
@@ -482,19 +485,19 @@ def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, which untrusted text could send to the terminal."""
+    """Replace nonprintable characters, because untrusted text could control the terminal."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def complain(what: Exception | str, code: int) -> typer.Exit:
-    """Print an error as one sentence, maybe with lines of details; return the exit to raise."""
+    """Print an error as a sentence, possibly with lines of detail; return the exit to raise."""
     lines = map(printable, str(what).split("\n"))
     typer.echo("rsnotify: " + "\n".join(lines), err=True)
     return typer.Exit(code)
 
 
 def require_files(what: str, needed: int) -> None:
-    """Raise the limit of open files to this number; complain if the system does not allow it."""
+    """Raise the open-file limit to `needed`, and warn if the system does not allow it."""
     from rsnotify.runtime.processes import allow_files
 
     allowed = allow_files(needed)
@@ -514,7 +517,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-#: How long the sentence about a command may be.
+#: Maximum length of a command's summary in the help, in characters.
 _WHOLE = 200
 
 _HELP = """Push-extended ResourceSync: keep copies of web resources in step.
@@ -557,7 +560,7 @@ class _Subcommands(CommandGroup):
 
 
 def _load(point: EntryPoint) -> Any:
-    # Each option is an environment variable too: --port of source is RSNOTIFY_SOURCE_PORT.
+    # Every option can also be set by a variable: RSNOTIFY_SOURCE_PORT sets --port of `source`.
     settings = {**_SETTINGS, "auto_envvar_prefix": f"RSNOTIFY_{point.name.upper()}"}
     loaded = point.load()
     app = typer.Typer(rich_markup_mode=None)
@@ -620,7 +623,7 @@ def main() -> None:
 
 
 def run_application(app: typer.Typer, name: str) -> None:
-    """Run a command line, and exit; an error is one sentence with an exit code of `EXIT_CODES`."""
+    """Run a command-line application, print any error as one sentence, and exit (`EXIT_CODES`)."""
     try:
         app(prog_name=name)
     except Exception as error:

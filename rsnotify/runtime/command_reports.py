@@ -1,7 +1,7 @@
-"""What commands print: a status or progress while they run, and a result at their end.
+"""The output of commands: status or progress while they run, and a result at the end.
 
-Rich is imported only for a terminal that can move its cursor, as that takes time; it respects
-`NO_COLOR`. Everything else gets lines.
+Rich, which respects `NO_COLOR`, is slow to import and therefore used only for a terminal that can
+move its cursor. Any other output consists of lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ S = TypeVar("S")
 
 
 def print_result(facts: object, lines: Iterable[str], *, json: bool) -> None:
-    """Print the facts as JSON, or the lines."""
+    """Print the facts as JSON if `json` is true, otherwise the lines."""
     if json:
         typer.echo(msgspec.json.encode(facts).decode())
         return
@@ -41,19 +41,19 @@ def print_result(facts: object, lines: Iterable[str], *, json: bool) -> None:
 class StatusReport(ABC, Generic[S]):
     """Shows a status about once a second: live in a terminal, else as lines, or as JSON.
 
-    A line is written when the state changes, and now and then while only counts change: a service
-    manager stores all lines, so a program to which nothing happens writes none.
+    A line is written when the state changes, and occasionally while only counts change. Service
+    managers store all lines, so an idle program writes none.
 
     A subclass describes one kind of status.
 
     Args:
-        first: What a terminal shows before the first status.
+        first: The text shown in a terminal before the first status.
         json: Whether each status is written as JSON.
-        quiet: Whether nothing is shown.
-        transient: Whether it is cleared from a terminal at the end, as a result follows.
+        quiet: Whether to show nothing.
+        transient: Whether to clear the status from a terminal at the end, because a result follows.
     """
 
-    #: The number of calls of `show` between two lines while only counts change.
+    #: Number of calls of `show` between two lines while only counts change.
     line_every = 10
 
     def __init__(
@@ -63,7 +63,7 @@ class StatusReport(ABC, Generic[S]):
         self._quiet = quiet
         is_drawn = not (json or quiet) and can_draw(sys.stdout)
         self._live = _live(first, transient=transient) if is_drawn else None
-        #: What `state` returned for the last line.
+        #: The value that `state` returned for the last line.
         self.last_state: object = None
         self._counts: object = None
         self._calls = 0
@@ -104,36 +104,36 @@ class StatusReport(ABC, Generic[S]):
         """Return the status as one line."""
 
     def state(self, status: S) -> object:
-        """Return the part of the status whose changes are shown at once; None if there is none."""
+        """Return the part of the status whose changes are shown immediately; None for no part."""
         return None
 
     def counts(self, status: S) -> object:
-        """Return the part whose changes are shown now and then; None if there is none."""
+        """Return the part of the status whose changes are shown occasionally; None for no part."""
         return None
 
     def news(self, status: S) -> Iterable[str]:
-        """Yield lines about what has changed since the last call."""
+        """Yield lines about changes since the last call."""
         return ()
 
     def facts(self, status: S) -> object:
-        """Return the status for JSON."""
+        """Return the status to encode as JSON."""
         return status
 
     def display(self, status: S) -> RenderableType:
-        """Return what a terminal shows."""
+        """Return the status as shown in a terminal."""
         from rich.text import Text
 
         return Text(self.sentence(status))
 
 
 class Work(Struct, frozen=True):
-    """Work that may take long, and how much of it is done.
+    """The progress of work that may take long.
 
     Args:
-        text: What is done, as "copying".
-        things: The plural of what is counted; empty if `done` and `total` are bytes.
+        text: A description of the work, such as "copying".
+        things: The plural noun for what is counted; empty if `done` and `total` are bytes.
         is_estimate: Whether `total` is an estimate.
-        bytes: How many bytes were read or received for it, beside what is counted.
+        bytes: Number of bytes read or received for the work, in addition to what is counted.
     """
 
     text: str
@@ -144,17 +144,17 @@ class Work(Struct, frozen=True):
     bytes: int = 0
 
 
-#: The seconds from which rates are computed: at most, and at least.
+#: Maximum and minimum length of the interval from which rates are computed, in seconds.
 _WINDOW, _LEAST_WINDOW = 20.0, 2.0
 
 
 class ProgressMeter:
-    """Measures work by its last seconds: how fast it is, and how long it will take."""
+    """Estimates the speed and the remaining time of work from its last seconds."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._work = Work("")
-        #: Times, and what was done and received by then.
+        #: Samples: a time, and the amounts done and received by then.
         self._samples: deque[tuple[float, int, int]] = deque()
 
     def update(self, work: Work) -> None:
@@ -168,7 +168,7 @@ class ProgressMeter:
 
     @property
     def line(self) -> DisplayLine:
-        """The line of a terminal."""
+        """The line shown in a terminal."""
         work = self._work
         share = work.done / work.total if work.total else None
         return DisplayLine(work.text, self._figures(""), share)
@@ -178,7 +178,7 @@ class ProgressMeter:
         return f"{self._work.text}: {', '.join(self._figures(self._work.things))}"
 
     def _figures(self, things: str) -> list[str]:
-        """Return what is known, the most important first."""
+        """Return the known figures, the most important first."""
         work = self._work
         rate, byte_rate = self._rates()
         figures = (
@@ -195,7 +195,7 @@ class ProgressMeter:
         return figures + ([f"{_size(byte_rate)}/s"] if byte_rate else [])
 
     def _rates(self) -> tuple[float, float]:
-        """Return how many things, and bytes, a second are done; 0 if that is not known yet."""
+        """Return the things done and the bytes received per second; 0 if not yet known."""
         first, last = self._samples[0], self._samples[-1]
         seconds = last[0] - first[0]
         if seconds < _LEAST_WINDOW:
@@ -223,18 +223,19 @@ def duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 100 else f"{hours:,.0f} h"
 
 
-#: The widest bar, and the narrowest; the ^C that a terminal shows must not begin a new line.
+#: Widths of the widest and narrowest bar, and a margin for the ^C that a terminal shows, which must
+#: not begin a new line.
 _BAR, _LEAST_BAR, _MARGIN = 24, 8, 3
 
 
 class DisplayLine(Struct, frozen=True):
-    """A line of a terminal: a text, a bar, and as many figures as there is room for.
+    """A line in a terminal: a label, a bar, and as many figures as fit.
 
     Args:
-        figures: What is shown, the most important first.
-        share: How full the bar is; None for no bar.
-        style: The style of the first figure of a line without a bar.
-        below: Sentences under the line; under a bar, only as much of each as there is room for.
+        figures: The figures to show, the most important first.
+        share: The filled share of the bar; None for no bar.
+        style: The style of the first figure in a line without a bar.
+        below: Sentences under the line. Under a bar, each is truncated to the width.
     """
 
     text: str
@@ -244,7 +245,7 @@ class DisplayLine(Struct, frozen=True):
     below: Sequence[str] = ()
 
     def parts(self, width: int, *, ascii_only: bool = False) -> tuple[str, str, str]:
-        """Return what is before the bar, the bar, and what is after it."""
+        """Return the text before the bar, the bar, and the text after it."""
         separator = " | " if ascii_only else " · "
         figures = list(self.figures)
         least = len(self.text) + (_LEAST_BAR + 2 if self.share is not None else len(separator))
@@ -285,9 +286,9 @@ def can_draw(stream: TextIO) -> bool:
 
 
 def _live(first: RenderableType, *, on_stderr: bool = False, transient: bool) -> Live:
-    """Return a live display; log lines appear above it if they go to the terminal too.
+    """Return a live display. Log lines that go to the same terminal appear above it.
 
-    One that is transient is removed at its end.
+    A transient display is removed when it ends.
     """
     from rich.console import Console
     from rich.live import Live
@@ -306,15 +307,15 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", help="Show only results and errors, and no progress.")
 ]
 
-#: Seconds between two looks at work, before it is shown in a terminal, and between two lines.
+#: Seconds between two samples, before progress is first shown in a terminal, and between two lines.
 _LOOK, _SHORT, _LINE_EVERY = 0.25, 0.5, 10.0
 
 
 @contextmanager
 def progress_of(measure: Callable[[], Work | None], *, quiet: bool = False) -> Iterator[None]:
-    """Show on stderr, until the block ends, how far work is: live in a terminal, else as lines.
+    """Show the progress of work on stderr within the context: live in a terminal, else as lines.
 
-    `measure` is called in a thread. Nothing is shown of work that is over soon.
+    `measure` is called in a thread. Nothing is shown for work that ends quickly.
     """
     if quiet:
         yield

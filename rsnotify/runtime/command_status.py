@@ -1,4 +1,4 @@
-"""The options `--status-port` and `--status-host` of the commands that run, and their socket."""
+"""The options `--status-port` and `--status-host` of long-running commands, and their socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _status = partial(option, "Status")
 
 
 class StatusArguments(Struct, frozen=True, kw_only=True):
-    """Where the status is served; each field is an option."""
+    """The address at which the status is served. Each field is an option."""
 
     status_port: Annotated[
         int | None,
@@ -39,7 +39,7 @@ class StatusArguments(Struct, frozen=True, kw_only=True):
 
 
 class StatusServer:
-    """Serves the status if a port is given; a context manager that binds the port at once."""
+    """Serves the status if a port is given. A context manager; the constructor binds the port."""
 
     def __init__(self, host: str, port: int | None) -> None:
         self._host = host
@@ -63,7 +63,7 @@ class StatusServer:
     def serving(
         self, families: Callable[[], Iterable[Metric]], not_ready: Callable[[], str], *routes: Any
     ) -> AbstractAsyncContextManager[None]:
-        """Serve within the context; the arguments are those of `serving_status`."""
+        """Serve the status within the context. See `serving_status` for the arguments."""
         assert self._socket is not None
         from rsnotify.runtime.listening import address
         from rsnotify.runtime.status_server import serving_status

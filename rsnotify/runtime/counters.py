@@ -1,7 +1,7 @@
-"""Figures that are counted where things happen, for `/metrics`: durations, and a histogram of lags.
+"""Counters for `/metrics` that are updated as events happen: durations, and a histogram of lags.
 
-All else is read from the state when it is requested. Counting takes a fraction of a microsecond, so
-this module must not import a library for metrics.
+All other metrics are read from the state on request. Counting must take only a fraction of a
+microsecond, so this module must not import a metrics library.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable
 
-#: The upper bounds of the buckets of a lag, in seconds: from a local push to a missed day.
+#: Upper bounds of the buckets for lags, in seconds, from a local push to a missed day.
 LAG_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3600.0, 86_400.0)
 
 
 class Histogram:
-    """Counts values by size; for one thread, or many values of one moment.
+    """Counts values by size, as they occur in one thread or all at once.
 
     Args:
-        bounds: The upper bound of each bucket but the last, ascending.
-        values: The first values.
+        bounds: The upper bound of each bucket except the last, in ascending order.
+        values: The initial values.
     """
 
     def __init__(self, bounds: tuple[float, ...] = LAG_BOUNDS, values: Iterable[float] = ()):
@@ -40,7 +40,7 @@ class Histogram:
         return both
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return the upper bound of each bucket, and how many values do not exceed it."""
+        """Return each upper bound with the number of values that do not exceed it."""
         total, found = 0, []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self._counts, strict=True):
             total += count
@@ -49,7 +49,7 @@ class Histogram:
 
 
 class Durations:
-    """Counts how often something was done, in any thread, and how long it took together."""
+    """Counts how many times something was done, in any thread, and the total time it took."""
 
     def __init__(self) -> None:
         self.count = 0

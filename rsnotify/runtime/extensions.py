@@ -1,8 +1,8 @@
-"""Extensions: what installed packages offer to the cores, as entry points.
+"""Extensions that installed packages offer to the cores through entry points.
 
-A group is a kind of extension, and a name in it is what a user writes: a view, a URL's scheme, a
-media type. Nothing is imported before it is used, so that an extension costs nothing where it is
-not, and a core works without it.
+A group is a kind of extension. A name in a group is a value that users write, such as a view, a URL
+scheme or a media type. Nothing is imported before it is used, so an unused extension costs nothing,
+and the cores work without it.
 
 | group                 | name             | object                                             |
 |-----------------------|------------------|----------------------------------------------------|
@@ -24,7 +24,7 @@ from typing import Any
 
 from rsnotify.errors import ConfigurationError
 
-#: The extra of this distribution by group and name, for those that need other packages.
+#: The extra of this distribution, by group and name, for extensions that need other packages.
 _EXTRAS = {
     ("patches", "application/json-patch"): "patching",
     ("patches", "application/json-patch+json"): "patching",
@@ -38,12 +38,12 @@ _EXTRAS = {
 
 
 class MissingExtension(ConfigurationError):
-    """An extension that is needed is not installed; the message says what to install."""
+    """A required extension is not installed. The message says what to install."""
 
 
 @cache
 def offered(group: str) -> Mapping[str, EntryPoint]:
-    """Return what installed packages offer in a group, by name."""
+    """Return the entry points that installed packages offer in a group, by name."""
     return {point.name: point for point in entry_points(group=f"rsnotify.{group}")}
 
 
@@ -52,11 +52,11 @@ def load_extension(group: str, name: str, thing: str) -> Any:
 
     Args:
         group: The group without `rsnotify.`.
-        name: Its name in the group.
-        thing: What it is, as a noun with its name: "the view iiif".
+        name: The name in the group.
+        thing: The extension in words, such as "the view iiif".
 
     Raises:
-        MissingExtension: It is not installed, or a package that it needs is not.
+        MissingExtension: The extension, or a package that it needs, is not installed.
     """
     point = offered(group).get(name)
     if point is None:
@@ -69,17 +69,17 @@ def load_extension(group: str, name: str, thing: str) -> Any:
 
 
 def missing_package(thing: str, extra: str) -> MissingExtension:
-    """Return the error of a thing that needs a package of an extra, such as "an XMPP account"."""
+    """Return the error for a thing, such as "an XMPP account", that needs a package of an extra."""
     return MissingExtension(f"{thing} needs another package: pip install 'rsnotify[{extra}]'")
 
 
 def extra_of(group: str, name: str) -> str | None:
-    """Return the extra that installs what an extension needs, if this distribution has one."""
+    """Return the extra that installs an extension's dependencies, if this distribution has one."""
     return _EXTRAS.get((group, name))
 
 
 def known_names(group: str) -> list[str]:
-    """Return the names in a group that are offered, or that an extra would add."""
+    """Return the names in a group that are offered or that an extra would add."""
     return sorted({*offered(group), *(name for kind, name in _EXTRAS if kind == group)})
 
 

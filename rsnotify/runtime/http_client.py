@@ -1,14 +1,14 @@
-"""A small HTTP/1.1 client for many short requests: kept connections, and bounded responses.
+"""A small HTTP/1.1 client for many short requests: persistent connections, bounded responses.
 
-Theory of operation. An `HttpConnection` carries one request after another; idle ones are kept in a
-pool, a bounded number for a bounded time. A response with status 2xx counts as soon as its head has
-arrived, unless its content is wanted. Of any other response the first bytes of the body are kept
-too. The rest of a body is read and dropped, so that the connection can be used again; but one limit
-on the bytes of a response covers everything: heads, 1xx responses before them, chunk extensions,
+Theory of operation. An `HttpConnection` carries one request after another. Idle connections are
+kept in a pool, in limited number and for a limited time. A 2xx response counts as soon as its head
+has arrived, unless its content is wanted. For any other response, the first bytes of the body are
+kept, too. The rest of a body is read and dropped, so that the connection can be reused. One limit
+on the bytes of a response covers everything: heads, preceding 1xx responses, chunk extensions,
 trailers and bodies.
 
-A parser takes more memory than the rest of a connection. So a connection borrows one for the time
-from the first byte of a response to its last, which mostly arrive together.
+A parser uses more memory than the rest of a connection. A connection therefore borrows one only
+from the first byte of a response to the last, which mostly arrive together.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from msgspec import Struct
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.tasks import settle
 
-#: The bytes of one response after which its connection is aborted.
+#: Number of bytes of one response beyond which its connection is aborted.
 ANSWER_BYTES = 64 * 1024
 
-#: The same while its head is incomplete.
+#: The same limit while the head is incomplete.
 HEAD_BYTES = 16 * 1024
 
-#: How much of the body of a failed response is kept.
+#: Maximum number of bytes kept of the body of a failed response.
 EXCERPT_BYTES = 4096
 
-#: How many 1xx responses may precede the final one.
+#: Maximum number of 1xx responses before the final response.
 INTERIM = 20
 
 
 class HttpReply(Struct, frozen=True, gc=False):
-    """A final response; the excerpt is empty unless it is a failure."""
+    """A final response. The excerpt of the body is empty unless the response is a failure."""
 
     status: int
     retry_after: str = ""
@@ -46,32 +46,32 @@ class HttpReply(Struct, frozen=True, gc=False):
 
 
 class ContentReply(HttpReply, frozen=True, gc=False):
-    """A whole response, with its fields in the order in which they came."""
+    """A complete response, with its header fields in the order received."""
 
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
 
 
 class NoReply(RsnotifyError):
-    """The host was reached, but did not answer with valid HTTP, or with too many bytes."""
+    """The host was reached, but its answer was missing, too long or not valid HTTP."""
 
 
 class Unreachable(RsnotifyError):
-    """No connection could be opened; the cause says why."""
+    """No connection could be opened. The cause of the error says why."""
 
 
 class StaleConnection(NoReply):
-    """A kept connection had already ended; the request may or may not have arrived."""
+    """A pooled connection had already ended. The request may or may not have arrived."""
 
 
 class ResponseReader:
     """Reads the responses of one connection, one after another.
 
     Attributes:
-        status: Its status; 0 while unknown.
-        size: How many bytes of it have arrived.
-        complete: Whether all of it has arrived.
-        reusable: Whether another request can be sent after it.
+        status: The status of the current response; 0 while unknown.
+        size: Number of bytes of the response received so far.
+        complete: Whether the whole response has arrived.
+        reusable: Whether another request can be sent on the connection afterwards.
         waits_for_excerpt: Whether the first bytes of a failed response's body are enough.
     """
 
@@ -82,7 +82,7 @@ class ResponseReader:
         self.start()
 
     def start(self) -> None:
-        """Expect the response to a new request."""
+        """Prepare to read the response to a new request."""
         self.complete = self.reusable = False
         self.status = self.size = self._interim = 0
         self._retry_after = self._excerpt = b""
@@ -91,8 +91,8 @@ class ResponseReader:
         """Parse bytes that have arrived.
 
         Raises:
-            NoReply: They are no HTTP response, or exceed a limit. `rest` returns the part that
-                is known.
+            NoReply: The bytes are not an HTTP response, or exceed a limit. `rest` returns the part
+                of the response that is known.
         """
         if self.size > (ANSWER_BYTES if self.status else HEAD_BYTES):
             raise NoReply("answers with too many bytes")
@@ -107,7 +107,7 @@ class ResponseReader:
             raise NoReply("does not answer with HTTP") from None
 
     def reply(self) -> HttpReply | None:
-        """Return the response as soon as enough of it is known; None before."""
+        """Return the response if enough of it is known, else None."""
         if 200 <= self.status < 300:
             return HttpReply(self.status)
         if self.complete or len(self._excerpt) >= EXCERPT_BYTES:
@@ -115,17 +115,17 @@ class ResponseReader:
         return None
 
     def rest(self) -> HttpReply | None:
-        """Return the response as far as it is known; None if not even its status is."""
+        """Return the response as far as it is known; None if its status is unknown."""
         if not self.status:
             return None
         excerpt = self._excerpt[:EXCERPT_BYTES]
         return HttpReply(self.status, self._retry_after.decode("latin-1"), excerpt)
 
-    # Callbacks of llhttp.
+    # Called by llhttp.
 
     def on_message_begin(self) -> None:
         if self.complete:
-            self.reusable = False  # this response has no request
+            self.reusable = False  # no request was sent for this response
             raise NoReply("answers without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -155,7 +155,7 @@ class ResponseReader:
 
 
 class ContentReader(ResponseReader):
-    """Reads whole responses of a bounded size; the reply is a `ContentReply`."""
+    """Reads complete responses of limited size. The reply is a `ContentReply`."""
 
     waits_for_excerpt = False
 
@@ -183,7 +183,7 @@ class ContentReader(ResponseReader):
         self._body += body
 
 
-#: How long the first bytes of a failed response's body may take after its head, in seconds.
+#: Maximum wait for the first bytes of a failed response's body after its head, in seconds.
 EXCERPT_SECONDS = 1.0
 
 _ENDED = "ends the connection without an answer"
@@ -193,7 +193,7 @@ Done = Callable[[HttpReply | Exception], None]
 
 
 class HttpOrigin(NamedTuple):
-    """What a connection is opened to; the host has no brackets."""
+    """The server that a connection is opened to. An IPv6 host has no brackets."""
 
     secure: bool
     host: str
@@ -202,18 +202,18 @@ class HttpOrigin(NamedTuple):
 
 class ConnectionOwner(Protocol):
     def lend_reader(self) -> ResponseReader:
-        """Return a reader that expects a response, and which `return_reader` may follow."""
+        """Return a reader prepared for a response. The caller may give it back later."""
 
     def return_reader(self, reader: ResponseReader) -> None:
-        """Return a reader to its owner after it has read a whole response."""
+        """Give a reader back after it has read a complete response."""
 
     def keep(self, connection: HttpConnection) -> None: ...
 
     def drain(self, connection: HttpConnection) -> None:
-        """Bound the time of a response whose outcome is known; `keep` or `lost` follows."""
+        """Limit the time for the rest of a response that was reported; `keep` or `lost` follows."""
 
     def lost(self, connection: HttpConnection) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -241,10 +241,10 @@ class HttpConnection(asyncio.Protocol):
         self._excerpt_timer: asyncio.TimerHandle | None = None
 
     def send(self, request: bytes, done: Done) -> bool:
-        """Send a request, unless the connection has ended; return whether it was sent.
+        """Send a request, unless the connection has ended, and return whether it was sent.
 
-        `done` is called once, later, with the reply, or with `StaleConnection`, `NoReply` or
-        OSError.
+        `done` is called later, exactly once, with the reply, or with a `StaleConnection`,
+        `NoReply` or OSError.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -255,7 +255,7 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     async def request(self, request: bytes) -> HttpReply:
-        """Send a request, and return the reply, or raise what `send` reports."""
+        """Send a request, and return the reply or raise the error that `send` reports."""
         waiting: asyncio.Future[HttpReply] = self._loop.create_future()
         done = partial(settle, waiting)
         if not self.send(request, done):
@@ -263,13 +263,13 @@ class HttpConnection(asyncio.Protocol):
         try:
             return await waiting
         except asyncio.CancelledError:
-            if self._done is done:  # else another request uses the connection by now
+            if self._done is done:  # otherwise another request already uses the connection
                 self.cancel()
             raise
 
     @property
     def received(self) -> int:
-        """How many bytes of the current response have arrived."""
+        """Number of bytes of the current response received so far."""
         return 0 if self._reader is None else self._reader.size
 
     def cancel(self) -> None:
@@ -277,7 +277,7 @@ class HttpConnection(asyncio.Protocol):
         self.abort()
 
     def fail(self, error: Exception) -> None:
-        """End the connection, and the request with an error."""
+        """Abort the connection, and report an error for its request."""
         self.abort()
         self._settle(error)
 
@@ -285,10 +285,10 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # Calls of the event loop.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, since uvloop's transports do not inherit from asyncio's.
+        # A cast, because uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -335,7 +335,7 @@ class HttpConnection(asyncio.Protocol):
         return None if self._reader is None else self._reader.rest()
 
     def _settle(self, outcome: HttpReply | Exception) -> None:
-        """Report the outcome of the request; the next one may be sent within this call."""
+        """Report the outcome of the request. The callback may already send the next one."""
         if self._excerpt_timer is not None:
             self._excerpt_timer.cancel()
             self._excerpt_timer = None
@@ -355,13 +355,13 @@ class HttpConnection(asyncio.Protocol):
         return error or NoReply(_ENDED)
 
 
-#: How long a connection waits for the next request, in seconds.
+#: Maximum time that a connection stays idle, in seconds.
 IDLE_SECONDS = 30.0
 
-#: How long the rest of a response may take, in seconds.
+#: Maximum time for the rest of a response, in seconds.
 DRAIN_SECONDS = 2.0
 
-#: How many idle connections are kept, in all and of one origin.
+#: Maximum number of idle connections, in total and per origin.
 IDLE = 1000
 IDLE_PER_ORIGIN = 50
 
@@ -369,7 +369,7 @@ _SWEEP_SECONDS = 1.0
 
 
 class ConnectionPool:
-    """The connections that no request uses (a `ConnectionOwner`)."""
+    """Keeps connections that no request uses (a `ConnectionOwner`)."""
 
     def __init__(
         self,
@@ -386,7 +386,7 @@ class ConnectionPool:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._origins: dict[HttpOrigin, list[HttpConnection]] = {}
-        # In the order of the times, given as values, at which they are closed.
+        # Ordered by their values, the times at which the connections are closed.
         self._idle: dict[HttpConnection, float] = {}
         self._draining: dict[HttpConnection, float] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -396,11 +396,11 @@ class ConnectionPool:
         return len(self._idle)
 
     def acquire(self, origin: HttpOrigin) -> HttpConnection | None:
-        """Remove and return the connection to an origin that was used last, if there is one."""
+        """Remove and return the most recently used connection to an origin, if there is one."""
         found = self._origins.get(origin)
         if not found:
             return None
-        connection = found.pop()  # `lost` removes the list, if it stays empty
+        connection = found.pop()  # `lost` removes the list if it stays empty
         del self._idle[connection]
         return connection
 

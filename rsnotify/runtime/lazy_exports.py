@@ -1,6 +1,6 @@
-"""Packages that import their exports at first use (PEP 562).
+"""Support for packages that import their exports on first use (PEP 562).
 
-`rsnotify --help` loads the modules of all commands, and importing one imports its package. If the
+`rsnotify --help` imports the modules of all commands, and with each module its package. If the
 packages imported all their exports, the help would take more than a second of processor time.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-#: The extra of this distribution by the package that a module imports.
+#: The extra of this distribution that installs a package.
 _EXTRAS = {"psycopg": "postgresql", "sqlalchemy": "sqlalchemy"}
 
 
 def lazy_exports(
     package: str, exports: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package that exports names from these modules."""
+    """Return `__getattr__` and `__dir__` for a package, given its exported names by module."""
     modules = {name: module for module, names in exports.items() for name in names}
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Listening on a port, before the program that serves on it is imported."""
+"""Listens on a port before the program that serves on it is imported."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import socket
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.reasons import reason_of
 
-#: How many connections the system queues before they are accepted.
+#: Maximum number of connections that the system queues before they are accepted.
 BACKLOG = 1024
 
 
 def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
-    """Return a socket that listens on the first address of a name.
+    """Return a socket that listens on the first address of a host.
 
     Args:
         host: The name or address; empty for all addresses.
         port: The port; 0 for a free one.
-        options: What the user should choose if the port is not available.
+        options: The advice for the user if the port is not available.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(

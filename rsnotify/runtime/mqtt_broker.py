@@ -1,20 +1,20 @@
 """MQTT brokers without I/O: their URLs and logins, the topics of channels, and messages.
 
-The scheme of a broker's URL says how to connect to it, and the path which MQTT topic is meant:
+The scheme of a broker's URL determines how to connect, and the path determines the MQTT topic:
 
     mqtts://broker.example                   rsnotify/<digest of the channel>
     mqtts://broker.example/deep/down/        deep/down/<digest of the channel>
     mqtts://broker.example/any/name          any/name, for every channel
 
-The digest is the first 32 hex digits of the SHA-256 of the channel's URI. So a topic name never
-contains a wildcard of MQTT, and has the same length for every URI.
+The digest is the first 32 hex digits of the SHA-256 of the channel's URI. A topic name therefore
+never contains an MQTT wildcard, and has the same length for every URI.
 
-MQTT 5 has properties for the metadata of a message, MQTT 3.1.1 has nothing.
+MQTT 5 has properties for the metadata of a message; MQTT 3.1.1 has no equivalent.
 
-A broker cannot filter by content. So a Destination requests a part of a channel from the hub,
-through their broker. The hub publishes each requested selection to an MQTT topic of its own, whose
-name follows from the channel and the selection (`Broker.filtered_topic`), as long as Destinations
-repeat the request now and then.
+A broker cannot filter by content. To receive only part of a channel, a Destination sends the hub a
+request through their broker. The hub publishes each requested selection to a separate MQTT topic,
+whose name is derived from the channel and the selection (`Broker.filtered_topic`), as long as
+Destinations renew the request.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.selection import PushSelection
 
-#: The prefix of topic names, unless a broker's URL has another.
+#: The default prefix of topic names, unless a broker's URL names another.
 DEFAULT_PREFIX = "rsnotify/"
 
 _WEBSOCKET_PATH = "/mqtt"
 _DIGITS = 32
-#: A topic name is a string of MQTT, whose length has two bytes (MQTT 5 §1.5.4).
+#: Maximum length of a topic name: MQTT encodes the length of a string in two bytes (MQTT 5 §1.5.4).
 _MOST_TOPIC_BYTES = 65_535
 
 
@@ -58,14 +58,14 @@ SCHEMES = tuple(_SCHEMES)
 
 
 class Broker(Struct, frozen=True):
-    """A broker, and the MQTT topics of fragments at it.
+    """A broker, and its MQTT topics for fragments.
 
     Args:
-        url: Its URL in messages and documents, without a path that names a topic.
-        host: Its host.
-        port: Its port.
+        url: The broker's URL in messages and documents, without the path that names a topic.
+        host: The broker's host.
+        port: The broker's port.
         tls: Whether the connection is encrypted.
-        path: The path of the HTTP request where MQTT runs over a WebSocket, else None.
+        path: The path of the HTTP request if MQTT runs over a WebSocket, else None.
         topic_or_prefix: The MQTT topic of every channel, or a prefix of topics, ending in `/`.
     """
 
@@ -85,23 +85,23 @@ class Broker(Struct, frozen=True):
         return channel_topic(channel, name) if self.has_prefix else name
 
     def filtered_topic(self, channel: str, select: PushSelection) -> str | None:
-        """Return the MQTT topic of a selection of a channel; None if the URL allows none."""
+        """Return the MQTT topic for a selection; None if the URL names one topic for everything."""
         name = self.topic_or_prefix
         return name + select.digest(channel) if self.has_prefix else None
 
     def url_for(self, channel: str) -> str:
-        """Return a URL with the complete MQTT topic of a channel, for clients without the rule."""
+        """Return a URL with the complete MQTT topic, for clients that cannot derive the topic."""
         query = "" if self.path in (None, _WEBSOCKET_PATH) else f"?path={quote(self.path or '')}"
         return f"{self.url}/{quote(self.topic(channel))}{query}"
 
 
 def inbox_prefix(prefix: str) -> str:
-    """Return the prefix of the topics to which Sources publish, from the hub's own prefix."""
+    """Return the prefix of topics to which Sources publish, derived from the hub's prefix."""
     return prefix.removesuffix("/") + "-in/"
 
 
 def request_prefix(prefix: str) -> str:
-    """Return the prefix of the topics of selection requests, from the hub's own prefix."""
+    """Return the prefix of topics for selection requests, derived from the hub's prefix."""
     return prefix.removesuffix("/") + "-ask/"
 
 
@@ -114,10 +114,10 @@ def channel_topic(channel: str, prefix: str = DEFAULT_PREFIX) -> str:
 
 
 def parse_broker(url: str) -> Broker:
-    """Read the URL of a broker.
+    """Parse the URL of a broker.
 
     Raises:
-        ConfigurationError: It is not the URL of a broker. The message contains no password.
+        ConfigurationError: This is not the URL of a broker. The message contains no password.
     """
     try:
         parts = urlsplit(url)
@@ -151,7 +151,7 @@ def _websocket_path(query: str) -> str:
 
 
 def _topic_or_prefix(path: str) -> str:
-    """Read and check the topic that a path names (MQTT 5 §4.7)."""
+    """Return the topic or prefix that a path names, after checking it (MQTT 5 §4.7)."""
     name = unquote(path.removeprefix("/")) or DEFAULT_PREFIX
     if any(char in "+#" or not char.isprintable() for char in name) or name.startswith("$"):
         raise ConfigurationError("a broker's URL names a topic with +, #, $ or a control character")
@@ -161,14 +161,14 @@ def _topic_or_prefix(path: str) -> str:
 
 
 class BrokerLogin(Struct, frozen=True, kw_only=True):
-    """The credentials of a client, and the certificates it trusts.
+    """The credentials of a client, and the certificates that it trusts.
 
     Args:
         user: The user, if the broker requires one.
         password: The password, a secret.
-        ca: A file with the trusted root certificates in PEM format; None for those of the system.
-        certificate: A file with the client's certificate, and the intermediate ones.
-        key: A file with its private key, where that is not in the same file.
+        ca: A file with the trusted root certificates in PEM format; None for the system's.
+        certificate: A file with the client's certificate and the intermediate certificates.
+        key: A file with the private key, if it is not in the certificate file.
     """
 
     user: str | None = None
@@ -178,7 +178,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
     key: str | None = None
 
     def __repr__(self) -> str:
-        """Leave out the password, for logs."""
+        """Return a representation without the password, for logs."""
         return f"BrokerLogin(user={self.user!r})"
 
     def check(self) -> None:
@@ -187,7 +187,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
             raise ConfigurationError("a password for the broker needs a user, too")
         if self.key is not None and self.certificate is None:
             raise ConfigurationError("a key for the broker needs its certificate, too")
-        # The system's certificates are usable, and slow to load.
+        # The system's certificates need no check, and are slow to load.
         if self.ca is not None or self.certificate is not None:
             self.context()
 
@@ -210,13 +210,13 @@ ANONYMOUS = BrokerLogin()
 
 
 def login_of(settings: object, prefix: str = "mqtt_") -> BrokerLogin:
-    """Return the login from the attributes `mqtt_user`, `mqtt_password` and so on of settings."""
+    """Return the login from the settings `mqtt_user`, `mqtt_password` and so on."""
     fields = BrokerLogin.__struct_fields__
     return BrokerLogin(**{name: getattr(settings, prefix + name) for name in fields})
 
 
 def trusted_context(ca: str | None) -> ssl.SSLContext:
-    """Return a context for the root certificates in a file; for those of the system if None."""
+    """Return a TLS context that trusts the root certificates in a file, or the system's if None."""
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:  # also an ssl.SSLError
@@ -229,7 +229,7 @@ def _no_passphrase() -> str:
     raise ValueError("it has a passphrase; give a key without")
 
 
-#: The user property that holds the URI of the channel (MQTT 5 §3.3.2.3.7).
+#: The name of the user property with the URI of the channel (MQTT 5 §3.3.2.3.7).
 CHANNEL_PROPERTY = "channel"
 
 
@@ -238,7 +238,7 @@ class MqttMessage(Struct, frozen=True):
 
     Args:
         topic: The MQTT topic.
-        payload: The bytes.
+        payload: The message's content.
         retained: Whether it is the topic's retained message, sent because of a subscription.
         content_type: The media type, if given.
         channel: The URI of the channel, if given.
@@ -254,7 +254,7 @@ class MqttMessage(Struct, frozen=True):
 
 
 def read_message(found: MQTTMessage) -> MqttMessage:
-    """Convert a message of paho; ValueError if its topic is not UTF-8."""
+    """Convert a message from paho. Raises ValueError if its topic is not UTF-8."""
     properties = found.properties
     users = getattr(properties, "UserProperty", None) or []
     return MqttMessage(
@@ -285,11 +285,11 @@ def connect_properties(
     return properties
 
 
-#: For how long a hub keeps a filtered topic after the last request for it, in seconds.
+#: Time for which a hub keeps a filtered topic after the last request for it, in seconds.
 LEASE = 7_200
 CONTENT_TYPE = "application/json"
 
-#: Enough for a URI and a selection of the greatest length, in bytes.
+#: Maximum size of a request, enough for a URI and a selection of the maximum length, in bytes.
 _MOST_REQUEST_BYTES = 16_384
 
 
@@ -304,13 +304,17 @@ class SelectionRequest(Struct, frozen=True):
 
 
 def read_selection_request(payload: bytes) -> SelectionRequest:
-    """Read a payload; ConfigurationError if it is malformed, or selects the whole channel."""
+    """Decode and check a request.
+
+    Raises:
+        ConfigurationError: The request is malformed, or selects the whole channel.
+    """
     if len(payload) > _MOST_REQUEST_BYTES:
         raise ConfigurationError(f"it is larger than {_MOST_REQUEST_BYTES} bytes")
     try:
         request = msgspec.json.decode(payload, type=SelectionRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        reason = str(error)[:200]  # which may quote what was sent
+        reason = str(error)[:200]  # it may quote the request
         raise ConfigurationError(f"it is not a request for a part of a topic: {reason}") from None
     select = request.select.canonical()
     if not select:

@@ -1,10 +1,10 @@
-"""One connection to an MQTT broker, by paho-mqtt on the event loop: login, session, and refusals.
+"""A connection to an MQTT broker, with paho-mqtt on the event loop: login, session, refusals.
 
-Theory of operation. paho is used as a state machine: `loop_read` feeds it what arrived,
-`loop_write` lets it send when it has something to send, and `loop_misc`, called once a second,
-sends its pings. All of this happens on the event loop, in no other thread. A `BrokerConnection`
-never reconnects: its user has a log or a list to continue from, and makes a new connection. So a
-lost connection leaves nothing in doubt here.
+Theory of operation. paho serves as a state machine: `loop_read` passes it the received bytes,
+`loop_write` sends its pending output, and `loop_misc`, called once a second, sends its pings. All
+of this runs on the event loop; no other thread is involved. A `BrokerConnection` never reconnects:
+the caller has a log or a list to resume from, and opens a new connection. A lost connection
+therefore leaves nothing in doubt here.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ from rsnotify.runtime.mqtt_streams import ByteStream, Dial, open_byte_stream
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import settle
 
-#: How long a broker may take to answer, in seconds.
+#: Maximum time for an answer from a broker, in seconds.
 TIMEOUT = 10.0
-#: How many messages may be unacknowledged, in either direction (MQTT 5 §3.1.2.11.3).
+#: Maximum number of unacknowledged messages in either direction (MQTT 5 §3.1.2.11.3).
 RECEIVE_MAXIMUM = 100
-#: The longest packet that is accepted, in bytes (MQTT 5 §3.1.2.11.4).
+#: Maximum size of an incoming packet, in bytes (MQTT 5 §3.1.2.11.4).
 MAXIMUM_PACKET_SIZE = 50_000_000
 
 _MISC_SECONDS = 1.0
-#: Seconds between pings. The connection is lost if a broker has not answered one by the next.
+#: Seconds between pings. If the broker does not answer one before the next, the connection is lost.
 KEEPALIVE = 10
 
-#: The most that topic, properties and lengths add to the payload of a message, in bytes.
+#: Maximum number of bytes that topic, properties and lengths add to a message's payload.
 _OVERHEAD = 65_536
 
 
 class BrokerSession(Struct, frozen=True):
-    """What the broker keeps while the client is away: subscriptions, and undelivered messages.
+    """A session in which a broker keeps subscriptions and undelivered messages between connections.
 
     Args:
-        client_id: The name of the session, for one connection at a time; empty for none.
+        client_id: The name of the session, which only one connection can use at a time; empty for
+            no session.
         expiry: The session expiry interval, in seconds. With MQTT 3.1.1 the broker decides.
     """
 
@@ -77,21 +78,21 @@ async def connect(
     on_message: Callable[[MqttMessage], None] = lambda _: None,
     manual_ack: bool = False,
 ) -> AsyncIterator[BrokerConnection]:
-    """Connect to a broker, within a context.
+    """Open a connection to a broker, and close it at the end of the context.
 
     Args:
         broker: The broker.
         login: The user, password and certificates.
-        session: What the broker keeps while the client is away.
-        version: The version of MQTT, `5` or `3.1.1`. With 5, rsnotify falls back to 3.1.1 for a
-            broker that does not know 5.
-        dial: Makes the TCP connection; None connects to any address.
-        on_message: Called with each message, in the order of the broker.
-        manual_ack: Whether the caller acknowledges messages, by `BrokerConnection.acknowledge`.
+        session: The session that the broker keeps between connections.
+        version: The version of MQTT, `5` or `3.1.1`. With `5`, rsnotify falls back to 3.1.1 for a
+            broker that does not support 5.
+        dial: Opens the TCP connection; None connects to any address.
+        on_message: Called with each message, in the order in which the broker sent them.
+        manual_ack: Whether the caller acknowledges messages with `BrokerConnection.acknowledge`.
 
     Raises:
         Unavailable: The broker cannot be reached, or refuses the connection.
-        ConfigurationError: A file of the login cannot be used.
+        ConfigurationError: A file named in the login cannot be used.
     """
     attempt = _Attempt(broker, login, session, dial, on_message, manual_ack)
     try:
@@ -107,11 +108,11 @@ async def connect(
 
 
 async def _connect_again(attempt: _Attempt) -> BrokerConnection:
-    """Connect to a broker that closed the connection silently after a CONNECT of MQTT 5.
+    """Connect to a broker that silently closed the connection after an MQTT 5 CONNECT.
 
-    The broker may only just have started, behind a proxy that accepts connections earlier.
-    Falling back to 3.1.1 would lose the features of 5 for as long as the connection lasts. So
-    once a probe shows that a broker answers, 5 is tried again.
+    The broker may still be starting behind a proxy that already accepts connections. Falling back
+    to 3.1.1 would give up the features of 5 for as long as the connection lasts. Therefore, first
+    probe with 3.1.1 whether the broker answers at all, and then try 5 again.
     """
     probe = _Attempt(attempt.broker, attempt.login, CLEAN_START, attempt.dial)
     try:
@@ -126,7 +127,7 @@ async def _connect_again(attempt: _Attempt) -> BrokerConnection:
 
 
 class _Attempt(Struct, frozen=True):
-    """A connection to be made, in either version of MQTT."""
+    """The parameters of a connection, which can be attempted with either version of MQTT."""
 
     broker: Broker
     login: BrokerLogin
@@ -207,7 +208,7 @@ class BrokerConnection:
     """A connection to a broker, made by `connect`.
 
     Attributes:
-        session_present: Whether the broker had kept the session.
+        session_present: Whether the broker had kept the session from an earlier connection.
     """
 
     def __init__(
@@ -254,7 +255,7 @@ class BrokerConnection:
     def version(self) -> str:
         return "5" if self._client.protocol == MQTTProtocolVersion.MQTTv5 else "3.1.1"
 
-    # For users of the connection
+    # Methods for users of the connection
 
     async def publish(
         self,
@@ -268,11 +269,12 @@ class BrokerConnection:
     ) -> asyncio.Future[None]:
         """Send a message with QoS 1, as soon as the send quota allows it.
 
-        `check` is called right before that; nothing is sent if it raises an error.
+        `check` is called just before the message is sent. If it raises an error, nothing is sent.
 
         Returns:
-            A future that is done when the broker has acknowledged the message. It fails with
-            `ConnectionRefused`, or with Unavailable when the connection is lost.
+            A future that completes when the broker has acknowledged the message. It fails with
+            `ConnectionRefused` if the broker refuses the message, and with `Unavailable` if the
+            connection is lost.
 
         Raises:
             ConnectionRefused: The message is larger than the broker accepts.
@@ -299,7 +301,7 @@ class BrokerConnection:
         return puback
 
     async def subscribe(self, topic_filter: str) -> None:
-        """Subscribe to a topic filter with QoS 1; raises Unavailable if the broker does not."""
+        """Subscribe to a topic filter with QoS 1. Raises Unavailable if the broker refuses."""
         self._check_connected()
         rc, mid = self._client.subscribe(topic_filter, qos=1)
         if rc != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
@@ -312,19 +314,19 @@ class BrokerConnection:
             raise Unavailable(self._broker.url, "it does not answer a subscription") from None
 
     def unsubscribe(self, topic_filter: str) -> None:
-        """End a subscription; messages that the broker has already sent may still arrive."""
+        """End a subscription. Messages that the broker has already sent may still arrive."""
         self._client.unsubscribe(topic_filter)
 
     def acknowledge(self, message: MqttMessage) -> None:
-        """Send the PUBACK of a message, so that the broker does not send it again.
+        """Send the PUBACK for a message, so that the broker does not send it again.
 
-        Messages have to be acknowledged in the order in which they arrived (MQTT 5 §4.6).
+        Messages must be acknowledged in the order in which they arrived (MQTT 5 §4.6).
         """
         if message.packet_id is not None:
             self._client.ack(message.packet_id, 1)
 
     async def lost(self) -> None:
-        """Wait until the connection is lost; raises Unavailable with the reason."""
+        """Wait until the connection is lost, then raise Unavailable with the reason."""
         await asyncio.shield(self._lost)
 
     def _check_connected(self) -> None:
@@ -332,10 +334,10 @@ class BrokerConnection:
             self._send_quota.release()  # wakes the next caller, which fails the same way
             self._lost.result()
 
-    # Beginning and end
+    # Connecting and disconnecting
 
     async def wait_for_connack(self) -> None:
-        """Wait until the broker has accepted the connection; raises Unavailable if it does not."""
+        """Wait until the broker accepts the connection. Raises Unavailable if it does not."""
         self._misc()
         await self._connack
 
@@ -366,7 +368,7 @@ class BrokerConnection:
         try:
             while self._stream.readable and self._client.socket() is not None:
                 self._client.loop_read()
-        except Exception as error:  # paho raises many kinds for malformed packets
+        except Exception as error:  # paho raises various errors for malformed packets
             self._fail(f"it does not speak MQTT: {type(error).__name__}")
             self._stream.close()
         arrived, self._arrived = self._arrived, []
@@ -387,7 +389,7 @@ class BrokerConnection:
         self._timer = self._loop.call_later(_MISC_SECONDS, self._misc)
         self._client.loop_misc()
 
-    # Callbacks of paho
+    # Called by paho
 
     def _on_connect(
         self,
@@ -427,7 +429,7 @@ class BrokerConnection:
         reason = "it closed the connection"
         if error is not None:
             reason = f"the connection broke: {error or type(error).__name__}"
-        # A WebSocket is closed with a code, which may be an error code.
+        # A WebSocket closes with a code, which may be an error code.
         was_closed = error is None or isinstance(error, ConnectionClosed)
         silent = was_closed and not self._connack.done()
         url = self._broker.url
@@ -464,10 +466,10 @@ _LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
 
 
 class UnsupportedVersion(Unavailable):
-    """A broker seems not to support the version of MQTT of the CONNECT packet.
+    """The broker seems not to support the MQTT version of the CONNECT packet.
 
-    It may answer so (`stated`, MQTT 5 §3.2.2.2), or close the connection without an answer
-    (§3.1.2.2).
+    It may say so in its answer (`stated`, MQTT 5 §3.2.2.2), or close the connection without an
+    answer (§3.1.2.2).
     """
 
     def __init__(self, uri: str, reason: str, *, stated: bool) -> None:
@@ -476,7 +478,7 @@ class UnsupportedVersion(Unavailable):
 
 
 def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavailable:
-    """Return the error for a connection that is refused to a user, or to a client without one."""
+    """Return the error for a refused connection, given the user, if there is one."""
     refusal = f"it refuses the connection: {reason}"
     if reason.value == _OTHER_VERSION:
         return UnsupportedVersion(url, refusal, stated=True)

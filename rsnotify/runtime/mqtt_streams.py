@@ -1,9 +1,10 @@
 """Byte streams that paho-mqtt uses as its socket, on the event loop.
 
-paho-mqtt needs a non-blocking socket. It gets a `ByteStream` with the few methods that paho
-calls. So asyncio does name lookups, TLS and the handshakes of WebSockets, without a thread, and
-they can be cancelled. `TcpByteStream` runs over TCP, `WebSocketByteStream` over a WebSocket. The
-lengths of incoming packets are checked early, so that no broker can exhaust the memory.
+paho-mqtt expects a non-blocking socket. A `ByteStream` stands in for the socket, with the few
+methods that paho calls. This way, asyncio performs name lookups, TLS and WebSocket handshakes
+without a thread, and they can be cancelled. `TcpByteStream` runs over TCP, `WebSocketByteStream`
+over a WebSocket. The lengths of incoming packets are checked early, so that no broker can exhaust
+the memory.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from rsnotify.runtime.tasks import cancel, settle
 
 
 class PacketTooLong(RsnotifyError, ValueError):
-    """A packet is longer than allowed, or its length is malformed."""
+    """A packet is longer than allowed, or its length field is malformed."""
 
 
 class PacketLengths:
-    """Follows the packet boundaries in a stream of bytes.
+    """Tracks the packet boundaries in a stream of bytes.
 
-    A packet has a fixed header (a byte, then the remaining length in one to four bytes of seven
-    bits each, the lowest first), and as many bytes as that length says (MQTT 5 §2.1).
+    A packet consists of a fixed header (one byte, then the remaining length in one to four bytes of
+    seven bits each, the least significant first), followed by that number of bytes (MQTT 5 §2.1).
     """
 
     def __init__(self, max_remaining: int) -> None:
@@ -42,7 +43,7 @@ class PacketLengths:
         self._remaining = 0
 
     def feed(self, data: bytes) -> None:
-        """Check the next bytes of the stream; PacketTooLong if such a packet begins in them."""
+        """Check the next bytes of the stream. Raises PacketTooLong if a packet is too long."""
         position = 0
         while position < len(data):
             if self._remaining:
@@ -71,17 +72,17 @@ class PacketLengths:
 #: Connects a socket to a host and port, if the address is allowed.
 Dial = Callable[[str, int], Awaitable[socket.socket]]
 
-#: Bytes that may be buffered before paho has to wait.
+#: Number of bytes that may be buffered before paho has to wait.
 _HIGH_WATER = 256 * 1024
 
 
 class ByteStream(ABC):
-    """A non-blocking socket, as far as paho uses one.
+    """The part of a non-blocking socket that paho uses.
 
     Attributes:
-        on_data: Called when there is something to read, or the end.
+        on_data: Called when there is data to read, or when the stream has ended.
         on_writable: Called when the stream is no longer full.
-        error: The error that ended the stream, if one did.
+        error: The error that ended the stream, if there was one.
         full: Whether paho has to wait before it writes more.
     """
 
@@ -96,19 +97,19 @@ class ByteStream(ABC):
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Begin to send."""
+        """Begin to send data."""
 
     @abstractmethod
     def close(self) -> None:
-        """Send what was written, then close; paho calls this, maybe twice."""
+        """Send the data written so far, then close. paho may call this twice."""
 
     @abstractmethod
     async def wait_closed(self, seconds: float) -> None:
-        """Close, and abort the connection if that takes longer than this many seconds."""
+        """Close the connection, and abort it if closing takes longer than this many seconds."""
 
     @property
     def readable(self) -> bool:
-        """Whether there is something to read, or the end was reached."""
+        """Whether there is data to read, or the stream has ended."""
         return bool(self._buffer) or self._ended
 
     def feed(self, data: bytes) -> None:
@@ -122,14 +123,14 @@ class ByteStream(ABC):
         self.on_data()
 
     def end(self, error: Exception | None) -> None:
-        """Record the end of the stream; nothing more will arrive."""
+        """Record that the stream has ended and nothing more will arrive."""
         if not self._ended:
             self._ended = True
             self.error = error
             self.on_data()
 
     def recv(self, size: int) -> bytes:
-        """Return at most this many bytes of what arrived, and none at the end (as a socket)."""
+        """Return up to `size` received bytes, or none at the end of the stream (like a socket)."""
         if not self._buffer and not self._ended:
             raise BlockingIOError
         data = bytes(self._buffer[:size])
@@ -137,7 +138,7 @@ class ByteStream(ABC):
         return data
 
     def send(self, data: bytes | bytearray) -> int:
-        """Accept all of the data, or none of it (as a socket)."""
+        """Accept all of the data or none of it (like a socket)."""
         if self._ended:
             raise ConnectionError("the connection has ended")
         if self.full:
@@ -146,7 +147,7 @@ class ByteStream(ABC):
         return len(data)
 
     def setblocking(self, blocking: bool) -> None:
-        """Do nothing: it never blocks (as a socket)."""
+        """Do nothing, because the stream never blocks (like a socket)."""
         assert not blocking
 
     def fileno(self) -> int:
@@ -160,10 +161,10 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
         super().__init__(max_packet)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    # As an `asyncio.Protocol`
+    # Methods of `asyncio.Protocol`
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # uvloop's has another base class
+        self._transport = transport  # type: ignore[assignment]  # uvloop's class has another base
         self._transport.set_write_buffer_limits(_HIGH_WATER)
 
     def data_received(self, data: bytes) -> None:
@@ -180,7 +181,7 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
         self.full = False
         self.on_writable()
 
-    # As a `ByteStream`
+    # Methods of `ByteStream`
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -254,9 +255,10 @@ class WebSocketByteStream(ByteStream):
 async def open_byte_stream(
     broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, max_packet: int
 ) -> ByteStream:
-    """Connect to a broker; raises OSError, or WebSocketException for a failed handshake.
+    """Connect to a broker. Raises OSError, or WebSocketException if the handshake fails.
 
-    Without `dial`, any address is allowed, and a proxy of the environment is used.
+    Without `dial`, any address is allowed, and a proxy set in the environment is used for a
+    WebSocket.
     """
     if broker.path is not None:
         return await _open_websocket(broker, tls, dial, max_packet)
@@ -303,7 +305,7 @@ async def _over_websocket(
         sock=sock,
         ssl=tls,
         subprotocols=[Subprotocol("mqtt")],
-        # Without compression the client saves work, and the broker cannot send a bomb.
+        # No compression: it saves work, and the broker cannot send a decompression bomb.
         compression=None,
         # MQTT has its own pings.
         ping_interval=None,

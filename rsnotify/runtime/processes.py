@@ -1,4 +1,4 @@
-"""Child processes that run other subcommands, as a user would; and the limit of open files."""
+"""Runs other subcommands as child processes, as a user would, and raises the open-file limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from rsnotify.errors import RsnotifyError
 
-#: Seconds that a process has to become ready, or to shut down.
+#: Maximum time for a process to become ready or to shut down, in seconds.
 PATIENCE = 60.0
 
-#: Loaded before a fork, since the child must not load anything.
+#: Loaded before a fork, because the child must not load anything.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 
@@ -32,7 +32,7 @@ def _end_with_parent() -> None:
 
 
 class Process:
-    """A running subcommand; `start` makes one. The file `log` has its standard error."""
+    """A running subcommand, created by `start`. Its standard error goes to the file `log`."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class Process:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=messages,
-                # Ctrl-C only reaches the caller, which then stops its processes in order.
+                # Ctrl-C reaches only the caller, which then stops its processes in order.
                 start_new_session=True,
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
@@ -68,7 +68,11 @@ class Process:
             yield line.decode(errors="replace").rstrip()
 
     async def url(self) -> str:
-        """Return the URL that it serves, once it has printed that; ProcessError if it does not."""
+        """Wait until the process prints the URL that it serves, and return the URL.
+
+        Raises:
+            ProcessError: The process ends, or prints no URL in time.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 async for line in self.lines():
@@ -81,7 +85,7 @@ class Process:
         return lines[-1] if lines else f"see {self._log}"
 
     async def stop(self) -> int:
-        """Terminate it, or kill it if that takes too long, and return its exit code."""
+        """Terminate the process, kill it if that takes too long, and return its exit code."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         try:
@@ -100,9 +104,9 @@ class Process:
 
 
 def allow_files(wanted: int) -> int:
-    """Raise the limit of open files as far as wanted and possible, and return it."""
+    """Raise the open-file limit to `wanted`, as far as possible, and return the limit."""
     try:
-        import resource  # `rsnotify --help` does not need it
+        import resource  # not needed for `rsnotify --help`
     except ImportError:  # on Windows
         return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

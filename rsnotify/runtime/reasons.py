@@ -1,7 +1,8 @@
-"""Reasons of errors of the system, the network and libraries, as clauses for users.
+"""Explains errors of the system, the network and libraries to users, as clauses.
 
-A clause says what is wrong and, where that helps, what to do; the caller adds the place. The text
-of the library is not repeated: it names internals, and may contain a URL with a secret.
+A clause says what is wrong and, where that helps, what to do. The caller adds the place. The
+library's own message is not repeated, because it names internals and may contain a URL with a
+secret.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _SYSTEM = {
 _UNKNOWN_HOST = "unknown host name; check its spelling"
 
 _AUTHORITY = "SSL_CERT_FILE names the file of an authority of your own"
-#: By the code of OpenSSL for the result of a verification.
+#: Reasons by OpenSSL's code for the result of a verification.
 _CERTIFICATES = {
     9: "its certificate is not valid yet; check the clock of both machines",
     10: "its certificate has expired; renew it",
@@ -61,7 +62,7 @@ _CERTIFICATES = {
     64: "its certificate is for another address; use a name that the certificate has",
 }
 _NO_TLS = "it does not answer with TLS; check the port, or use the scheme without TLS"
-#: By the name of an error in OpenSSL.
+#: Reasons by the name of an error in OpenSSL.
 _TLS = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "RECORD_LAYER_FAILURE": _NO_TLS,
@@ -73,7 +74,7 @@ _TLS = {
     "UNSUPPORTED_PROTOCOL": "it has no version of TLS that is still secure; update it",
     "NO_SHARED_CIPHER": "it has no cipher that is still secure; update it",
 }
-#: By the primary code of SQLite.
+#: Reasons by the primary result code of SQLite.
 _SQLITE = {
     3: _NO_RIGHTS,
     5: "another process uses the database; stop that first",
@@ -85,7 +86,7 @@ _SQLITE = {
     14: "it cannot be opened; check the permissions of the file and its folder",
     26: "it is not a database, or is damaged; restore a backup",
 }
-#: By a part of what psycopg or libpq write; other texts state the reason themselves.
+#: Reasons by a part of the message from psycopg or libpq. Other messages state the reason already.
 _POSTGRESQL = {
     "No such file": "no server listens on its socket; check the host and the port",
     "resolve host": _UNKNOWN_HOST,
@@ -96,7 +97,7 @@ _POSTGRESQL = {
     "closed the connection": _CLOSED,
     **{os.strerror(number): reason for number, reason in _SYSTEM.items()},
 }
-#: By the names of classes in libraries, which take long to import.
+#: Reasons by the names of classes in libraries that are slow to import.
 _LIBRARIES = {
     "ServerDisconnectedError": "it closed the connection without an answer",
     "ClientPayloadError": "its answer broke off",
@@ -114,7 +115,7 @@ _LIBRARIES = {
 
 
 class Repetitions:
-    """Reasons that were reported lately, so that each is logged at most once a minute."""
+    """Remembers recently reported reasons, so that each is logged at most once a minute."""
 
     _SECONDS, _MOST = 60.0, 1_000
     _DIGITS = dict.fromkeys(b"0123456789")
@@ -123,11 +124,11 @@ class Repetitions:
         self._reported: dict[str, float] = {}
 
     def is_new(self, reason: str) -> bool:
-        """Return whether a reason was not reported within the last minute; now it is.
+        """Return whether a reason was not reported in the last minute; if so, record it now.
 
-        Reasons that only differ in numbers are the same.
+        Reasons that differ only in numbers count as the same.
         """
-        import asyncio  # takes long, and commands that print their help use this module, too
+        import asyncio  # slow to import, not needed for the help
 
         reason = reason.translate(self._DIGITS)
         now = asyncio.get_running_loop().time()
@@ -140,23 +141,23 @@ class Repetitions:
 
 
 def reason_of(error: BaseException, otherwise: str | None = None) -> str:
-    """Return why something failed, as a clause without the place.
+    """Return the reason for a failure, as a clause without the place.
 
     Args:
-        error: What was raised; the error that caused it explains more, if there is one.
-        otherwise: The reason for an error that is not known here.
+        error: The error. If another error caused it, that error explains more.
+        otherwise: The reason for an error that this module does not know.
     """
     causes = [*_causes(error)]
     for cause in causes:
         if (reason := _reason(cause)) is not None:
             return reason
-    # Without a number it is made by a program, whose text is all there is.
+    # An OSError without a number was raised by Python code, and its text is all there is.
     made = (each.strerror or str(each) for each in causes if isinstance(each, OSError))
     return otherwise or next(filter(None, made), f"an unexpected error ({type(error).__name__})")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the innermost error first: libraries wrap the error of the socket."""
+    """Yield an error and its causes, innermost first, because libraries wrap socket errors."""
     if error.__cause__ is not None:
         yield from _causes(error.__cause__)
     yield error
@@ -181,7 +182,7 @@ def _reason(error: BaseException) -> str | None:
 
 
 def _detail(error: Any) -> str:
-    """Return what the other side says about the end of a WebSocket, or its refusal."""
+    """Return the server's reason for closing a WebSocket, or the status of its refusal."""
     closed = getattr(getattr(error, "rcvd", None), "reason", None)
     status = getattr(getattr(error, "response", None), "status_code", None)
     return f": {closed}" if closed else f" (status {status})" if status else ""
@@ -191,7 +192,7 @@ def _system(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         is_down = error.errno == socket.EAI_AGAIN
         return "the name server does not answer; check the network" if is_down else _UNKNOWN_HOST
-    # `strerror` may name the address, or the reason in the words of asyncio.
+    # `strerror` may contain the address, or asyncio's wording of the reason.
     number = error.errno or 0
     return _SYSTEM.get(number) or f"the system reports: {os.strerror(number).lower()}"
 
@@ -211,7 +212,7 @@ def _tls(error: OSError) -> str:
 
 
 def _postgresql(error: Any) -> str:
-    """Return the reason without the host, the statement and the hints, which follow in lines."""
+    """Return the reason without the host, and without further lines (statement and hints)."""
     text = str(error).partition("\n")[0]
     if error.sqlstate is None:
         for part, reason in _POSTGRESQL.items():

@@ -1,4 +1,4 @@
-"""Serving a web application of aiohttp: requests, responses, and what is refused."""
+"""Serves aiohttp applications: requests, responses, and the requests that are refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from aiohttp.typedefs import Handler
 
 from rsnotify.runtime.web_messages import TruncatedBody, WebRequest, WebResponse
 
-#: Headers of a response unless its handler sets them: browsers neither run, embed nor sniff it,
-#: and its links send no referrer.
+#: Headers of every response, unless its handler sets them. Browsers do not execute, embed or sniff
+#: the response, and its links send no referrer.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -25,7 +25,8 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-#: Headers of the files of a page: it may only load its own, and no string becomes markup or code.
+#: Headers of the files of a page. The page may load only its own files, and no string can become
+#: markup or code.
 PAGE_HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -50,7 +51,7 @@ async def add_security_headers(request: web.Request, response: web.StreamRespons
 
 
 def page_files(folder: Path) -> Iterator[web.RouteDef]:
-    """Yield a route for each file of a page; `index.html` is at `/`."""
+    """Yield a route for each file of a page. `index.html` is served at `/`."""
     for path in folder.iterdir():
         name = "" if path.name == "index.html" else path.name
         yield web.get(f"/{name}", _file(path))
@@ -72,7 +73,7 @@ _HOST = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_REG_NAME})(?::[0-9]*)?")
 def host_in(field: str) -> str | None:
     """Return the host in a `Host` field, in lower case and without brackets and port.
 
-    None if it is not `uri-host [":" port]` (RFC 9110 §7.2).
+    Return None if the field is not `uri-host [":" port]` (RFC 9110 §7.2).
     """
     found = _HOST.fullmatch(field)
     return None if found is None else found[1].lower().removeprefix("[").removesuffix("]")
@@ -80,19 +81,19 @@ def host_in(field: str) -> str | None:
 
 @web.middleware
 async def without_ambiguity(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse a request that another server could read differently, and close the connection."""
+    """Refuse a request that another server could parse differently, and close the connection."""
     reason = _ambiguity_in(request)
     if reason is None:
         return await handler(request)
     response = web.Response(status=400, text=f"{reason}\n")
-    response.force_close()  # it is unknown where the next request begins
+    response.force_close()  # the beginning of the next request is unknown
     return response
 
 
 def _ambiguity_in(request: web.Request) -> str | None:
     headers = request.headers
     codings = headers.getall(hdrs.TRANSFER_ENCODING, [])
-    # RFC 9112 §6.1: aiohttp would pass on content that is still encoded by other codings.
+    # RFC 9112 §6.1: aiohttp would pass on content that other codings still encode.
     if codings and (len(codings) > 1 or codings[0].lower() != "chunked"):
         return "the only Transfer-Encoding that is accepted is chunked"
     if codings and request.version < HttpVersion11:
@@ -104,13 +105,13 @@ def _ambiguity_in(request: web.Request) -> str | None:
 
 
 def request_in(request: web.Request) -> WebRequest:
-    # The undecoded query, since it is decoded later.
+    # The raw query, because it is decoded later.
     query = request.rel_url.raw_query_string
     return WebRequest(request.method, request.path, query, request.headers)
 
 
 async def send_response(response: WebResponse, request: web.Request) -> web.StreamResponse:
-    """Send a response, reading its pieces in threads, until the client goes away."""
+    """Send a response, reading its pieces in threads. Stop if the client disconnects."""
     try:
         if response.pieces is None:
             return web.Response(
@@ -125,7 +126,7 @@ async def _stream(response: WebResponse, request: web.Request) -> web.StreamResp
     sent = web.StreamResponse(status=response.status, headers=response.headers)
     sent.content_length = response.length
     pieces = response.stream()
-    with suppress(ConnectionError):  # the client may hang up at any moment
+    with suppress(ConnectionError):  # the client may disconnect at any moment
         await sent.prepare(request)
         if request.method != hdrs.METH_HEAD:
             try:
@@ -138,11 +139,11 @@ async def _stream(response: WebResponse, request: web.Request) -> web.StreamResp
     return sent
 
 
-#: The seconds in which the first request of a connection has to come, and between two of them.
+#: Maximum time until the first request on a connection, and between two requests, in seconds.
 _HEAD, _IDLE = 10.0, 60.0
-#: The seconds in which a client has to take something of a response that waits for it.
+#: Maximum time that a client may accept no data while a response waits, in seconds.
 _STALLED = 60.0
-#: The most connections: many Destinations may poll a Source.
+#: Default maximum number of connections, because many Destinations may poll a Source.
 _MOST = 10_000
 
 
@@ -155,14 +156,14 @@ async def serving(
     most: int = _MOST,
     **options: Any,
 ) -> AsyncIterator[None]:
-    """Serve an application within the context, and close the socket at its end.
+    """Serve an application within the context, and close the socket at the end.
 
     Args:
         app: The application.
         listener: The listening socket.
-        shutdown_timeout: The seconds that requests have at the end.
-        most: The most connections.
-        options: Those of `aiohttp.web.AppRunner`.
+        shutdown_timeout: Seconds that running requests have to finish at the end.
+        most: The maximum number of connections.
+        options: Further options of `aiohttp.web.AppRunner`.
     """
     connections = _Connections(most)
     app.middlewares.extend([connections.keep, without_ambiguity])
@@ -186,7 +187,7 @@ async def serving(
 
 
 class _Connections:
-    """The open connections. aiohttp waits for a first request without end, so each has a timer."""
+    """The open connections, each with a timer: aiohttp would wait forever for a first request."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -194,7 +195,7 @@ class _Connections:
 
     @web.middleware
     async def keep(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Cancel the timer of a connection whose request has arrived."""
+        """Cancel the timer of the connection, because a request has arrived."""
         timer = self.open.get(request.transport)
         if timer is not None:
             timer.cancel()
@@ -202,7 +203,7 @@ class _Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """Passes the calls of a transport to the protocol that serves it, and counts the connection."""
+    """Forwards calls from a transport to the serving protocol, and limits the connections."""
 
     def __init__(self, serving: asyncio.Protocol, connections: _Connections) -> None:
         self._serving = serving
@@ -211,7 +212,7 @@ class _Connection(asyncio.Protocol):
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, since uvloop's transports do not inherit from `asyncio.Transport`.
+        # A cast, because uvloop's transports do not inherit from `asyncio.Transport`.
         made = self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
         full = len(self._open) >= self._most
@@ -233,7 +234,7 @@ class _Connection(asyncio.Protocol):
         self._serving.resume_writing()
 
     def _check_progress(self, waiting: float = inf) -> None:
-        """Abort the connection if as many bytes wait for the client as at the last check."""
+        """Abort the connection if no fewer bytes are waiting to be sent than at the last check."""
         assert self._transport is not None
         waits = self._transport.get_write_buffer_size()
         if waits >= waiting:

@@ -1,10 +1,10 @@
 """The settings of every command, from a file, the environment and options.
 
-Options override variables of the environment, these override the file, and that the defaults. The
-types of settings are structs. What makes one wrong raises `WrongSetting`, which knows only the path
-to the setting; `Settings.locating` adds the option, the variable, or the file and its line. The
-allowed values are described from the type of the setting, and a wrong value is never repeated,
-since it may be a secret.
+Options override environment variables, which override the file, which overrides the defaults.
+Structs define the types of settings. A wrong setting raises `WrongSetting`, which contains only the
+path to the setting; `Settings.locating` adds the option, the variable, or the file and line. Error
+messages state the allowed values, derived from the type of the setting. They never repeat a wrong
+value, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rsnotify.runtime.reasons import reason_of
 
 _log = logging.getLogger("rsnotify")
 
-#: The name of a variable begins with this, and with that of its command.
+#: Names of variables begin with this prefix, followed by the name of the command.
 PREFIX = "RSNOTIFY_"
-#: The similarity of two names above which one is probably a misspelling of the other.
+#: Similarity above which one name is probably a misspelling of another.
 _SIMILARITY = 0.85
 
 
@@ -42,13 +42,13 @@ def misspelt_variables(
     own: str,
     others: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return variables that have nearly a known name, with that name.
+    """Return variables whose names are probably misspelled, each with the known name.
 
     Args:
         environ: The environment.
         known: The names of the variables that are read.
-        own: What precedes the name of an option in them; it may be missing.
-        others: The names of commands whose variables are of no interest.
+        own: The prefix of these names before the name of the option. A misspelled name may lack it.
+        others: The names of commands whose variables are ignored.
     """
     names = {name.removeprefix(each): name for each in (own, PREFIX) for name in known}
     theirs = tuple(f"{name.upper()}_" for name in others)
@@ -61,7 +61,7 @@ def misspelt_variables(
     return found
 
 
-#: How often the files are checked, in seconds.
+#: Seconds between two checks of the files.
 _CHECK_SECONDS = 0.5
 
 _State = tuple[tuple[int, int, int] | None, ...]
@@ -78,10 +78,10 @@ def read_text(path: str | Path) -> str:
 
 
 class FileWatch:
-    """Notices that files have changed, by polling.
+    """Detects changes to files by polling.
 
-    Notifications of the system are less reliable: files are mounted into containers, and replaced
-    by links.
+    Notifications from the system are less reliable, because files may be mounted into containers
+    or replaced by links.
     """
 
     def __init__(self, files: Sequence[str]) -> None:
@@ -90,8 +90,8 @@ class FileWatch:
         self._read: _State | None = None
 
     async def changed(self) -> None:
-        """Wait until a file differs from its state when this returned last."""
-        import asyncio  # which the help of commands does not need
+        """Wait until a file has changed since the last call returned."""
+        import asyncio  # not needed for the help of commands
 
         before: _State | None = None
         while True:
@@ -120,7 +120,7 @@ def _state_of(file: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-#: The path to a setting: names of tables and keys, and positions in arrays.
+#: The path to a setting: the names of tables and keys, and positions in arrays.
 SettingPath = Sequence[str | int]
 
 _ARRAY_TABLE = re.compile(r"\s*\[\[\s*([\w-]+)\s*\]\]")
@@ -131,7 +131,7 @@ _KEY = re.compile(r"""\s*+[{,]?\s*+["']?([\w-]++)["']?\s*+[=:]""")
 def line_of(text: str, path: SettingPath) -> int | None:
     """Return the number of the line where a setting begins.
 
-    A setting in an inline table has the line of the innermost key that begins a line.
+    For a setting in an inline table, this is the line of the innermost key that begins a line.
     """
     lines = _lines(text)
     prefixes = (tuple(path[:length]) for length in range(len(path), 0, -1))
@@ -160,14 +160,14 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
 
 
 def _table(names: Sequence[str], counts: Mapping[str, int]) -> tuple[str | int, ...]:
-    """Return the path to a table; one in an array of tables belongs to the last of them."""
+    """Return the path to a table. A subtable of an array of tables belongs to the last item."""
     first, *rest = names
     return (first, counts[first] - 1, *rest) if first in counts else tuple(names)
 
 
 _TABLES = inspect.StructType | inspect.DictType
 _ARRAYS = inspect.ListType | inspect.VarTupleType
-#: The plural for items of an array.
+#: Plurals for the items of an array.
 _MANY = {"a text": "texts", "a number": "numbers", "a table": "tables"}
 
 
@@ -195,7 +195,7 @@ def _within(kind: inspect.Type | None, step: str | int) -> inspect.Type | None:
 
 
 def _choices(kind: inspect.Type | None) -> Iterable[inspect.Type]:
-    """Return the types that a value may have, without None, which no file can contain."""
+    """Return the types that a value may have, except None, which no file can contain."""
     if isinstance(kind, inspect.UnionType):
         return [each for each in kind.types if not isinstance(each, inspect.NoneType)]
     return [] if kind is None else [kind]
@@ -234,7 +234,7 @@ def _one_of(values: Iterable[str]) -> str:
 
 
 def _shown(value: str | int | None) -> str:
-    # A text that begins like a number needs its quotes in a file.
+    # A string that begins with a digit needs quotes in a file.
     return f'"{value}"' if isinstance(value, str) and value[:1].isdigit() else str(value)
 
 
@@ -265,7 +265,7 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 class WrongSetting(ConfigurationError):
-    """A setting is wrong; `Settings.locating` adds where it was set."""
+    """A setting is wrong. `Settings.locating` adds the place where it was set."""
 
     def __init__(self, path: SettingPath, reason: str) -> None:
         self.path = path
@@ -274,7 +274,7 @@ class WrongSetting(ConfigurationError):
 
     @property
     def name(self) -> str:
-        """The name of the setting, or of the table or array that it is in."""
+        """The name of the setting, or of the innermost table or array that contains it."""
         return next((step for step in reversed(self.path) if isinstance(step, str)), "")
 
     def __str__(self) -> str:
@@ -282,7 +282,7 @@ class WrongSetting(ConfigurationError):
 
 
 def convert_settings(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
-    """Convert a decoded table, whose path is `table`, to its type, or raise WrongSetting."""
+    """Convert the decoded table at the path `table` to its type, or raise WrongSetting."""
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
@@ -290,7 +290,7 @@ def convert_settings(settings: Mapping[str, Any], kind: type[T], *table: str | i
 
 
 def _translated(message: str, kind: type[Struct], table: SettingPath) -> WrongSetting:
-    """Translate an error of msgspec, such as "Expected `int` - at `$.publishers[0].topics`"."""
+    """Translate a msgspec error, such as "Expected `int` - at `$.publishers[0].topics`"."""
     reason, _, where = message.partition(" - at `$")
     path = [name or int(number) for name, number in _STEP.findall(where)]
     if match := _UNKNOWN.search(reason):
@@ -319,7 +319,7 @@ _POSITION = re.compile(r" \(at (.+)\)$")
 
 
 def _undecodable(path: str | Path, message: str, text: str) -> str:
-    """Return a sentence for an error of the decoder of TOML or JSON."""
+    """Return a sentence for an error of the TOML or JSON decoder."""
     kind = "JSON" if str(path).endswith(".json") else "TOML"
     place = ""
     if match := _BYTE.search(message):
@@ -333,11 +333,11 @@ def _undecodable(path: str | Path, message: str, text: str) -> str:
 
 
 class SettingsFile:
-    """The settings in a file, and the lines where they stand.
+    """The settings in a file, and the lines that contain them.
 
     Args:
         path: The file: JSON if its name ends in .json, else TOML.
-        text: Its text; None reads the file.
+        text: The content of the file; if None, the file is read.
     """
 
     def __init__(self, path: str | Path, text: str | None = None) -> None:
@@ -352,21 +352,21 @@ class SettingsFile:
             raise ConfigurationError(_undecodable(path, str(error), self._text)) from None
 
     def located(self, wrong: WrongSetting) -> ConfigurationError:
-        """Return the error in one sentence: the file and line, the table, the key, the reason."""
+        """Return the error as one sentence with the file, line, table, key and reason."""
         line = line_of(self._text, wrong.path)
         place = str(self.path) if line is None else f"{self.path}, line {line}"
         return _sentence(place, wrong, self.settings)
 
 
 class Variables:
-    """Settings in the environment: `RSNOTIFY_HUB_LOG_BYTES` is `log_bytes` of `rsnotify hub`.
+    """Settings in the environment: `RSNOTIFY_HUB_LOG_BYTES` sets `log_bytes` of `rsnotify hub`.
 
     An empty variable counts as not set.
 
     Args:
         command: The command that has these settings.
         environ: The environment.
-        types: The types of the settings by their names.
+        types: The types of the settings, by name.
     """
 
     def __init__(self, command: str, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
@@ -384,16 +384,17 @@ class Variables:
         return _sentence(place, wrong, self.settings)
 
     def misspelt(self, *options: str) -> dict[str, str]:
-        """Return variables that have nearly the name of a setting, with the right name.
+        """Return variables whose names are probably misspelled, each with the right name.
 
-        So have those of `options` that are not settings. Others may belong to another command.
+        `options` names further options, which are not settings. A variable that resembles no known
+        name may belong to another command.
         """
         known = [*self._variables.values(), *(self._prefix + name.upper() for name in options)]
         return misspelt_variables(self._environ, known, self._prefix)
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:
-    """Decode a value: a text, a number, a truth value, or an array in JSON or TOML."""
+    """Decode a value: a string, a number, a boolean, or an array in JSON or TOML."""
     for strict in (True, False):
         with suppress(msgspec.ValidationError):
             return msgspec.convert(text, kind, strict=strict)
@@ -403,22 +404,22 @@ def _decode_value(variable: str, text: str, kind: Any) -> Any:
         return msgspec.json.decode(text)
     with suppress(msgspec.DecodeError):
         return msgspec.toml.decode(f"value = {text}", type=dict[str, Any])["value"]
-    # The message of the decoder might repeat a secret.
+    # The decoder's message might repeat a secret.
     raise ConfigurationError(f"the variable {variable}: no array as JSON or TOML writes it")
 
 
 class Settings:
-    """The settings of a command: options override variables, and these a file.
+    """The settings of a command: options override variables, which override a file.
 
     Args:
         file: The file, if there is one.
-        options: Settings that options give, in tables as in the file; None stands for an option
+        options: Settings given by options, in tables as in the file; None stands for an option
             that was not given.
-        variables: Settings that the environment gives other than by options.
-        prefixes: What the names of the options for a table begin with, `{"websub": "callback_"}`.
+        variables: Settings from environment variables other than those of options.
+        prefixes: The prefix of option names for each table, such as `{"websub": "callback_"}`.
 
     Attributes:
-        merged: All settings, as a file would have them.
+        merged: All settings, structured as in a file.
     """
 
     def __init__(
@@ -437,7 +438,7 @@ class Settings:
 
     @contextmanager
     def locating(self) -> Iterator[None]:
-        """Return a context that turns each `WrongSetting` into an error that states its place."""
+        """Turn a `WrongSetting` raised in the context into an error that names its place."""
         try:
             yield
         except WrongSetting as wrong:
@@ -453,7 +454,7 @@ class Settings:
         return _sentence("the settings", wrong, self.merged)
 
     def _option(self, wrong: WrongSetting) -> WrongOption | None:
-        """Return the error of the option that gives a setting; None if none does."""
+        """Return an error for the option that gives the setting; None if no option does."""
         name, *within = wrong.path
         given = self.options.get(str(name))
         if isinstance(given, dict) and within and within[0] in given:
@@ -473,13 +474,13 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with others over them; tables are merged."""
+    """Return the settings `below`, overridden by `above`. Tables are merged."""
     merged = dict(below)
     for name, value in above.items():
         present = below.get(name, {})
         if not isinstance(value, dict):
             merged[name] = value
-        elif isinstance(present, dict):  # otherwise it is wrong, which has to show
+        elif isinstance(present, dict):  # otherwise it is wrong, which must be reported
             merged[name] = present | value
     return merged
 
@@ -490,7 +491,7 @@ def _sentence(place: str, wrong: WrongSetting, settings: Mapping[str, Any]) -> C
 
 
 def _names(path: SettingPath, settings: Any) -> list[str]:
-    """Return the tables and the key of a setting as a file writes them: `[[set]] maps`, `port`."""
+    """Return the tables and key of a setting as written in a file: `[[set]] maps`, `port`."""
     names: list[str] = []
     for step in path:
         if isinstance(step, str):
@@ -500,7 +501,7 @@ def _names(path: SettingPath, settings: Any) -> list[str]:
         settings = settings[step] if isinstance(settings, (list, tuple)) else None
         if isinstance(settings, dict):
             title = settings.get("name") or settings.get("url")
-            # The query of a URL may have a password, too.
+            # The query of a URL may contain a password, too.
             shown = (
                 without_credentials(title).partition("?")[0] if isinstance(title, str) else step + 1
             )
@@ -510,7 +511,7 @@ def _names(path: SettingPath, settings: Any) -> list[str]:
     return names
 
 
-#: A shorter token could be guessed.
+#: Minimum length of a token, because a shorter token could be guessed.
 MIN_TOKEN = 16
 
 

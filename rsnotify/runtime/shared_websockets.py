@@ -1,4 +1,4 @@
-"""The WebSockets to hubs that several users of one process share (docs/protocol.md)."""
+"""WebSockets to hubs, shared by several users in one process (docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rsnotify.sync.retry import Alternatives
 
 #: The subprotocol of connections for many topics.
 TOPICS = Subprotocol("rsnotify.topics")
-#: The most topics of one connection.
+#: Maximum number of topics per connection.
 _MOST = 500
 
-#: What a user has on a connection: its subscription or publication.
+#: A user's subscription or publication on a connection.
 T = TypeVar("T")
 C = TypeVar("C", bound="SharedWebSocket[Any]")
 
 
 class SharedWebSocket(ClientConnection, Generic[T]):
-    """A connection for one topic, or many. Messages are handled where they are received.
+    """A connection for one topic or many, which handles messages as soon as they are received.
 
     Attributes:
-        topics: What each topic is used for.
-        is_ending: Whether it accepts no other topic.
+        topics: The subscription or publication for each topic.
+        is_ending: Whether the connection accepts no further topics.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -46,13 +46,16 @@ class SharedWebSocket(ClientConnection, Generic[T]):
         return self.subprotocol == TOPICS
 
     def has_room_for(self, topic: str) -> bool:
-        """Return whether another user can begin with a topic."""
+        """Return whether another user can add a topic."""
         is_open = self.protocol.state is State.OPEN and not self.is_ending
         is_free = topic not in self.topics and len(self.topics) < _MOST
         return is_open and self.is_for_many and is_free
 
     def named(self, topic: str | None) -> T | None:
-        """Return what a control frame is about; without a topic, that is the only one."""
+        """Return the subscription or publication for the topic in a control frame.
+
+        On a connection for one topic, the frame needs no topic.
+        """
         if self.is_for_many:
             return self.topics.get(topic or "")
         return next(iter(self.topics.values()))
@@ -64,7 +67,7 @@ class SharedWebSocket(ClientConnection, Generic[T]):
             self.send_data()
 
     async def end(self, topic: str) -> None:
-        """End a topic; close the connection if it was the last one."""
+        """End a topic, and close the connection if it was the last topic."""
         del self.topics[topic]
         if self.topics:
             self.send_frame({"type": "end", "topic": topic})
@@ -74,13 +77,13 @@ class SharedWebSocket(ClientConnection, Generic[T]):
 
     @abstractmethod
     def process_message(self, message: bytes) -> None:
-        """Handle a message; there is at least one topic."""
+        """Handle a message. The connection has at least one topic."""
 
     @abstractmethod
     def end_all(self, error: Exception | None) -> None:
-        """Inform all users that the connection is of no use, or lost."""
+        """Notify all users that the connection is unusable or lost."""
 
-    # Calls of `websockets`
+    # Called by `websockets`
 
     def process_event(self, event: Frame | Response) -> None:  # type: ignore[override]
         if not isinstance(event, Frame) or event.opcode not in DATA_OPCODES:
@@ -100,7 +103,7 @@ class SharedWebSocket(ClientConnection, Generic[T]):
 
 
 class _Opening:
-    """A connection that is being opened; others wait for it, and fail with it."""
+    """A connection that is being opened. Other users wait for it, and fail if it fails."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
@@ -108,14 +111,14 @@ class _Opening:
 
 
 class SharedWebSockets(Generic[C]):
-    """Connections for many topics, by the hub and what else must be the same to share one.
+    """Connections for many topics. The key is the hub and everything else that users must share.
 
-    Theory of operation. One user opens a connection while the others wait for it; if it is
-    cancelled, another of them does. A hub that accepts only one topic for each connection is
+    Theory of operation. One user opens a connection while the others wait for it. If that user is
+    cancelled, another one takes over. If a hub accepts only one topic per connection, this is
     remembered, so that no user waits for another. The last user to leave a connection closes it.
 
     Attributes:
-        memory: Which addresses failed in earlier attempts.
+        memory: The addresses that failed in earlier attempts.
     """
 
     def __init__(self) -> None:
@@ -125,10 +128,10 @@ class SharedWebSockets(Generic[C]):
         self._for_one: set[Hashable] = set()
 
     async def connect(self, key: Hashable, topic: str, opener: Callable[[], Awaitable[C]]) -> C:
-        """Return a connection that the caller uses for a topic before it waits again.
+        """Return a connection. The caller must add its topic before it awaits anything else.
 
         Raises:
-            Exception: What the opener raised.
+            Exception: The error that the opener raised.
         """
         while True:
             for connection in self._open.get(key, ()):

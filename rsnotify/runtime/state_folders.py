@@ -1,4 +1,4 @@
-"""State folders, which outlive a power failure: their roles, and faults of the disk."""
+"""State folders, which survive a power failure: their roles, and detection of disk faults."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from tempfile import TemporaryFile
 from rsnotify.errors import ConfigurationError
 
 _ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-#: Extended codes of SQLite have the primary one in their lowest byte.
+#: SQLite's extended result codes contain the primary code in their lowest byte.
 _PRIMARY = 0xFF
 
 
 def make_durably(folder: Path, *, mode: int = 0o777) -> None:
-    """Make a folder and its parents, and flush their entries.
+    """Create a folder and its parents, and flush their directory entries.
 
-    An existing folder's entry is flushed too, as the process that made it may have died first.
+    The entry of an existing folder is flushed, too, because the process that created the folder may
+    have died before flushing it.
     """
     above = list(folder.parents)
     made = [parent for parent in above if not parent.exists()]
     folder.mkdir(mode, parents=True, exist_ok=True)
     for parent in above[: len(made) + 1]:
-        with suppress(PermissionError):  # some folders may only be passed through
+        with suppress(PermissionError):  # some folders can be traversed but not read
             flush(parent)
 
 
-#: Flushes the content of an open file, without its times where the system can leave them out.
+#: Flushes the content of an open file, but not its timestamps if the system can omit them.
 flush_data = getattr(os, "fdatasync", os.fsync)
 
 
 def flush(path: str | Path) -> None:
     if os.name == "nt" and os.path.isdir(path):
-        return  # Windows cannot open a folder, and does not need to
+        return  # Windows cannot open a folder, and this is not necessary
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -44,8 +45,8 @@ def flush(path: str | Path) -> None:
 
 
 def is_disk_fault(error: BaseException) -> bool:
-    """Return whether an error comes from a disk that is full, or that failed to read or write."""
-    import sqlite3  # which the help of commands does not need
+    """Return whether an error was caused by a full disk, or by a failed read or write."""
+    import sqlite3  # not needed for the help of commands
 
     codes = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
     cause: BaseException | None = error
@@ -60,7 +61,7 @@ def is_disk_fault(error: BaseException) -> bool:
     return False
 
 
-#: The state file of each role. That of a relay's Destination is copied before that of its Source.
+#: The state file of each role. For a relay, a backup copies the Destination's before the Source's.
 ROLES = {
     "hub.sqlite": "a hub",
     "state.sqlite": "a Destination",
@@ -69,9 +70,9 @@ ROLES = {
 
 
 def check_role(file: Path) -> None:
-    """Refuse to create a state file in a folder that has the state of another role.
+    """Refuse to create a state file in a folder that contains the state of another role.
 
-    If the file exists already, the folder belongs to its role.
+    If the file already exists, the folder belongs to the file's role.
     """
     if file.exists():
         return
@@ -92,7 +93,7 @@ def later_version(file: Path) -> ConfigurationError:
 
 
 def flush_milliseconds(folder: Path) -> float:
-    """Return how long one flush of a small file in a folder takes; the file is removed."""
+    """Measure how long it takes to flush a small temporary file in a folder, in milliseconds."""
     with TemporaryFile(dir=folder, buffering=0) as file:
         file.write(b"\0" * 4096)
         began = time.perf_counter()

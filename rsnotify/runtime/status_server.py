@@ -1,4 +1,4 @@
-"""The status of a Source or a Destination over HTTP: `/metrics`, `/healthz` and `/readyz`."""
+"""Serves the status of a Source or a Destination: `/metrics`, `/healthz` and `/readyz`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from rsnotify.runtime.counters import Durations, Histogram
 from rsnotify.runtime.serving import add_security_headers, host_in, serving
 
-#: How long a text of metrics is cached, as a multiple of the time to make it.
+#: Time for which metrics are cached, as a multiple of the time it took to collect them.
 CACHE_FACTOR = 10
 
 
@@ -41,7 +41,7 @@ class Families:
         return CounterMetricFamily(self._prefix + name, about, value=value)
 
     def gauges(self, name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
-        """Return a gauge with a value for each value of a label."""
+        """Return a gauge with one sample for each value of a label."""
         family = GaugeMetricFamily(self._prefix + name, about, labels=[label])
         for each, value in values.items():
             family.add_metric([each], value)
@@ -65,10 +65,10 @@ class Families:
 
 
 class MetricsText(Collector):
-    """The metrics of a role and of its process as text.
+    """The metrics of a role and its process as text.
 
-    A text is cached for ten times as long as it took to make, so frequent requests cannot occupy
-    the program.
+    The text is cached for ten times as long as it took to produce, so that frequent requests cannot
+    keep the program busy.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ async def serving_status(
     not_ready: Callable[[], str],
     *routes: web.RouteDef,
 ) -> AsyncIterator[None]:
-    """Serve the status within the context, and close the socket at its end.
+    """Serve the status within the context, and close the socket at the end.
 
     Args:
         listener: The listening socket.
         families: Returns the metrics; called in a thread.
-        not_ready: Returns in a sentence why the program is not ready, or "".
+        not_ready: Returns a sentence that says why the program is not ready, or "" if it is.
         routes: Further routes.
     """
     metrics = MetricsText(families)
     making = asyncio.Lock()
 
     async def answer_metrics(request: web.Request) -> web.Response:
-        async with making:  # in a thread, as a fleet may have thousands of Sources
+        async with making:  # in a thread, because a fleet may have thousands of Sources
             return metrics_response(await asyncio.to_thread(metrics.text))
 
     async def healthz(request: web.Request) -> web.Response:
@@ -145,7 +145,7 @@ async def serving_status(
 
 
 def _own_names(listener: socket.socket) -> Middleware:
-    """Refuse other names of a server at a loopback address, as of a site that points to it."""
+    """Refuse other host names at a loopback address, because a foreign site may resolve to it."""
     is_local = _is_loopback(listener.getsockname()[0])
 
     @web.middleware

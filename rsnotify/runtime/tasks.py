@@ -1,6 +1,7 @@
-"""Tasks, none of which is lost, and whose failures are reported at once; and lanes of threads.
+"""Helpers for tasks and threads.
 
-A lane is a queue of work that runs in order on a pool of threads that other lanes share.
+No task is lost, and failures of tasks are reported at once. A lane is a queue of work that runs in
+order on a thread pool shared with other lanes.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from contextlib import asynccontextmanager, suppress
 from threading import Condition
 from typing import Any, ParamSpec, TypeVar
 
-#: How long a cancelled task may take before it is cancelled again, in seconds.
+#: Time after which a task that has not ended is cancelled again, in seconds.
 _CANCEL_AGAIN = 1.0
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for an event, at most for some seconds; return whether it is set."""
+    """Wait for an event, for a limited number of seconds, and return whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -28,8 +29,8 @@ async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait until they have ended.
 
-    `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with the result. A
-    task that continues is therefore cancelled again.
+    In Python 3.11, `asyncio.wait_for` loses a cancellation that coincides with the result. A task
+    that continues is therefore cancelled again.
     """
     ending = set(tasks)
     running = {task for task in ending if not task.done()}
@@ -42,7 +43,7 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 @asynccontextmanager
 async def running(*works: Coroutine[Any, Any, Any]) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
-    """Run coroutines within the context, and cancel them at its end, whatever their results."""
+    """Run coroutines within the context. At the end, cancel them and ignore their results."""
     tasks = tuple(asyncio.create_task(work) for work in works)
     try:
         yield tasks
@@ -54,14 +55,14 @@ async def running(*works: Coroutine[Any, Any, Any]) -> AsyncIterator[tuple[async
 async def first_completed(
     *works: Coroutine[Any, Any, Any],
 ) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
-    """Run coroutines as `running` does; the context begins when the first of them has ended."""
+    """Run coroutines as `running` does, but enter the context when the first of them has ended."""
     async with running(*works) as tasks:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         yield tasks
 
 
 def first_cause(error: Exception) -> Exception:
-    """Return the first error of a group at any depth, or the error itself if it is none."""
+    """Return the first error in a nested group, or the error itself if it is not a group."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -72,7 +73,7 @@ T = TypeVar("T")
 
 
 def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
-    """Set the result or the error of a future, unless it is done or was cancelled."""
+    """Set the result or error of a future, unless it is already done or cancelled."""
     if future.done():
         return
     if isinstance(outcome, BaseException):
@@ -81,12 +82,14 @@ def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
         future.set_result(outcome)
 
 
-#: Seconds that an event loop may take until it makes a call of `call_in_loop`.
+#: Maximum time for an event loop to make a call of `call_in_loop`, in seconds.
 _LOOP_PATIENCE = 10.0
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop | None, call: Callable[[], T]) -> T:
-    """Call a function in the thread of a loop, and return its result; at once if it is not running.
+    """Call a function in the thread of a loop, and return its result.
+
+    If the loop is not running, or runs in this thread, call the function directly.
 
     Raises:
         TimeoutError: The loop is busy for too long.
@@ -107,8 +110,8 @@ def call_in_loop(loop: asyncio.AbstractEventLoop | None, call: Callable[[], T]) 
 class Lane(Executor):
     """Runs one call after another, in any free thread of a pool.
 
-    After each call it queues again in the pool, so that a lane with much work does not keep the
-    threads from the others. The pool is to be shut down after all its lanes.
+    After each call, the lane goes to the end of the pool's queue, so that a busy lane does not
+    block other lanes. The pool must be shut down after all its lanes.
     """
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -119,7 +122,7 @@ class Lane(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function after all earlier calls; RuntimeError if the lane was shut down."""
+        """Call a function after all earlier calls. Raises RuntimeError after a shutdown."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
@@ -135,7 +138,7 @@ class Lane(Executor):
             future, work = self._waiting.popleft()
         if future.set_running_or_notify_cancel():
             _complete(future, work)
-        del future, work  # they may refer to large objects, and the next call may come late
+        del future, work  # they may hold large objects, and the next call may be much later
         with self._changed:
             if self._waiting:
                 self._pool.submit(self._run_next)
@@ -144,7 +147,7 @@ class Lane(Executor):
                 self._changed.notify_all()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls; the threads of the pool remain."""
+        """Accept no more calls. The threads of the pool keep running."""
         with self._changed:
             self._closed = True
             if cancel_futures:
@@ -164,7 +167,7 @@ def _complete(future: Future[T], work: Callable[[], T]) -> None:
 
 
 class Tasks:
-    """Runs tasks until they end or are cancelled together; a failed one calls `failed`."""
+    """Runs tasks until they end or are cancelled together. Calls `failed` if a task fails."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
@@ -184,7 +187,7 @@ class Tasks:
 
     async def cancel(self) -> None:
         """Cancel all tasks, and wait until they have ended."""
-        while self._running:  # a task may start another while it is cancelled
+        while self._running:  # a task may start another while it is being cancelled
             running = list(self._running)
             for task in running:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""Sets that may be too large for the memory."""
+"""Sets that may not fit into memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Lock
 from rsnotify.errors import StorageError
 from rsnotify.runtime.reasons import reason_of
 
-# The empty name stands for a temporary file, which the system removes even after a crash.
+# An empty database name denotes a temporary file, which the system removes even after a crash.
 _SCHEMA = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
@@ -19,10 +19,10 @@ BEGIN;
 
 
 class TemporarySet:
-    """A set of texts in a temporary file, which is removed by `close`.
+    """A set of strings in a temporary file, which `close` removes.
 
-    A million URIs in memory would take 150 MB. It may be used in several threads. All methods
-    raise `StorageError` if the file cannot be used, as when the disk is full.
+    A million URIs in memory would take 150 MB. The set is thread-safe. All methods raise
+    `StorageError` if the file cannot be used, for example because the disk is full.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class TemporarySet:
         self._execute("DELETE FROM texts")
 
     def _execute(self, sql: str, *parameters: bytes) -> bool:
-        """Execute a statement; return whether there is a row."""
+        """Execute a statement, and return whether it returns a row."""
         with self._lock:
             try:
                 return self._database.execute(sql, parameters).fetchone() is not None
@@ -61,7 +61,7 @@ class TemporarySet:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")  # the name of a file may be no UTF-8
+    return text.encode("utf-8", "surrogatepass")  # a file name may not be valid UTF-8
 
 
 def _failed(error: sqlite3.Error) -> StorageError:

@@ -1,11 +1,11 @@
-"""Transports of fragments that installed packages offer, by the scheme of a URL.
+"""Transports for fragments that installed packages offer, by URL scheme.
 
-An entry point of the group `rsnotify.transports` is named by the scheme, and is an object with a
-login and with up to three parts, one for each core:
+An entry point in the group `rsnotify.transports` is named after the scheme, and refers to an object
+with a login and up to three parts, one for each core:
 
-- `feed`, by which a Source publishes (`rsnotify_publisher.push.transports.SourceTransport`)
-- `bridge`, by which a hub publishes (`rsnotify_hub.bridging.HubTransport`)
-- `receive_from`, by which a Destination receives (`rsnotify_subscriber.push.endpoints`,
+- `feed`, which a Source uses to publish (`rsnotify_publisher.push.transports.SourceTransport`)
+- `bridge`, which a hub uses to publish (`rsnotify_hub.bridging.HubTransport`)
+- `receive_from`, which a Destination uses to receive (`rsnotify_subscriber.push.endpoints`,
   `DestinationTransport`)
 
 HTTP, WebSocket and MQTT are built in.
@@ -27,48 +27,48 @@ _BUILT_IN = {"http", "https", "ws", "wss", *MQTT_SCHEMES}
 
 
 class ChannelPlace(Protocol):
-    """A broker, and the names that channels have there."""
+    """A broker, and the names of channels at that broker."""
 
     @property
     def url(self) -> str:
-        """The URL of the broker, without a name of a channel."""
+        """The URL of the broker, without the name of a channel."""
 
     @property
     def has_prefix(self) -> bool:
-        """Whether each channel has a name of its own, below that of the URL."""
+        """Whether the URL names a prefix, below which each channel has a separate name."""
 
     def url_for(self, channel: str) -> str:
-        """Return the URL of a channel, for Destinations."""
+        """Return the URL of a channel for Destinations."""
 
 
 class TransportLogin(Protocol):
-    """The login of a transport: a struct whose fields all have defaults."""
+    """The login for a transport: a struct whose fields all have defaults."""
 
     @property
     def is_given(self) -> bool:
-        """Whether there is an account, and not only the defaults."""
+        """Whether an account is given, and not only the defaults."""
 
     def check(self) -> None:
-        """Check all without a connection, or raise ConfigurationError."""
+        """Check all fields without a connection, or raise ConfigurationError."""
 
 
 class PushTransport(Protocol):
-    """What a transport has beside its parts."""
+    """The attributes and methods of a transport in addition to its parts."""
 
     @property
     def name(self) -> str:
-        """The name of the protocol in messages, as `XMPP`."""
+        """The name of the protocol in messages, such as `XMPP`."""
 
     @property
     def needs(self) -> str:
-        """What a user has to do for a login, as `name an account, as user@example.org`."""
+        """An instruction to the user, such as `name an account, as user@example.org`."""
 
     @property
     def login(self) -> type[Any]:
         """The type of the login, a struct that is a `TransportLogin`."""
 
     def place(self, url: str) -> ChannelPlace:
-        """Read the URL of a broker, or raise ConfigurationError."""
+        """Parse the URL of a broker, or raise ConfigurationError."""
 
 
 def scheme_of(url: str) -> str:
@@ -82,12 +82,12 @@ def offered_schemes() -> tuple[str, ...]:
 
 
 def transport_of(scheme: str) -> Any:
-    """Return the transport of a scheme, a `PushTransport`; MissingExtension if there is none."""
+    """Return the `PushTransport` for a scheme. Raises MissingExtension if there is none."""
     return load_extension("transports", scheme, f"a transport for URLs that begin with {scheme}:")
 
 
 def offered_transport(url: str) -> Any | None:
-    """Return the transport of a URL; None if it is built in, or no such scheme is known.
+    """Return the transport for a URL; None if the scheme is built in or unknown.
 
     Raises:
         MissingExtension: The package for it is not installed.
@@ -101,7 +101,7 @@ def offered_transport(url: str) -> Any | None:
 
 
 def place_of(url: str) -> ChannelPlace | None:
-    """Return the broker that a URL names; None if it is that of another hub."""
+    """Return the broker that a URL names; None if the URL names a hub instead."""
     if is_broker_url(url):
         return parse_broker(url)
     transport: PushTransport | None = offered_transport(url)
@@ -109,25 +109,25 @@ def place_of(url: str) -> ChannelPlace | None:
 
 
 def logins_of_settings(scheme: str, settings: Struct) -> dict[str, Struct]:
-    """Return the login by its scheme, from settings such as `xmpp_jid`; empty if none is given."""
+    """Return the login from settings such as `xmpp_jid`, by scheme; empty if none is given."""
     prefix = f"{scheme}_"
     given = {
         name.removeprefix(prefix): value
         for name in settings.__struct_fields__
         if name.startswith(prefix) and (value := getattr(settings, name)) is not None
     }
-    given.pop("password_file", None)  # it was read
+    given.pop("password_file", None)  # already read
     return {scheme: transport_of(scheme).login(**given)} if given else {}
 
 
 def has_account(logins: Mapping[str, Any], scheme: str) -> bool:
-    """Return whether there is a login for URLs of a scheme."""
+    """Return whether a login is given for URLs with a scheme."""
     login = logins.get(scheme)
     return login is not None and login.is_given
 
 
 def check_logins(logins: Mapping[str, Any]) -> None:
-    """Check logins by scheme, or raise ConfigurationError."""
+    """Check the login for each scheme, or raise ConfigurationError."""
     for scheme, login in logins.items():
         kind = transport_of(scheme).login
         if not isinstance(login, kind):

@@ -1,6 +1,6 @@
-"""HTTP requests and responses as values, exchanged with servers of ASGI and WSGI.
+"""HTTP requests and responses as values, with conversions for ASGI and WSGI servers.
 
-The values do not depend on the server; `serving` exchanges them with that of aiohttp.
+The values do not depend on the server; `serving` converts them for aiohttp.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WebRequest(Struct, frozen=True):
     Args:
         path: The whole path, decoded.
         query: The query as it was sent, without the question mark.
-        headers: By names in lower case; a mapping may ignore case instead.
+        headers: The header fields by lowercase name, unless the mapping ignores case.
     """
 
     method: str
@@ -44,18 +44,18 @@ class WebRequest(Struct, frozen=True):
 
 
 class TruncatedBody(RsnotifyError):
-    """A body ended before its announced length, so the connection has to be closed."""
+    """A body ended before its announced length, so the connection must be closed."""
 
 
 class WebResponse(Struct):
     """A response.
 
     Args:
-        headers: All but Content-Length.
+        headers: All header fields except Content-Length.
         body: The whole body, unless there are `pieces`.
-        pieces: The body, read while it is sent, in a thread.
-        length: The length of all pieces, if it is known.
-        close: Called at the end, also if the client has gone away.
+        pieces: The body in pieces, which are read in a thread while the body is sent.
+        length: The total length of the pieces, if known.
+        close: Called at the end, even if the client has disconnected.
     """
 
     status: int
@@ -66,7 +66,7 @@ class WebResponse(Struct):
     close: Callable[[], None] = lambda: None
 
     def fields(self) -> list[tuple[str, str]]:
-        """Return all header fields."""
+        """Return all header fields, including Content-Length if it is known."""
         length = len(self.body) if self.pieces is None else self.length
         fields = list(self.headers.items())
         if length is not None and self.status not in (204, 304):
@@ -77,7 +77,7 @@ class WebResponse(Struct):
         """Yield the body.
 
         Raises:
-            TruncatedBody: There is less of it than was announced.
+            TruncatedBody: The body is shorter than announced.
         """
         if self.pieces is None:
             yield self.body
@@ -93,7 +93,7 @@ class WebResponse(Struct):
 def text_response(
     status: int, text: str | None = None, headers: Mapping[str, str] | None = None
 ) -> WebResponse:
-    """Return a response of plain text; by default, the name of its status."""
+    """Return a plain-text response. The default text is the name of the status."""
     if text is None:
         text = f"{status}: {HTTPStatus(status).phrase}"
     plain = {"Content-Type": "text/plain; charset=utf-8", **(headers or {})}
@@ -117,14 +117,14 @@ def asgi_request(scope: Scope) -> WebRequest:
 
 
 class ClientDisconnected(RsnotifyError, ConnectionError):
-    """The client went away before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 async def read_asgi_body(receive: Receive) -> AsyncIterator[bytes]:
     """Yield the body of a request.
 
     Raises:
-        ClientDisconnected: The client went away.
+        ClientDisconnected: The client disconnected before the end of the body.
     """
     more = True
     while more:
@@ -136,10 +136,10 @@ async def read_asgi_body(receive: Receive) -> AsyncIterator[bytes]:
 
 
 async def send_response(response: WebResponse, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a response, reading its pieces in threads, until the client goes away.
+    """Send a response, reading its pieces in threads. Stop if the client disconnects.
 
     Raises:
-        TruncatedBody: The body was shorter than announced; the server closes the connection.
+        TruncatedBody: The body is shorter than announced. The server closes the connection.
     """
     fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.fields()]
     is_head = scope["method"] == "HEAD"
@@ -173,7 +173,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def asgi_not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer every request with 404: an application without any path."""
+    """An ASGI application without any path: answer every request with 404."""
     if scope["type"] == "http":
         await send_response(text_response(404), scope, receive, send)
     elif scope["type"] == "websocket":
@@ -204,10 +204,10 @@ def wsgi_request(environ: Environ) -> WebRequest:
 
 
 def read_wsgi_body(environ: Environ, most: int) -> bytes:
-    """Return the body, or the first `most + 1` bytes of a longer one.
+    """Return the body, or the first `most + 1` bytes of a longer body.
 
     Raises:
-        ConnectionError: It is incomplete, or its length is unknown.
+        ConnectionError: The body is incomplete, or its length is unknown.
     """
     length = environ.get("CONTENT_LENGTH", "")
     if not (length.isdecimal() if length else environ.get("wsgi.input_terminated")):
@@ -224,8 +224,8 @@ def read_wsgi_body(environ: Environ, most: int) -> bytes:
 class ResponseBody:
     """The body of a response, which the server reads and then closes.
 
-    Reading it raises `TruncatedBody` if it is shorter than announced; the server then closes the
-    connection.
+    Reading raises `TruncatedBody` if the body is shorter than announced. The server then closes
+    the connection.
     """
 
     def __init__(self, response: WebResponse, method: str) -> None:
@@ -239,11 +239,11 @@ class ResponseBody:
 def begin_response(
     response: WebResponse, environ: Environ, start_response: StartResponse
 ) -> ResponseBody:
-    """Pass status and headers to the server, and return the body."""
+    """Pass the status and headers to the server, and return the body."""
     start_response(f"{response.status} {HTTPStatus(response.status).phrase}", response.fields())
     return ResponseBody(response, environ["REQUEST_METHOD"])
 
 
 def wsgi_not_found(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-    """Answer every request with 404: an application without any path."""
+    """A WSGI application without any path: answer every request with 404."""
     return begin_response(text_response(404), environ, start_response)
