@@ -2,8 +2,8 @@
 
 Each field is defined and described only here, in the `Args:` of its class or of a base class.
 `api.py` generates the OpenAPI description from these. `views.py` fills the fields from attributes
-of the same name, and `text_tables.py` names the fields that the commands print. Lists show callbacks
-redacted, because a callback may contain secrets.
+of the same name, and `text_tables.py` names the fields that the commands print. Lists show
+callbacks redacted, because a callback may contain secrets.
 
 The JSON about nodes is in `rsnotify_hub.store.nodes`, because the store describes the nodes.
 """
