@@ -163,7 +163,7 @@ def _answers_of_set(source: SourceContext, prefix: str) -> dict[str, Answer]:
         links = _links(channel.topic, channel.hubs)
         table[prefix + FRAMEWORK] = _offered(folder / FRAMEWORK, _XML | LIVE | links)
     fresh = _FreshList(source)
-    # Not from the file, which may lag behind changelist.xml from before it became an index.
+    # Generated, since the file may lag behind changelist.xml from before it became an index.
     table[prefix + OPEN_PART] = _loaded(fresh.load_open_part, _XML | LIVE)
     table[prefix + PARTS] = _part(folder, {view.suffix: view for view in source.views.values()})
     table[prefix + CHANGE_LIST] = _loaded(fresh.load, _XML | LIVE)
