@@ -254,7 +254,7 @@ class SystemWatch:
         of_each: dict[Path, list[tuple[Change, Path]]] = {}
         resolved = cache(os.path.realpath)  # many changes are in one folder
         for change, name in changes:
-            # A folder with a link to it may be reported under either name.
+            # The target of a symbolic link may be reported under either name.
             above, last = os.path.split(name)
             path = Path(resolved(above), last)
             for folder in (path, *path.parents):
