@@ -24,9 +24,9 @@ _REWRITTEN = "views"
 
 
 def _rewritten(journal: Journal) -> set[str]:
-    """Return the names stored in the journal.
+    """Return the names stored in the journal, or the names that all installed views use.
 
-    If an earlier release created the journal, return the names used by all installed views.
+    A journal from an earlier release has no names.
     """
     names = journal.position(_REWRITTEN)
     if names is not None:

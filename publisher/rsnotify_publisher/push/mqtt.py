@@ -47,7 +47,7 @@ Publish = Callable[[bytes], Awaitable[asyncio.Future[None]]]
 
 
 async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
-    """Feed an MQTT broker until that fails. Always raises Unavailable in the end."""
+    """Feed an MQTT broker until an error occurs. Always raises Unavailable in the end."""
     broker = parse_broker(hub.uri)
     assert isinstance(hub.login, BrokerLogin)
     dial = dialer.dial if broker.path is None else None  # a WebSocket may need a proxy

@@ -79,7 +79,7 @@ _ANY_ORIGIN = {"Access-Control-Allow-Origin": "*"}
 class DocumentPaths:
     """Maps paths on the host of the base URL to documents.
 
-    A request for a document starts the Publishers of all sets that are not running.
+    A request for a document starts `source` unless it is running.
 
     Args:
         source: A set of resources, or several.
