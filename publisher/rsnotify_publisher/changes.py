@@ -261,7 +261,7 @@ class SourceContents(Struct, frozen=True):
 
 
 class CheckedContents(Struct, frozen=True):
-    """Contents of which none may be missing, unless a change shows that the resource was deleted.
+    """Reads contents, and detects those that are missing although no change deleted the resource.
 
     `listed` returns the given URIs that are still in the set because no change deleted them.
     """
@@ -280,7 +280,7 @@ class CheckedContents(Struct, frozen=True):
         return found
 
     def check(self) -> None:
-        """Raise StorageError if a missing resource has not been deleted by any change so far."""
+        """Raise StorageError if a resource is missing but no change has deleted it so far."""
         for uri in self.listed(self.missing):
             if self.contents.get(uri) is None:
                 raise StorageError(

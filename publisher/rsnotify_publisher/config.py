@@ -87,7 +87,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
     def check(self) -> None:
-        """Raise WrongSetting if options are wrong, which the types of the settings do not check."""
+        """Raise WrongSetting if options are invalid, which the settings' types do not check."""
         _options(self.options, "options")
         for number, each in enumerate(self.sets):
             _options(each.options, "set", number, "options")

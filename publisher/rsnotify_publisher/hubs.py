@@ -25,9 +25,9 @@ class Hub(Struct, frozen=True):
     """A hub, which may be a cluster of several nodes. `parse_hub` creates it from a URL.
 
     Args:
-        uri: The URI to which fragments are sent, at the first node. They are sent by POST to
-            `http(s)`, over a WebSocket to `ws(s)`, and to a broker for MQTT's schemes. Installed
-            packages may offer other schemes.
+        uri: The URI to which fragments are sent at the first node. Its scheme selects the
+            transport: POST for `http(s)`, WebSocket for `ws(s)`, and a broker for the schemes of
+            MQTT. Installed packages may offer others.
         advertised: The URLs for Destinations, with WebSub first.
         token: The bearer token that this hub requires from a Source.
         login: The login at a broker, whose type depends on the transport.
@@ -65,13 +65,13 @@ class Hub(Struct, frozen=True):
 
 
 class HubFailure(RsnotifyError):
-    """A hub could not be fed at the moment.
+    """An attempt to feed a hub failed.
 
     Args:
         hub: The hub's URI.
         reason: The cause, as a clause.
         retry_after: The delay that the hub requested, in seconds.
-        remedy: The change that the user has to make, as a clause. None if the problem may resolve
+        remedy: The action required of the user, as a clause; None if the problem may resolve
             itself.
         everywhere: Whether every node of the hub would give the same answer.
     """

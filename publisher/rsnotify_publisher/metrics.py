@@ -54,7 +54,7 @@ class SourceMetrics(Collector):
             try:
                 status = self._reader.read()
             finally:
-                self._reader.close()  # nothing reports when the program no longer needs metrics
+                self._reader.close()  # no one reports when the metrics are no longer needed
         published = sum(one.is_published for one in self._publishers)
         yield _named.gauge("sets", "Sets of resources", len(self._publishers))
         yield _named.gauge("sets_published", "Sets whose documents are all written", published)

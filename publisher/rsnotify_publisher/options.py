@@ -70,8 +70,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
     Args:
         rotate: When changes move from the open Change List to a closed one. When a count, age or
-            size is reached, the older half is closed: "500 changes or 1 h". At the times of a cron
-            expression, all changes are closed: "10,000 changes or cron: 0 3 * * *".
+            size is reached, whichever comes first, the older half is closed: "500 changes or 1 h".
+            At the times of a cron expression, all changes are closed:
+            "10,000 changes or cron: 0 3 * * *".
         keep: How long closed documents are offered, for each archive separately, such as
             "30 days, 1000 lists, 2 GB". Documents that ended within the age stay, whatever their
             size. Older documents stay while they are among the newest that fit the count and the
@@ -97,7 +98,8 @@ class Options(Struct, frozen=True, kw_only=True):
         max_entries: Maximum number of entries in one document before it gets an index.
         max_bytes: Maximum number of bytes in one document before it gets an index.
         refresh: Maximum number of seconds until a change is in the file of the open Change List. If
-            this is more than 10, Destinations that also receive push report a doubt.
+            this is more than 10, Destinations that read the file and also receive push report a
+            doubt.
         views: Also write the changes in other formats: "iiif" (IIIF Change Discovery 1.0),
             "ldes" (Linked Data Event Streams), and others that installed packages offer. They
             begin where the Change List Archive begins.

@@ -56,7 +56,7 @@ class Startable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Shut down cleanly. Does nothing unless it is running."""
+        """Shut down cleanly. If not running, do nothing."""
 
     def __enter__(self) -> Self:
         self.start()

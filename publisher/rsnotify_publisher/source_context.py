@@ -76,7 +76,7 @@ class SourceContext:
         self.retention = parse_retention(options.keep)
         self.rotation = parse_rotation(options.rotate)
         if self.rotation.age is None and self.rotation.schedule is None:
-            # Otherwise the open list would offer changes forever if there are only few of them.
+            # Otherwise changes would stay in the open list forever if there are only a few.
             self.rotation = replace(self.rotation, age=self.retention.age)
         self.resource_list_schedule = parse_schedule(
             "resource_list_every", options.resource_list_every

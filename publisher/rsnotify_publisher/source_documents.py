@@ -285,7 +285,7 @@ class SourceDocuments:
     ) -> Document:
         """Return a Change List or a part of one, without entries (core §12).
 
-        It is open if there is no `until_at`.
+        It is open unless `until_at` is given.
         """
         index = (Link(Rel.INDEX, self.uri(CHANGE_LIST)),) if is_part else ()
         return Document(

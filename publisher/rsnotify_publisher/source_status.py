@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of changes to count as missing at a hub.
 MOST_COUNTED = 10_000
-#: A hub that works accepts each heartbeat within this many seconds.
+#: Maximum number of seconds that a working hub takes to accept a heartbeat.
 _LATE = 5.0
 
 

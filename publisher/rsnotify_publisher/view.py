@@ -74,7 +74,7 @@ class View(ABC):
 
     @abstractmethod
     def entry(self, change: Resource) -> bytes:
-        """Return one change rendered as a page entry. Called in chronological order."""
+        """Render one change as a page entry. Must be called in chronological order."""
 
     @abstractmethod
     def head(self, name: str, before: str | None, after: str | None) -> bytes:

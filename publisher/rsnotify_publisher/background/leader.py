@@ -56,7 +56,7 @@ _Job = Callable[[], Awaitable[object]]
 
 
 class LeaderElection:
-    """Becomes the leader when no other process of the Source is.
+    """Leads whenever no other process of the Source is the leader.
 
     The operating system releases the lock of a leader that dies, however it dies.
 
@@ -81,7 +81,7 @@ class LeaderElection:
         self.published: Future[None] = Future()
 
     def start(self) -> None:
-        """Start to lead, or to wait until that is possible."""
+        """Start leading as soon as no other process leads."""
         self._running = self._pool.spawn(self._run())
 
     def stop(self) -> None:
@@ -141,7 +141,7 @@ class LeaderElection:
 
 @dataclass(eq=False)
 class Leader:
-    """Does the work of the leader. `journal` is read in the event loop's thread."""
+    """Feeds the hubs and writes the documents. `journal` is read in the event loop's thread."""
 
     source: SourceContext
     journal: Journal

@@ -114,7 +114,7 @@ class PoolThreads:
         self.workers = {
             kind: ThreadPoolExecutor(most, f"rsnotify-{kind}") for kind, most in _WORKERS.items()
         }
-        # A set uses only one of these at a time, and a thread that has just run is faster.
+        # A set uses at most one of each at a time, and a thread that has just run is faster.
         self.readers = FunctionThreads(min(_READERS, sets), "rsnotify-reader")
         self.recorders = FunctionThreads(min(_RECORDERS, sets), "rsnotify-recorder")
         self.websockets = HubConnections()

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 #: Number of files that one set keeps open: its journal, three times, and connections to hubs.
 _FILES_OF_A_SET = 20
 _OTHER_FILES = 256
-#: Seconds that suffice for hundreds of sets to write their last documents, even on a busy disk.
+#: Time limit for the shutdown in seconds. It allows hundreds of sets to write their last documents
+#: even if the disk is busy.
 _SHUTDOWN_TIMEOUT = 90.0
 _FORCED = "the Source has not ended in order, so it is left as it is; what was recorded is kept"
 

@@ -150,7 +150,7 @@ class Archives:
         return bool(expired)
 
     def _needed_after(self, journal: Journal) -> int:
-        """Return the instant after which a Destination with a new baseline needs the changes."""
+        """Return the instant after which Destinations that begin with a baseline need changes."""
         live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
         return min(live, default=journal.state().closed)
 

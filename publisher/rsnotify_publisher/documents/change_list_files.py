@@ -1,4 +1,4 @@
-"""Change Lists as files: keeps the open one in memory as written entries, and reads closed ones.
+"""Keeps the open Change List in memory as serialized entries, and reads closed ones from files.
 
 The open Change List follows the journal: new changes are appended, and closed changes are dropped,
 so that each change is serialized only once. If the open period has outgrown one document, its older
@@ -56,7 +56,7 @@ class OpenChangeList:
         self._size = 0
 
     def refresh(self, journal: Journal, limit: int = -1) -> list[Resource]:
-        """Append the next changes, and return them. A negative `limit` means all changes."""
+        """Append the next changes, and return them; all if `limit` is negative."""
         with journal.snapshot() as state:
             changes = journal.changes(max(state.closed, self.through), limit)
             self._parts = journal.finished(Capability.CHANGE_LIST, archived=False)
@@ -135,7 +135,7 @@ class OpenChangeList:
     def next_to_close(
         self, rotation: RotationPolicy, now: int, scheduled: int | None = None
     ) -> ListToClose | None:
-        """Return the changes to close next: because of the rotation, or to fill one document.
+        """Return the changes to close next, as the rotation requires or to fill a document.
 
         Changes through `scheduled` (µs) are closed in any case.
         """
@@ -192,10 +192,10 @@ def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
 
 
 def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path) -> Iterable[str]:
-    """Return the URIs whose resources have not been deleted after an instant (µs).
+    """Return the URIs whose resources have not been deleted since an instant (µs).
 
-    The resources must have been in the set after that instant. If the Source itself returns the
-    set, only changes show that a resource was deleted.
+    All given resources must have been in the set since that instant. If the Source itself returns
+    the set, only changes show that a resource was deleted.
     """
     if not uris:
         return ()

@@ -122,7 +122,7 @@ class DocumentStore:
         return self._dumping.awaits(name) or not (self._folder / name).exists()
 
     def _offer(self) -> bool:
-        """Write the Capability List and Source Description once, and return whether it did so."""
+        """Write the Capability List and Source Description once. Return True if written now."""
         if self.is_complete or not self._has_baseline():
             return False
         self._write_capability_list()

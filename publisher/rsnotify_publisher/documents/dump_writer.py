@@ -125,9 +125,9 @@ class DumpWriter:
         """Write the packages of a Resource Dump: at least one, even if there are no resources.
 
         The manifest states the hash and length of the bytes in the package, which may differ from
-        those in the entry. If the content has changed since `at`, its `lastmod` is unknown and left
-        out. Resources without content are left out. After any error, including exceptions from the
-        arguments, no file is left behind.
+        those in the entry. If the content has changed since `at`, the entry has no `lastmod`, since
+        it is unknown. Resources without content are left out. After any error, including exceptions
+        from the arguments, no file is left behind.
 
         Args:
             stem: The beginning of all file names.
@@ -190,7 +190,7 @@ class DumpWriter:
         return [part for part, _ in parts]
 
     def _groups(self, packages: Iterable[Resource]) -> Iterator[tuple[Resource, ...]]:
-        """Yield groups of entries, each of which fits into one document; at least one group."""
+        """Yield at least one group of entries, each small enough for one document."""
         group: list[Resource] = []
         size = 0
         for package in packages:
@@ -308,7 +308,7 @@ def _part_name(name: str, part: Document, number: int) -> str:
     begin, end = part.at or part.from_, part.resources[-1].until
     assert begin is not None
     stem = f"{path.stem}-part-{begin:{_COMPACT}}"
-    if end is not None:  # the bytes of a Change Dump that still grows differ for each end
+    if end is not None:  # a Change Dump that is still growing has different bytes for each end
         stem += f"-{end:{_COMPACT}}" if part.until else f"-{end:{_COMPACT}}-open"
     return str(folder / f"{stem}-{number:05}.xml")
 
@@ -472,7 +472,7 @@ class SourceDumps:
     # The Resource Dump
 
     def resource_dump_is_due(self, journal: Journal) -> bool:
-        """Return whether a Resource Dump is scheduled now and anything changed since the last."""
+        """Return whether a Resource Dump is due and anything has changed since the last one."""
         schedule = self.source.resource_dump_schedule
         live = journal.finished(Capability.RESOURCE_DUMP, archived=False)
         if schedule is None or not live:
@@ -540,7 +540,7 @@ class SourceDumps:
         than the open Change List.
         """
         for dump in journal.finished(Capability.RESOURCE_DUMP, archived=False)[-1:]:
-            # A crash or a full disk may have left another one, whose packages will be deleted.
+            # A crash or full disk may have left another dump, whose packages will be deleted.
             also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
         self._begin = min(self._announced(), journal.state().closed)
         if self._captured is not None:
@@ -589,7 +589,8 @@ class SourceDumps:
             removed = live[:-_LIVE]
         else:
             removed = self.source.retention.expired(live, self.source.clock())
-        # The live dump must cover its interval without gaps, even if a list was dropped unpacked.
+        # The live dump must cover its interval without gaps, even if a list was dropped before it
+        # was packed.
         gaps = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
         removed = live[: max(len(removed), next(gaps, 0))]
         if removed and archives:
@@ -630,7 +631,8 @@ class SourceDumps:
         captured, contents = self._captured, self.source.contents
         assert captured is not None
         assert contents is not None
-        # The name includes the end: after a restore from a backup, another list may begin here.
+        # The name includes the end, because another list may begin at this instant if the journal
+        # was restored from a backup.
         own = f"{stem(Capability.CHANGE_DUMP, closed.begin)}-{compact(closed.end)}"
         from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
         self.archives.reclaim(own)
@@ -654,5 +656,5 @@ class SourceDumps:
 
 
 def _names(packages: list[WrittenPackage]) -> Iterator[str]:
-    """Yield the names of the packages' files."""
+    """Yield the names of the packages' files, to be deleted if writing their document fails."""
     return chain.from_iterable(package.files for package in packages)

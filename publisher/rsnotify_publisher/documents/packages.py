@@ -40,7 +40,7 @@ EntryContent = Callable[[Resource], bytes | Path | None]
 
 
 class Bitstream(Struct, frozen=True):
-    """Content to be copied, in a seekable file that may grow beyond `size` during the copying."""
+    """A seekable file with content to copy. It may grow beyond `size` while it is being copied."""
 
     file: BinaryIO
     size: int
@@ -232,7 +232,7 @@ _log = logging.getLogger("rsnotify.publisher")
 
 
 class Captured:
-    """A folder of kept contents, which any number of threads and processes may write to.
+    """A folder with the contents of changes. Any number of threads and processes may write to it.
 
     Content is kept only for changes with a hash. Without one, nothing shows whether the resource's
     current content is still the content after the change.

@@ -55,7 +55,7 @@ class ViewDocuments:
         self._datetimes: list[int] = []
         self._entries: list[Chunks] = [[] for _ in self._views]
         self._closed: list[FinishedDocument] = []
-        # Pages whose heads are known to link to the previous and next pages, with those pages.
+        # Names of pages whose heads are known to be right: the previous page, the page, the next.
         self._linked: set[tuple[str | None, str | None, str | None]] = set()
         self._written: dict[str, Chunks] = {}
         #: Whether all documents show the current closed Change Lists. If not, call `link`.

@@ -1,4 +1,4 @@
-"""Publishes one folder as a Source, or several as its sets. Each is scanned and watched."""
+"""Publishes a folder as a Source, or several as its sets: scans, starts and watches each."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _by_root(folders: Sequence[PublishedFolder]) -> dict[Path, PublishedFolder]:
 
 
 def _around(path: Path, folders: Mapping[Path, PublishedFolder]) -> list[PublishedFolder]:
-    """Return the folders that contain a path. The time does not depend on their number."""
+    """Return the folders that contain a path, in time independent of the number of folders."""
     return [folders[parent] for parent in (path, *path.parents) if parent in folders]
 
 
@@ -154,7 +154,7 @@ def load(folder: PublishedFolder, on_file: Callable[[], None], *, is_alone: bool
     """Load the files of a folder as the baseline if this is the first start.
 
     `on_file` is called for each file and may raise an exception to stop. If the folder is the only
-    one, a terminal shows the progress.
+    one, the progress is shown in a terminal.
     """
     names, publisher = folder.names, folder.publisher
     if not publisher.is_empty():
@@ -205,7 +205,8 @@ class FolderPublishing:
     async def run(self, stop: asyncio.Event, announce: _Announce) -> None:
         """Publish until `stop` is set, then shut down cleanly.
 
-        When a folder is published, a line announces it. The folders are announced in their order.
+        As soon as a folder is published, `announce` is called with a line about it, in the order
+        of the folders.
 
         Raises:
             RsnotifyError: A folder cannot be published.

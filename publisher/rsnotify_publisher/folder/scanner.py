@@ -124,7 +124,7 @@ _log = logging.getLogger("rsnotify.source")
 
 
 class FileSnapshot(Struct, frozen=True):
-    """A file as it was read; its resource has no `change`.
+    """The state of a file when it was read. Its resource has no `change`.
 
     The validator stays the same until the file changes. It is None if the file could still change
     without changing the validator.

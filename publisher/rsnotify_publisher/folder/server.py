@@ -91,7 +91,7 @@ def _files(folder: PublishedFolder) -> Handler:
 
 
 def _robots(source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]) -> Handler:
-    """Return a handler for the robots.txt file of the folder at the root, or a generated one."""
+    """Return a handler that serves the root folder's robots.txt, or a generated one."""
     ours = robots(source)
     root = next((folder for folder in folders if folder.prefix == "/"), None)
     if root is None:

@@ -147,7 +147,7 @@ class FolderWatcher:
 # In milliseconds: the time to gather a burst of reports, and the quiet time that ends it sooner.
 _GATHER = 40
 _QUIET = 5
-# In milliseconds, between two checks that all folders exist.
+# Milliseconds between two checks that all folders exist.
 _CHECK_FOLDERS_EVERY = 5_000
 # In seconds.
 _RETRY = Retry(first=0.2, most=60.0)

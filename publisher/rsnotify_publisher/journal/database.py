@@ -15,7 +15,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.uris import normalize
 
 VERSION = 8
-#: In bytes; a page holds about ten resources. In a large set, the resources that change are far
+#: In bytes. A page holds about ten resources. In a large set, the resources that change are far
 #: apart, so each change writes a separate page, twice.
 PAGE_SIZE = 2048
 _VOLUMES = """

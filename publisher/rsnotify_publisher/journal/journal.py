@@ -1,9 +1,9 @@
 """The journal: the Source's changes in order, made durable before they are published.
 
 The journal is one SQLite file in WAL mode with `synchronous=FULL`, which any number of processes
-may use. Every datetime is assigned inside a write transaction. SQLite allows only one of those at a
-time, so datetimes increase strictly across threads, processes and clock jumps. Instants in this
-module are microseconds since 1970.
+may use. Every datetime is assigned inside a write transaction. SQLite allows only one write
+transaction at a time, so datetimes increase strictly across threads, processes and clock jumps.
+Instants in this module are microseconds since 1970.
 
 A change is *closed* once it is in a closed Change List. It is *pruned* once it is closed and every
 hub has it, or once its list was dropped from the archive. The journal begins at `pruned`, and the
@@ -365,7 +365,7 @@ class Journal:
             return self.data_version(), self._db.total_changes
 
     def changes(self, after: int, limit: int = -1) -> list[Resource]:
-        """Return the changes after `after`, oldest first. A negative `limit` means all of them."""
+        """Return the changes later than `after`, oldest first; all if `limit` is negative."""
         query = "SELECT uri, at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?"
         rows = self._db.execute(query, (after, limit))
         return [
@@ -374,7 +374,7 @@ class Journal:
         ]
 
     def count_changes(self, after: int, limit: int = -1) -> int:
-        """Count the changes after `after`, up to `limit` unless it is negative."""
+        """Count the changes later than `after`, up to `limit` unless it is negative."""
         query = "SELECT count(*) FROM (SELECT 1 FROM changes WHERE at > ? LIMIT ?)"
         return int(self._value(query, after, limit))
 
@@ -623,7 +623,7 @@ class Journal:
     # Notices of documents
 
     def add_notices(self, documents: Iterable[Resource]) -> None:
-        """Insert notices that documents were written; each has `change` and `capability`."""
+        """Insert a notice for each written document. All must have `change` and `capability`."""
         at = max(self.state().reached, self.last_notice())
         for document in documents:
             at = max(self._clock(), at + 1)
@@ -645,23 +645,23 @@ class Journal:
         self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (document.uri, version))
 
     def notices(self, after: int, limit: int = -1) -> list[Resource]:
-        """Return the notices after `after`, oldest first. A negative `limit` means all of them."""
+        """Return the notices later than `after`, oldest first; all if `limit` is negative."""
         query = "SELECT at, entry FROM notices WHERE at > ? ORDER BY at LIMIT ?"
         rows = self._db.execute(query, (max(after, self.first_notice()), limit))
         return [replace(_decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
 
     def first_notice(self) -> int:
-        """Return the instant at which notices begin; all notices are later."""
+        """Return the instant after which the notices begin."""
         return int(self._value("SELECT min(at) FROM notices"))
 
     def last_notice(self) -> int:
-        """Return the datetime of the last notice, or the instant at which notices begin."""
+        """Return the datetime of the last notice, or of `first_notice` if there is none."""
         return int(self._value("SELECT max(at) FROM notices"))
 
     def last_notice_at(self, instant: int) -> int:
         """Return the datetime of the last notice at or before an instant.
 
-        If there is none, return the instant at which notices begin.
+        If there is none, return `first_notice`.
         """
         at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
         return self.first_notice() if at is None else at
@@ -682,7 +682,7 @@ class Journal:
 def as_row(record: Record, at: int) -> Row:
     """Return the row of a resource.
 
-    The entry omits the URI to stay short, because each write rewrites a whole page.
+    The entry omits the URI to stay short, because each change writes a whole page of entries.
     """
     resource = record.resource
     return (resource.uri, at, _encode(replace(resource, uri="")), record.validator)

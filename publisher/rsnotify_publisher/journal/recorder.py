@@ -4,7 +4,7 @@ One connection of the process writes, in one thread at a time. A thread that rec
 is committing commits itself, on behalf of all waiting callers. Changes that arrive during a commit
 wait for it to finish and form the next group, which a thread of the executor commits. The executor
 also commits for callers that cannot: an event loop must not wait for the disk, and a
-KeyboardInterrupt may strike at any instruction of the main thread.
+KeyboardInterrupt may occur at any instruction of the main thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _log = logging.getLogger("rsnotify.publisher")
 # Maximum size of a group, which limits how long its first caller waits for the last.
 _GROUP = 5_000
-# Maximum number of calls of `apply_changes` for a digest, which take about 0.1 s.
+# Maximum number of calls to `apply_changes` for a digest, which take about 0.1 s.
 _STEPS = 10
 
 
@@ -135,7 +135,7 @@ class Recorder:
         """Promise as `promise` does, and return the state, with the digest if possible.
 
         The digest is missing if many changes have not been applied yet. A feed waits for this call,
-        so it must not wait for all of them to be applied: in a flood, that would never end.
+        so it must not wait until all are applied: during a flood of changes, that would never end.
         """
 
         def promise(journal: Journal) -> JournalState:

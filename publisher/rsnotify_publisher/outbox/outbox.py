@@ -30,9 +30,9 @@ A = TypeVar("A")
 class OutboxRecorder(ABC, Generic[C, A]):
     """Writes changes to the table, in the caller's transaction.
 
-    Call it after the data has been written, in the same transaction. Two transactions that change
-    the same row are then forwarded in the order of their commits, since the second one waits for
-    the first before it calls this.
+    Record a change after the data has been written, in the same transaction. Two transactions that
+    change the same row are then forwarded in the order of their commits, since the second one waits
+    for the first before it records its change.
     """
 
     @abstractmethod

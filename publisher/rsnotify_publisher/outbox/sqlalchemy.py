@@ -147,8 +147,8 @@ class SQLAlchemyQueue:
         self._interrupted.set()
 
     def close(self) -> None:
-        """Reset `interrupt`. The engine stays open: the caller owns it.
+        """Reset `interrupt`.
 
-        The engine replaces broken connections by itself.
+        The engine stays open, since the caller owns it and it replaces broken connections itself.
         """
         self._interrupted.clear()

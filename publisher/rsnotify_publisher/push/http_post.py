@@ -52,7 +52,7 @@ async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> N
             if is_pinged or refusal is not None:
                 last = fragment.from_ if fragment.is_heartbeat else fragment.until
                 if fetched is None or last > fetched:
-                    # Otherwise the hub might fetch the channel before it shows the change.
+                    # If pinged too early, the hub would fetch a channel without the change.
                     fetched = await feed.stream.documented(last)
                     if (failure := await requests.ping()) is not None:
                         raise failure if refusal is None or failure.remedy is None else refusal
@@ -95,7 +95,7 @@ class _HubRequests:
 
     async def ping(self) -> HubFailure | None:
         """Ask the hub to fetch the channel, and return its refusal, if any."""
-        # WebSub names the field `hub.topic`, PubSubHubbub 0.4 `hub.url`. A hub reads one of them.
+        # The field is `hub.topic` in WebSub and `hub.url` in PubSubHubbub 0.4; hubs read either.
         form = {"hub.mode": "publish", "hub.topic": self.topic, "hub.url": self.topic}
         _, refusal = await self._send(aiohttp.FormData(form), {})
         return refusal
@@ -127,7 +127,7 @@ def seconds_to_wait(retry_after: str | None) -> float:
 
 
 def remedy(hub: Hub, topic: str, status: int, location: str = "") -> str | None:
-    """Return the change that the user has to make, as a clause, or None if waiting may help."""
+    """Return the action required of the user, as a clause, or None if waiting may help."""
     if status in (401, 403):
         if not hub.token:
             return f"give the Source a token that the hub accepts for {topic}"

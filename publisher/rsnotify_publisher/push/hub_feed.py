@@ -370,7 +370,7 @@ class HubFeed:
         self.cursor = max(self.cursor, accepted)
 
     def pinged(self, hub: str, reason: str) -> None:
-        """Log that a hub is pinged because it does not accept fragments; at INFO only once."""
+        """Log that a hub is pinged because it rejects fragments, at INFO only the first time."""
         level = logging.DEBUG if self._is_pinged else logging.INFO
         _log.log(level, "%s does not accept posted changes (%s); it is pinged instead", hub, reason)
         self._is_pinged = True
@@ -408,8 +408,8 @@ class HubFeed:
                 due = clock() + self.heartbeat
             elif not await self.stream.notified(due):
                 state = await self.promise()
-                # No heartbeat if a change is on its way to this feed, or if the clock stands still
-                # and the promise therefore covers nothing new.
+                # Send no heartbeat if a change is on its way to this feed, or if the clock stands
+                # still, so that the promise covers nothing new.
                 if state.last_change <= self.sent < state.reached:
                     begin, until = map(from_microseconds, (state.last_change, state.reached))
                     yield self._sending(self.writer.heartbeat(begin, until, state.digest))
@@ -424,7 +424,7 @@ class HubFeed:
         as well. Changes recorded after the digest was computed are left for the next call.
         """
         clock = asyncio.get_running_loop().time
-        # A hub that lags first gets the changes that it lacks.
+        # A hub that lags gets the changes that it lacks before it gets a digest.
         if clock() >= self._digest_due and self.stream.state().last_change <= changes.end:
             self._known = await self.promise()
             self._digest_due = clock() + self.heartbeat
@@ -530,9 +530,9 @@ def may_be_inline(change: Resource) -> bool:
 
 
 def with_content(change: Resource, content: bytes | None) -> Resource:
-    """Return the change with its content inline, or unchanged if the hash does not match.
+    """Return the change with its content inline if it is small and has the change's hash.
 
-    The hash differs if the content has changed again since.
+    The content may have changed again since. In that case, return the change without content.
     """
     if content is None or len(content) > INLINE_LIMIT or not matches(change.hash, [content]):
         return change

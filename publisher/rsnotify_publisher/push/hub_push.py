@@ -301,7 +301,7 @@ class NodeRotation:
         self._random = random
         self._order: Alternatives[str] = Alternatives()
         self._tried: set[str] = set()
-        #: The earliest time at which each node may be tried again, as it requested.
+        #: The earliest time at which each node may be tried again, as the node requested.
         self._not_before = dict.fromkeys(nodes, float("-inf"))
 
     def failed(

@@ -1,15 +1,15 @@
 """Publishes fragments at brokers, and reads from hubs which brokers they have.
 
 The Source can publish at a broker with or without a hub behind it (docs/mqtt.md, docs/xmpp.md). A
-broker does not report its cursor, so the Source keeps one: the fragments that the broker has
-acknowledged, in the order in which they were sent.
+broker does not report its cursor, so the Source keeps one. It moves forward as the broker
+acknowledges fragments, in the order in which they were sent.
 
 The Capability List also advertises the brokers that the Source's hubs state. A hub that is given by
 its base URL states its endpoints in a document. Its HTTP and WebSocket endpoints are advertised as
 derived from the base URL, since that URL is known to work. Its brokers cannot be derived from it,
 so they are read from the document. They are kept in a file, so that a Source whose hub does not
-answer keeps advertising the same brokers. Only a valid document changes them, not an error, not a
-document of another kind, and not a hub that is down.
+answer keeps advertising the same brokers. Only a valid document changes them. An error, a document
+of another kind, or a hub that is down does not.
 """
 
 from __future__ import annotations

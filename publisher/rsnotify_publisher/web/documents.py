@@ -143,7 +143,7 @@ def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Ans
 
 
 def robots(source: Publisher | SourceDescription) -> Answer:
-    """Return a function that responds with a robots.txt of all Resource Lists (core §6.3.4)."""
+    """Return a function that responds with a robots.txt listing the Resource Lists (core §6.3.4)."""
     return _constant(robots_lines(source).encode(), {"Content-Type": "text/plain"})
 
 
@@ -163,7 +163,7 @@ def _answers_of_set(source: SourceContext, prefix: str) -> dict[str, Answer]:
         links = _links(channel.topic, channel.hubs)
         table[prefix + FRAMEWORK] = _offered(folder / FRAMEWORK, _XML | LIVE | links)
     fresh = _FreshList(source)
-    # Generated, since the file may lag behind changelist.xml from before it became an index.
+    # Generated, since the file may lag behind what changelist.xml last showed as a single list.
     table[prefix + OPEN_PART] = _loaded(fresh.load_open_part, _XML | LIVE)
     table[prefix + PARTS] = _part(folder, {view.suffix: view for view in source.views.values()})
     table[prefix + CHANGE_LIST] = _loaded(fresh.load, _XML | LIVE)
@@ -313,10 +313,10 @@ class SourceChangeMemory:
         self._documents = source.documents
 
     def page(self, since: int | None, limit: int = USUAL_LIMIT) -> Document:
-        """Return a page of the changes after an instant (µs), by default all known changes.
+        """Return a page of changes after an instant (µs), by default from the earliest known one.
 
-        A page ends with the closed list that it is read from, so it may have fewer changes than
-        `limit`.
+        A page that is read from a closed list ends where the list ends, so it may have fewer
+        changes than `limit`.
 
         Raises:
             ChangesForgotten: The journal and the closed lists begin later.

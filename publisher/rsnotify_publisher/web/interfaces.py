@@ -82,7 +82,7 @@ class _DocumentsASGI:
                 if sent:
                     raise
             if not sent:
-                # The application does not support lifespan events, such as Django.
+                # Like Django, the application does not support lifespan events.
                 waiting[:] = [startup]
                 await asgi_not_found(scope, receive_all, send_before_closing)
         finally:

@@ -91,7 +91,7 @@ def respond(
     *,
     compressible: bool = False,
 ) -> WebResponse:
-    """Respond to a GET or HEAD with the representation from `load`, or 404 if it raises OSError.
+    """Return a response with the representation from `load`, or 404 if it raises OSError.
 
     `headers` are added to every response other than 404 and 503, including a 304.
     """
