@@ -127,7 +127,11 @@ def check_record(record: Record) -> Record:
 
 
 def check_resource(resource: Resource) -> Resource:
-    """Return the resource. Raises ConfigurationError if it cannot be written to a document."""
+    """Return the resource after checking that it can be written to a document.
+
+    Raises:
+        ConfigurationError: The resource cannot be written to a document.
+    """
     uri = resource.uri
     check_uri(uri)
     try:

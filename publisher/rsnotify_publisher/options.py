@@ -200,7 +200,7 @@ def parse_schedule(name: str, value: float | str) -> JobSchedule:
 
 
 def parse_cron(name: str, expression: str) -> str:
-    """Return a cron expression.
+    """Return a cron expression after checking it.
 
     Raises:
         ConfigurationError: The expression is invalid, or no time ever matches it.

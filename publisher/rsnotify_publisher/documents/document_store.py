@@ -41,8 +41,8 @@ _log = logging.getLogger("rsnotify.publisher")
 _SHOWN = 100
 # Maximum number of changes held in memory at once while catching up.
 _AT_ONCE = 20_000
-#: Minimum number of changes that outdate a Resource List. There must also be at least as many
-#: changes as the list has entries, so that the cost of writing it stays small for each change.
+#: Minimum number of changes after which a Resource List is outdated. There must also be at least as
+#: many changes as the list has entries, so that the cost of writing it per change stays small.
 OUTDATED_AFTER = 1_000
 
 
@@ -251,7 +251,7 @@ class DocumentStore:
             yield resource
 
     def _given(self) -> Iterator[Resource]:
-        """Yield the resources of the set that the Source returns."""
+        """Yield the resources that the Source's callback returns."""
         assert self._source.resources is not None
         try:
             for resource in self._source.resources():

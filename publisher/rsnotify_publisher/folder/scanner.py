@@ -73,7 +73,7 @@ class FileNames:
         return self.base_url + quote(relative, safe=_RAW)
 
     def prefix(self, folder: Path) -> str:
-        """Return the beginning of the URIs of all files below a folder."""
+        """Return the prefix of the URIs of all files below a folder."""
         return self.base_url if folder == self.root else self.uri(folder) + "/"
 
     def path(self, uri: str) -> Path | None:

@@ -223,7 +223,7 @@ class SystemWatch:
                     due = clock() + _CHECK_FOLDERS_EVERY / 1000
 
     async def _check_limit(self, created: str) -> None:
-        """Warn if a new folder cannot be watched, since watchfiles does not report that either."""
+        """Warn if a new folder cannot be watched, which watchfiles does not report by itself."""
         another = awatch(created, recursive=False, rust_timeout=1, yield_on_timeout=True)
         try:
             async with aclosing(another):

@@ -655,7 +655,7 @@ class Journal:
         return int(self._value("SELECT min(at) FROM notices"))
 
     def last_notice(self) -> int:
-        """Return the datetime of the last notice, or of `first_notice` if there is none."""
+        """Return the datetime of the last notice, or `first_notice` if there is none."""
         return int(self._value("SELECT max(at) FROM notices"))
 
     def last_notice_at(self, instant: int) -> int:

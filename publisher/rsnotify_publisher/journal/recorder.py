@@ -123,7 +123,7 @@ class Recorder:
         return await future
 
     def apply_changes(self, through: int) -> None:
-        """Apply the changes through an instant to the set, with others recording in between."""
+        """Apply the changes through an instant to the set, allowing other writes in between."""
         while self.run(lambda journal: journal.apply_changes(through)):
             pass
 

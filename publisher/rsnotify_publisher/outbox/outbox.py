@@ -37,7 +37,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
 
     @abstractmethod
     def _write(self, connection: C, entries: list[str]) -> None:
-        """Insert rows in this order."""
+        """Insert rows in the given order."""
 
     @abstractmethod
     async def _awrite(self, connection: A, entries: list[str]) -> None: ...
@@ -179,9 +179,9 @@ class Outbox(OutboxRecorder[Any, Any]):
     def ddl(self) -> str:
         """The statements that create the table, for a migration. Harmless if the table exists.
 
-        The trigger wakes the forwarder. Leave it out if very many transactions commit at the same
-        time, since PostgreSQL commits transactions that send notifications one after the other. The
-        forwarder then finds changes by polling.
+        The trigger wakes the forwarder. You can leave it out if very many transactions commit at
+        the same time, since PostgreSQL commits transactions that send notifications one after the
+        other. The forwarder then finds changes by polling.
         """
         statements = (_TABLE, WAKE_FUNCTION, WAKE_TRIGGER)
         return ";\n".join(each.format(table=self.table) for each in statements) + ";\n"

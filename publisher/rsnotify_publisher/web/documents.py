@@ -143,7 +143,7 @@ def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Ans
 
 
 def robots(source: Publisher | SourceDescription) -> Answer:
-    """Return a function that responds with a robots.txt listing the Resource Lists (core §6.3.4)."""
+    """Return a function that serves a robots.txt listing every Resource List (core §6.3.4)."""
     return _constant(robots_lines(source).encode(), {"Content-Type": "text/plain"})
 
 
