@@ -1,4 +1,4 @@
-"""The Source's side of rsnotify: record changes, publish them as documents, push them to hubs."""
+"""The Source side of rsnotify: record changes, publish them as documents, push them to hubs."""
 
 from typing import TYPE_CHECKING
 

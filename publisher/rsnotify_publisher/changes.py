@@ -1,7 +1,7 @@
 """Checks changes before they are recorded, and reads contents through the Source's callback.
 
-A change that cannot be written into a document would stop every later document, so it is refused
-at once, with a sentence for the programmer.
+A change that cannot be written to a document would prevent every later document from being written.
+It is therefore refused at once, with a message for the programmer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
 from rsnotify.format.reader import DEFAULT_LIMITS
 from rsnotify.format.writer import entry
 
-# RFC 3986: a scheme, then only the characters that a URI may hold.
+# A scheme, followed only by characters that a URI may contain (RFC 3986).
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _HASH = re.compile(r"[A-Za-z0-9-]+:[^\s:]+")
-# RFC 5988 §5: a registered relation type; any other is a URI.
+# A registered relation type. Any other relation type is a URI (RFC 5988 §5).
 _REGISTERED = re.compile(r"[a-z][a-z0-9.-]*")
 _LAST_PRIORITY = 999_999
 
@@ -35,10 +35,10 @@ _LAST_PRIORITY = 999_999
 class Metadata(TypedDict, total=False):
     """Metadata of a resource (core §7).
 
-    `length` is in bytes, `type` a media type, `hash` white-space separated
-    `algorithm:digest` pairs, `links` the related resources. `lastmod` is the resource's own
-    modification time; without it the datetime of the change is written, which readers of
-    ResourceSync 1.0 need.
+    `length` is in bytes. `type` is a media type. `hash` consists of `algorithm:digest` pairs,
+    separated by whitespace. `links` are links to related resources. `lastmod` is the resource's own
+    modification time. If it is missing, the datetime of the change is written instead, since
+    readers of ResourceSync 1.0 need it.
     """
 
     length: int | None
@@ -54,8 +54,8 @@ class Record(Struct, frozen=True, gc=False):
 
     Args:
         resource: The resource, with `change` set unless it belongs to a baseline.
-        validator: A text of the caller's own by which it can recognize later that the resource
-            has not changed.
+        validator: Any string from which the caller can later tell that the resource has not
+            changed.
         content: The content of the resource after the change, kept for the Change Dump.
     """
 
@@ -65,7 +65,7 @@ class Record(Struct, frozen=True, gc=False):
 
 
 def describe(uri: str, change: ChangeType, metadata: Metadata) -> Resource:
-    """Return the change for the arguments of `created`, `updated` and `deleted`."""
+    """Return the change described by the arguments of `created`, `updated` or `deleted`."""
     fields = {**metadata, "links": tuple(metadata.get("links", ()))}
     try:
         return Resource(uri, change=change, **fields)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def describe_record(
 
 
 def check_change(resource: Resource) -> Resource:
-    """Return the resource as it is recorded, without a datetime.
+    """Return the resource in the form in which it is recorded, without a datetime.
 
     Raises:
         ConfigurationError: The change cannot be recorded; the message says how to correct it.
@@ -101,10 +101,11 @@ def as_record(change: Resource | Record) -> Record:
 
 
 def check_record(record: Record) -> Record:
-    """Return the record of a change as it is recorded: with the hash and length of its content.
+    """Return the record with the hash and length of its content.
 
     Raises:
-        ConfigurationError: The change cannot be recorded, or its content has another hash.
+        ConfigurationError: The change cannot be recorded, or its hash or length does not match the
+            content.
     """
     resource, content = check_change(record.resource), record.content
     if content is not None:
@@ -126,7 +127,11 @@ def check_record(record: Record) -> Record:
 
 
 def check_resource(resource: Resource) -> Resource:
-    """Return the resource; ConfigurationError if it cannot be written into a document."""
+    """Return the resource after checking that it can be written to a document.
+
+    Raises:
+        ConfigurationError: The resource cannot be written to a document.
+    """
     uri = resource.uri
     check_uri(uri)
     try:
@@ -161,9 +166,10 @@ def _check_links(links: Sequence[Link]) -> None:
 
 
 def as_listed(resource: Resource, at: Instant | None) -> Resource:
-    """Return a resource as it is in a Resource List or Dump, with `at` if it has no `lastmod`.
+    """Return a resource in the form in which a Resource List or Resource Dump lists it.
 
-    A patch leads from one version to the next, so only changes have it (core §14.4).
+    If it has no `lastmod`, it gets `at` instead. Links to patches are removed: a patch leads from
+    one version to the next, so only changes have patches (core §14.4).
     """
     links = resource.links
     if any(link.rel == Rel.PATCH for link in links):
@@ -173,7 +179,7 @@ def as_listed(resource: Resource, at: Instant | None) -> Resource:
 
 
 def check_uri(uri: object) -> None:
-    """Check that a URI is absolute, short enough, and percent-encoded."""
+    """Raise ConfigurationError unless a URI is absolute, percent-encoded, and short enough."""
     if isinstance(uri, str) and len(uri) > DEFAULT_LIMITS.uri_length:
         raise ConfigurationError(
             f"{uri[:60]}… is longer than {DEFAULT_LIMITS.uri_length} characters; shorten the URI"
@@ -185,7 +191,7 @@ def check_uri(uri: object) -> None:
 
 
 def _is_bracketed_well(uri: str) -> bool:
-    """Return whether brackets in the host, if any, enclose an address (RFC 3986 §3.2.2)."""
+    """Return whether any brackets in the host enclose an IP address (RFC 3986 §3.2.2)."""
     if "[" not in uri and "]" not in uri:
         return True
     try:
@@ -207,11 +213,11 @@ def _is_instant(value: object) -> bool:
     return isinstance(value, datetime) and value.tzinfo is not None
 
 
-#: Returns the current content of a URI: bytes, the path of a file, or None if it is gone.
+#: Returns the current content at a URI: bytes, the path of a file, or None if it is gone.
 ContentCallback = Callable[[str], bytes | Path | None]
 
 _log = logging.getLogger("rsnotify.publisher")
-# Missing resources are checked again before more are remembered.
+# Maximum number of missing resources to remember before they are checked again.
 _MOST_MISSING = 1_000
 
 
@@ -219,14 +225,14 @@ class SourceContents(Struct, frozen=True):
     content: ContentCallback
 
     def get(self, uri: str) -> bytes | Path | None:
-        """Return the current content of a resource; None if it, or its file, is gone.
+        """Return the current content of a resource, or None if the resource or its file is gone.
 
         Raises:
-            StorageError: The callback failed, or returned something else.
+            StorageError: The callback failed, or returned a value of another type.
         """
         try:
             found = self.content(uri)
-        except Exception as error:  # the Source's own code, which may raise anything
+        except Exception as error:  # the Source's own code may raise anything
             raise StorageError(f"the content of {uri} is not available: {error!r}") from error
         if not isinstance(found, bytes | Path | None):
             raise StorageError(
@@ -238,7 +244,7 @@ class SourceContents(Struct, frozen=True):
         return found
 
     def inline(self, uris: Sequence[str]) -> Mapping[str, bytes]:
-        """Return those contents that are small enough to be sent inside a fragment."""
+        """Return the contents that are small enough to be sent inside a fragment."""
         found = {}
         for uri in uris:
             try:
@@ -259,9 +265,9 @@ class SourceContents(Struct, frozen=True):
 
 
 class CheckedContents(Struct, frozen=True):
-    """Contents, none of which may be missing unless a change says that the resource is gone.
+    """Reads contents, and detects those that are missing although no change deleted the resource.
 
-    `listed` returns which of some URIs are in the set, because no change deleted them.
+    `listed` returns the given URIs that are still in the set because no change deleted them.
     """
 
     contents: SourceContents
@@ -269,7 +275,7 @@ class CheckedContents(Struct, frozen=True):
     missing: list[str] = []
 
     def get(self, uri: str) -> bytes | Path | None:
-        """Return the current content of a resource, and remember if it is gone."""
+        """Return the current content of a resource, and remember the resource if it is gone."""
         found = self.contents.get(uri)
         if found is None:
             self.missing.append(uri)
@@ -278,7 +284,7 @@ class CheckedContents(Struct, frozen=True):
         return found
 
     def check(self) -> None:
-        """Raise StorageError if a resource is missing that no change has deleted by now."""
+        """Raise StorageError if a resource is missing but no change has deleted it so far."""
         for uri in self.listed(self.missing):
             if self.contents.get(uri) is None:
                 raise StorageError(

@@ -19,18 +19,18 @@ from rsnotify_publisher.view import check_views
 
 
 class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options as a file gives them."""
+    """Options in a settings file."""
 
 
 class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A set of resources that are the files of a folder.
+    """A set of resources: the files in a folder.
 
     Args:
         name: The name of the set.
-        folder: The folder with its files.
-        base_url: The URL of the folder; by default, the name below that of the Source.
-        described_by: URL of a document about the set.
-        options: Tuning of this set, added to that of the Source.
+        folder: The folder with the files of the set.
+        base_url: The URL of the folder. By default, the Source's base URL followed by the name.
+        described_by: The URL of a document about the set.
+        options: Tuning of this set, added to the tuning of the Source.
     """
 
     name: Annotated[
@@ -47,13 +47,16 @@ class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings; see the options of the command with these names.
+    """The settings of `rsnotify source`.
+
+    Settings that are not listed here are described by the command's options of the same names.
 
     Args:
-        hubs: URLs of hubs to push to, each one hub, or its nodes with commas between them.
-        advertise: URLs of the hubs for Destinations, if they differ.
-        token: Bearer token for the hubs, a secret, as are `mqtt_password` and `xmpp_password`.
-        described_by: URL of a document about the Source.
+        hubs: The URLs of the hubs to push to. Each is one hub, or its nodes separated by commas.
+        advertise: The URLs of the hubs for Destinations, if they differ.
+        token: The bearer token for the hubs. It is a secret, like `mqtt_password` and
+            `xmpp_password`.
+        described_by: The URL of a document about the Source.
         options: Tuning of all sets.
         sets: The sets of resources, `[[set]]` in TOML.
     """
@@ -80,11 +83,11 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sets: tuple[FolderSettings, ...] = msgspec.field(default=(), name="set")
 
     def __repr__(self) -> str:
-        """Return the settings that are not secret."""
+        """Return a representation without secrets."""
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
     def check(self) -> None:
-        """Raise WrongSetting for what the types of the settings do not show."""
+        """Raise WrongSetting if options are invalid, which the settings' types do not check."""
         _options(self.options, "options")
         for number, each in enumerate(self.sets):
             _options(each.options, "set", number, "options")
@@ -101,7 +104,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
     def options_of(self, folder: FolderSettings | None = None) -> Options:
-        """Return the options of one set, or of a Source that is one set."""
+        """Return the options of one set, or of a Source with a single set."""
         return _options(self.options | (folder.options if folder else {}))
 
 
@@ -109,9 +112,9 @@ T = TypeVar("T", bound=SourceConfiguration)
 
 
 def load_settings(kind: type[T], path: FilePath | None, **given: Any) -> T:
-    """Read the file, .toml or .json, and override its settings by those that are not None.
+    """Read a .toml or .json file, and override its settings with the given ones that are not None.
 
-    Settings in `options` override the options of every set.
+    Given `options` override the options of every set.
 
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.

@@ -1,4 +1,4 @@
-"""What a Source counts, for its metrics."""
+"""Counters for the metrics of a Source."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from rsnotify.runtime.counters import Durations, Histogram
 
 
 class HubCounters:
-    """Counts since the start what one hub was sent.
+    """Counters for one hub since the start.
 
     Attributes:
-        fragments: Fragments, with heartbeats.
-        bytes: Bytes of these fragments.
-        failures: Connections that failed or could not be made, and refused fragments.
-        lags: Seconds from the datetime of a change until the hub had accepted it.
+        fragments: The number of fragments sent, including heartbeats.
+        bytes: The number of bytes in these fragments.
+        failures: The number of failed connections, failed attempts to connect, and refused
+            fragments.
+        lags: The seconds between the datetime of a change and its acceptance by the hub.
     """
 
     def __init__(self) -> None:
@@ -25,12 +26,12 @@ class HubCounters:
 
 
 class SourceCounters:
-    """Counts since the start what one set of resources has done in this process.
+    """Counters for one set of resources in this process since the start.
 
     Attributes:
-        changes: Recorded changes.
-        commits: Transactions of the journal; only their commits, with the flush, are timed.
-        hubs: The counters of each hub, by its URI.
+        changes: The number of recorded changes.
+        commits: The journal's transactions. Only their commits are timed, including the flush.
+        hubs: The counters of each hub, keyed by its URI.
     """
 
     def __init__(self) -> None:

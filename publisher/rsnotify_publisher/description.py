@@ -1,7 +1,7 @@
 """The Source Description of several sets of resources, and the means of discovery (core §6.3).
 
-The well-known URI is one of the routes. Further functions return the other means: a header and an
-HTML element for the resources themselves, and lines for robots.txt.
+The well-known URI is one of the routes. The functions in this module return the other means: a
+header and an HTML element for the resources themselves, and lines for robots.txt.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _PORTS = {"http": 80, "https": 443}
 class SourceDescription(Startable):
     """Several sets of resources as one Source (core §8).
 
-    Each set has its own Publisher, with its own Capability List and channel; their Capability
-    Lists point up to this Source Description. All run in the same few threads, whatever
-    their number.
+    Each set has its own Publisher, with its own Capability List and channel. Their Capability Lists
+    point up to this Source Description. All sets run in the same few threads, regardless of their
+    number.
 
     Args:
-        base_url: The URL of the Source; the URLs of the sets are below it.
+        base_url: The URL of the Source. The URLs of the sets must be below it.
         sets: A Publisher for each set of resources, none of which has started.
         described_by: The URL of a document about the Source.
 
     Raises:
-        ConfigurationError: A URL is unusable; a set is not below the base URL; two sets overlap,
-            or keep their state in one folder; or a Publisher has started.
+        ConfigurationError: A URL is unusable; a set is not below the base URL; two sets overlap or
+            have the same state folder; or a Publisher has already started.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class SourceDescription(Startable):
         return Document(Capability.DESCRIPTION, tuple(entries), links=links)
 
     def write(self, file: str | os.PathLike[str]) -> None:
-        """Write the Source Description, for any web server to serve at `uri`.
+        """Write the Source Description to a file that any web server can serve at `uri`.
 
         Raises:
-            ConfigurationError: The documents of a set, which it names, are not written yet.
+            ConfigurationError: The documents of a set have not been written yet.
             OSError: The file cannot be written.
         """
         for publisher in self.sets:
@@ -117,7 +117,7 @@ class SourceDescription(Startable):
         write_atomically(Path(file), [write_document(self.document())])
 
     def start(self) -> None:
-        """Start every Publisher; a second call does nothing.
+        """Start every Publisher. A second call does nothing.
 
         Raises:
             StorageError: A journal cannot be used.
@@ -136,7 +136,7 @@ class SourceDescription(Startable):
 
 
 def _normalized(base_url: str) -> str:
-    """Return a base URL so that equal hosts are equal texts (RFC 3986 §6.2)."""
+    """Return a base URL in a form in which equal hosts are equal strings (RFC 3986 §6.2)."""
     parts = urlsplit(base_url)
     return f"{parts.scheme}://{parts.hostname}:{parts.port or _PORTS[parts.scheme]}{parts.path}"
 
@@ -147,7 +147,7 @@ def link_header(publisher: Publisher) -> str:
 
 
 def html_link(publisher: Publisher) -> str:
-    """Return the element for the `<head>` of every page of the set (core §6.3.3)."""
+    """Return the HTML element for the `<head>` of every page of the set (core §6.3.3)."""
     uri = publisher.source.documents.uri(CAPABILITY_LIST)
     return f'<link rel="{Rel.RESOURCESYNC}" href="{escape(uri)}">'
 

@@ -1,4 +1,4 @@
-"""Writes files atomically: readers see the former or the new content."""
+"""Writes files atomically: readers see either the old or the new content."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rsnotify.runtime.counters import Durations
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush, make_durably
 
-#: Seconds. The coarsest resolution of modification times (FAT: 2 s). A file that changed less than
-#: this ago may change again and keep its modification time.
+#: Slightly more than the coarsest resolution of modification times (FAT: 2 s), in seconds. A file
+#: that changed less than this ago may change again and keep its modification time.
 TICK = 2.1
 _PIECE = 65_536
-#: The files that this process has written, and the time in which they became durable.
+#: The number of files that this process has written, and the time it took to flush them.
 flushes = Durations()
 
 
@@ -29,7 +29,7 @@ flushes = Durations()
 def atomic(path: Path) -> Iterator[BinaryIO]:
     """Write a file under a temporary name, flush it to the disk, and rename it.
 
-    If an exception is raised, the file stays as it was.
+    If an exception is raised, the existing file remains unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -55,7 +55,7 @@ def writing(path: Path) -> Iterator[Callable[[bytes], object]]:
     """
     with atomic(path) as file:
         if path.suffix == ".gz":
-            # Without the time and the name, the same document is the same bytes.
+            # Time and name are left out, so that equal documents give equal bytes.
             with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
                 yield packed.write
         else:
@@ -63,7 +63,7 @@ def writing(path: Path) -> Iterator[Callable[[bytes], object]]:
 
 
 def reading(path: Path) -> Iterator[bytes]:
-    """Yield a document in pieces, inflated if its name ends in `.gz`."""
+    """Yield a document in pieces, decompressed if its name ends in `.gz`."""
     with open(path, "rb") as file:
         stream = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         while piece := stream.read(_PIECE):
@@ -71,7 +71,7 @@ def reading(path: Path) -> Iterator[bytes]:
 
 
 def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
-    """Write a whole document as `writing` does; return the size of the file."""
+    """Write a whole document as `writing` does, and return the size of the file."""
     with writing(path) as write:
         for chunk in chunks:
             write(chunk)
@@ -88,19 +88,19 @@ def also_as(path: Path, other: Path) -> None:
         write_atomically(other, [path.read_bytes()])
         return
     os.replace(temporary, other)
-    # A rename of one name of a file onto another name of the same file does nothing.
+    # Renaming a file to another name of the same file does nothing and leaves both names.
     temporary.unlink(missing_ok=True)
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:
-    """Delete files, of which some may be gone already."""
+    """Delete files, ignoring those that do not exist."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
 def all_or_none(folder: Path) -> Iterator[list[str]]:
-    """Yield a list for the names of files; they are deleted if an exception is raised."""
+    """Yield a list for file names, and delete the named files if an exception is raised."""
     names: list[str] = []
     try:
         yield names
@@ -110,13 +110,17 @@ def all_or_none(folder: Path) -> Iterator[list[str]]:
 
 
 def sweep(folder: Path) -> None:
-    """Delete the temporary files of writers that were killed; no writer may be running."""
+    """Delete the temporary files of writers that were killed. No writer may be running."""
     for path in folder.rglob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path) -> None:
-    """Create a folder durably if it is missing; ConfigurationError if it cannot be written."""
+    """Create a folder durably if it is missing, and check that it is writable.
+
+    Raises:
+        ConfigurationError: The folder cannot be created or written.
+    """
     try:
         make_durably(folder)
         with TemporaryFile(dir=folder):
@@ -128,5 +132,5 @@ def check_writable(folder: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    """Return the name of a file that no other thread or process writes at the same time."""
+    """Return a temporary file name that no other thread or process uses at the same time."""
     return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")

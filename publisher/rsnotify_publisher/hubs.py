@@ -1,4 +1,4 @@
-"""The hubs of a Source: where fragments are sent, and what the documents advertise."""
+"""The hubs of a Source: where to send fragments, and which URLs the documents advertise."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.runtime.mqtt_broker import ANONYMOUS, BrokerLogin, is_broker_url, parse_broker
 from rsnotify.runtime.transports import offered_transport, place_of, scheme_of
 
-#: Prefix of the URL of a hub that is POSTed to, though it may end in a slash.
+#: The prefix for the URL of a hub that receives POST requests, even if the URL ends in a slash.
 _POSTED = "websub+"
 _WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Hub(Struct, frozen=True):
-    """One hub, which may be a cluster of several nodes; `parse_hub` reads it from a URL.
+    """A hub, which may be a cluster of several nodes. `parse_hub` creates it from a URL.
 
     Args:
-        uri: Where fragments are sent, at the first node: by POST to `http(s)`, over a WebSocket to
-            `ws(s)`, to a broker with the schemes of MQTT, and to others as installed packages
-            offer.
-        advertised: The URLs for Destinations, WebSub first.
+        uri: The URI to which fragments are sent at the first node. Its scheme selects the
+            transport: POST for `http(s)`, WebSocket for `ws(s)`, and a broker for the schemes of
+            MQTT. Installed packages may offer others.
+        advertised: The URLs for Destinations, with WebSub first.
         token: The bearer token that this hub requires from a Source.
-        login: The login at a broker, of the type that its transport has.
+        login: The login at a broker, whose type depends on the transport.
         version: The version of MQTT.
-        other_nodes: Where fragments go at the other nodes, one of which is used when another fails.
-        documents: Where its nodes state how the hub can be reached, if they do.
+        other_nodes: The URIs to which fragments are sent at the other nodes. One of them is used
+            when another node fails.
+        documents: The URLs of the documents in which the nodes state how to reach the hub, if any.
     """
 
     uri: str
@@ -45,12 +46,12 @@ class Hub(Struct, frozen=True):
     documents: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Leave the token out, since a representation may end up in logs."""
+        """Return the URI without the token, since a representation may end up in logs."""
         return f"Hub({self.uri!r})"
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header with the token, if there is one."""
+        """The request header with the token, if there is one."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     @property
@@ -59,19 +60,20 @@ class Hub(Struct, frozen=True):
         return (self.uri, *self.other_nodes)
 
     def at(self, node: str) -> Hub:
-        """Return the hub as one of its nodes."""
+        """Return one of the nodes as a hub without other nodes."""
         return replace(self, uri=node, other_nodes=())
 
 
 class HubFailure(RsnotifyError):
-    """A hub could not be fed just now.
+    """An attempt to feed a hub failed.
 
     Args:
-        hub: Its URI.
-        reason: What happened, as a clause.
-        retry_after: Seconds that the hub requested to wait.
-        remedy: What the user has to change, as a clause; None if it may pass by itself.
-        everywhere: Whether every node of the hub would answer the same.
+        hub: The hub's URI.
+        reason: The cause, as a clause.
+        retry_after: The delay that the hub requested, in seconds.
+        remedy: The action required of the user, as a clause; None if the problem may resolve
+            itself.
+        everywhere: Whether every node of the hub would give the same answer.
     """
 
     def __init__(
@@ -103,27 +105,27 @@ def parse_hub(
     version: str = "5",
     logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> Hub:
-    """Read a hub as a user names it.
+    """Create a hub from the URL that a user gives.
 
     Args:
-        url: `http(s)://host/path` is POSTed to and `ws(s)://host/path` is a WebSocket, each
-            as it is. `http(s)://host`, or anything else that ends in `/`, is the base of an
-            rsnotify hub: both its URLs are advertised, and the broker that it states, and
-            fragments go over its WebSocket.
-            `websub+http(s)://host/path/` is POSTed to without `websub+`, whatever it ends in: for
-            other hubs. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md), and
-            `xmpp:pubsub.host` a PubSub service (docs/xmpp.md). Several such URLs with commas
-            between them are the nodes of one hub: one of them is fed, and another one when it
-            fails. All are advertised.
+        url: The URL of the hub. Fragments are sent by POST to `http(s)://host/path`, and over a
+            WebSocket to `ws(s)://host/path`; these URLs are used exactly as given.
+            `http(s)://host`, or anything else that ends in `/`, is the base URL of an rsnotify hub:
+            fragments are sent over its WebSocket, and its WebSub and WebSocket URLs and the broker
+            that it states are advertised. For other hubs, `websub+http(s)://host/path/` means that
+            fragments are sent by POST to the URL without `websub+`, even if it ends in `/`.
+            `mqtt(s)://host` is an MQTT broker (docs/mqtt.md), and `xmpp:pubsub.host` is a PubSub
+            service (docs/xmpp.md). Several such URLs separated by commas are the nodes of one hub:
+            one of them is fed, and another one when it fails. All are advertised.
         token: The bearer token for this hub.
         login: The login at a broker.
         version: The version of MQTT, `5` or `3.1.1`.
-        logins: The logins of other transports, by the scheme of their URLs: an `XmppLogin` as
+        logins: The logins for other transports, keyed by URL scheme, such as an `XmppLogin` for
             `xmpp`.
 
     Raises:
-        ConfigurationError: It is not the URL of a hub, or it holds a password; or no header can
-            carry the token, the login is unusable, or the nodes have different transports.
+        ConfigurationError: The URL is not the URL of a hub, or it contains a password; no header
+            can carry the token; the login is unusable; or the nodes have different transports.
     """
     mqtt = partial(_broker, login=login, version=version)
     nodes = [_parse_node(each.strip(), token, mqtt, logins) for each in url.split(",")]
@@ -191,12 +193,13 @@ def parse_hubs(
     version: str = "5",
     logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> tuple[Hub, ...]:
-    """Read the hubs of a Source as a user names them, as `parse_hub` does.
+    """Create the hubs of a Source from the URLs that a user gives; see `parse_hub`.
 
-    `advertise` names their URLs for Destinations, if these differ, for example behind a proxy.
+    `advertise` are the hubs' URLs for Destinations if they differ, for example behind a proxy.
 
     Raises:
-        ConfigurationError: A URL is not that of a hub, or there is no hub to advertise.
+        ConfigurationError: A URL is not the URL of a hub, a hub lacks a required login, or there is
+            no hub to advertise.
     """
     hubs = tuple(parse_hub(url, token, login=login, version=version, logins=logins) for url in urls)
     for hub in hubs:
@@ -212,7 +215,10 @@ def parse_hubs(
 
 
 def check_token(token: str | None) -> None:
-    """Refuse a token with a control character, without showing it: no header can carry it."""
+    """Raise ConfigurationError if a token contains a control character.
+
+    No header can carry such a token. The message does not show it.
+    """
     if token is not None and not token.isprintable():
         raise ConfigurationError("the token has a line break or another control character")
 
@@ -236,12 +242,12 @@ def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
 
 
 def url_for_topic(url: str, topic: str) -> str:
-    """Return the URL of a hub for a channel: a broker's names its topic or node."""
+    """Return the URL of a hub for a channel. The URL of a broker includes the topic or node."""
     broker = place_of(url)
     return url if broker is None else broker.url_for(topic)
 
 
 def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:
-    """Return all URLs for Destinations, WebSub's first, since plain WebSub uses the first."""
+    """Return all URLs for Destinations, with WebSub first, since plain WebSub uses the first."""
     urls = dict.fromkeys(url for hub in hubs for url in hub.advertised)
     return tuple(sorted(urls, key=lambda url: not url.startswith("http")))

@@ -1,7 +1,7 @@
 """The metrics of a Source in the Prometheus format, for `/metrics` or your own registry.
 
-They are read from the journals on request, and counted where there is no state (`SourceCounters`).
-Only hubs, which the user names, are labels.
+The values are read from the journals on request. Those that no journal stores are counted in memory
+(`SourceCounters`). The only labels are the hubs, which the user has named.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNKNOWN = float("nan")
 
 
 def not_ready(publishers: Sequence[Publisher]) -> str:
-    """Return in a sentence why not all documents are published; empty if they are."""
+    """Return a sentence that explains why documents are missing, or "" if all are published."""
     missing = sum(not one.is_published for one in publishers)
     if not missing:
         return ""
@@ -34,12 +34,12 @@ def not_ready(publishers: Sequence[Publisher]) -> str:
 
 
 class SourceMetrics(Collector):
-    """Registers the metrics of Publishers, which are the sets of resources of one Source.
+    """Registers the metrics of the Publishers of one Source.
 
     Args:
-        publishers: The Publishers to measure; their figures are added up.
-        registry: Where the metrics are registered, as `prometheus_client.REGISTRY`; one registry
-            can have these metrics once.
+        publishers: The Publishers to measure. Their figures are added up.
+        registry: The registry for the metrics, such as `prometheus_client.REGISTRY`. A registry can
+            have these metrics only once.
     """
 
     def __init__(self, *publishers: Publisher, registry: CollectorRegistry | None = None) -> None:
@@ -54,7 +54,7 @@ class SourceMetrics(Collector):
             try:
                 status = self._reader.read()
             finally:
-                self._reader.close()  # a program does not report when it no longer needs metrics
+                self._reader.close()  # no one reports when the metrics are no longer needed
         published = sum(one.is_published for one in self._publishers)
         yield _named.gauge("sets", "Sets of resources", len(self._publishers))
         yield _named.gauge("sets_published", "Sets whose documents are all written", published)

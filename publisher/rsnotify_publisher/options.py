@@ -1,24 +1,26 @@
 """Tuning of a Publisher. The defaults suit a Source of any size.
 
-A schedule says when a job runs: at an interval in seconds, or at the times of a cron expression, in
-UTC.
+A schedule states when a job runs: at an interval in seconds, or at the times of a cron expression,
+in UTC.
 
     resource_dump_every = 86400
     resource_dump_every = "cron: 0 3 * * *"
 
 A cron expression has five fields: minute, hour, day of the month, month, and day of the week
-(0 or 7 is Sunday); or six, with seconds before them. As in cron, if both days are restricted, a
-time has to match only one of them.
+(0 or 7 is Sunday). A sixth field before them is for seconds. As in cron, if both days are
+restricted, a time has to match only one of them.
 
-Two lines of text say when changes are closed, and how long closed documents are offered.
+Two strings state when changes are closed and how long closed documents are offered.
 
     rotate = "500 changes or 1 h"
     rotate = "10,000 changes or cron: 0 3 * * *"
     keep = "30 days, 1000 lists, 2 GB"
 
-A line names limits: a count (`500 changes`, `1000 lists`), a time (`90 s`, `15 min`, `1 h`,
-`30 days`, `4 weeks`), a size (`500 kB`, `25 MB`, `2 GB`), a cron expression; each kind once, in any
-order, with a comma, "or" or "and" between them. Instants are counts of microseconds here.
+Each string contains limits: a count (`500 changes`, `1000 lists`), a time (`90 s`, `15 min`, `1 h`,
+`30 days`, `4 weeks`), a size (`500 kB`, `25 MB`, `2 GB`), or a cron expression. Each kind may occur
+once. They may be in any order, separated by a comma, "or" or "and".
+
+Instants in this module are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ from rsnotify.runtime.settings import WrongSetting, convert_settings
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.view import check_views
 
-# Types check nothing by themselves; `check_options` does.
+# The types alone enforce nothing; `check_options` checks them.
 _Seconds = Annotated[float, Meta(gt=0)]
-#: Seconds, or a cron expression such as "cron: 0 3 * * *", see `schedule`.
+#: Seconds, or a cron expression such as "cron: 0 3 * * *"; see `parse_schedule`.
 _Schedule = (
     _Seconds | Annotated[str, Meta(description='a cron expression such as "cron: 0 3 * * *"')]
 )
 _Positive = Annotated[int, Meta(ge=1)]
-# What a document may hold (core §7).
+# The limits of a document (core §7).
 _Entries = Annotated[int, Meta(ge=1, le=MAX_ENTRIES)]
 _Bytes = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
 
@@ -58,61 +60,64 @@ _Bytes = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
 class Options(Struct, frozen=True, kw_only=True):
     """Tuning of a Publisher.
 
-    The arguments are in four groups: when changes are closed and what stays, lists and dumps, the
-    form of documents, and push.
+    The arguments are in four groups: rotation and retention, lists and dumps, the form of
+    documents, and push.
 
     `rotate`, `keep`, `resource_list_every` and `resource_dump_every` accept cron expressions:
     "cron:" and five fields (minute, hour, day of the month, month, day of the week), in UTC. If a
-    time passes while the Source is stopped, the job runs at the next start, if that is within an
-    hour, and once for several such times.
+    scheduled time passes while the Source is stopped, the job runs at the next start, provided that
+    is within an hour. If several times pass, the job runs once.
 
     Args:
-        rotate: When changes move from the open Change List to a closed one. At a count, age or
-            size, whichever comes first, the older half is closed: "500 changes or 1 h". At a time
-            of a cron expression, all are closed: "10,000 changes or cron: 0 3 * * *".
-        keep: How long closed documents are offered, in each archive by itself, such as
-            "30 days, 1000 lists, 2 GB". What ended within the age stays, whatever its size;
-            older documents stay while they are among the newest within the count and the size.
-            With an age, changes in the open Change List are also closed at that age, if
+        rotate: When changes move from the open Change List to a closed one. When a count, age or
+            size is reached, whichever comes first, the older half is closed: "500 changes or 1 h".
+            At the times of a cron expression, all changes are closed:
+            "10,000 changes or cron: 0 3 * * *".
+        keep: How long closed documents are offered, for each archive separately, such as
+            "30 days, 1000 lists, 2 GB". Documents that ended within the age stay, whatever their
+            size. Older documents stay while they are among the newest that fit the count and the
+            size. With an age, changes in the open Change List are also closed at that age, if
             `rotate` states neither an age nor a cron expression. With a cron expression,
             documents are dropped only at its times: "30 days, cron: 0 4 * * sun".
-        linger: Seconds that a file stays readable after its document was replaced, or dropped
+        linger: Seconds for which a file stays readable after its document was replaced or dropped
             from an archive, for clients that have just read its URL.
-        resource_list_every: Seconds between two Resource Lists, or a cron expression; one is
-            written at the start, the others if there are changes. With seconds, one is also
-            written when recording has paused for 5 s after at least 1,000 changes, and as many
-            as the last one has entries.
-        resource_list_archive: Keep former Resource Lists, in an archive.
-        resource_dump_every: Seconds between two Resource Dumps, or a cron expression; None writes
-            none. It needs `content`. The first is written at once, the others if there are changes.
-        resource_dump_archive: Keep former Resource Dumps, in an archive.
-        change_dump: Pack the content of the changes of each closed Change List. It needs
+        resource_list_every: Seconds between two Resource Lists, or a cron expression. The first is
+            written at the start, the others only if there are changes. If this is in seconds, a
+            list is also written when recording pauses for 5 s after many changes: at least 1,000,
+            and at least as many as the last list has entries.
+        resource_list_archive: Keep former Resource Lists in an archive.
+        resource_dump_every: Seconds between two Resource Dumps, or a cron expression. None disables
+            them. Requires `content`. The first is written at once, the others only if there are
+            changes.
+        resource_dump_archive: Keep former Resource Dumps in an archive.
+        change_dump: Package the content of the changes in each closed Change List. Requires
             `content`.
         change_dump_archive: Move older packages from the Change Dump to an archive.
-        profile: "1.1", which readers of ResourceSync 1.0 can follow too, or "1.0".
+        profile: "1.1", which readers of ResourceSync 1.0 can also follow, or "1.0".
         gzip: Write closed Change Lists and parts of Resource Lists as `.xml.gz`.
-        max_entries: Entries in one document before it gets an index.
-        max_bytes: Bytes in one document before it gets an index.
-        refresh: Seconds until a change is in the file of the open Change List at the latest. With
-            more than 10, Destinations that read the file and are pushed to report a doubt.
+        max_entries: Maximum number of entries in one document before it gets an index.
+        max_bytes: Maximum number of bytes in one document before it gets an index.
+        refresh: Maximum number of seconds until a change is in the file of the open Change List. If
+            this is more than 10, Destinations that read the file and also receive push report a
+            doubt.
         views: Also write the changes in other formats: "iiif" (IIIF Change Discovery 1.0),
             "ldes" (Linked Data Event Streams), and others that installed packages offer. They
             begin where the Change List Archive begins.
-        change_memory: List the change memory in the Capability List, because `application` or
+        change_memory: List the change memory in the Capability List. Set this if `application` or
             `routes` serve it.
-        heartbeat: Seconds without a change before a hub is sent a heartbeat, and between two
-            digests of the set that are sent with changes.
-        fragment_entries: Largest number of changes in one fragment.
-        fragment_bytes: Bytes in one fragment, unless a single change is larger.
-        framework: Also notify the hubs of new documents, on a channel of its own.
-        framework_url: List that channel in the Source Description by a `<url>` too, as Framework
-            Notification §5 has it. Some clients, `resync` among them, take it for a second set
-            of resources and stop.
-        poll: Seconds until a change that another process recorded is noticed.
-        grace: Seconds that `close` waits for the hubs to accept what is left.
+        heartbeat: Seconds without a change before a hub gets a heartbeat, and between two digests
+            of the set that are sent with changes.
+        fragment_entries: Maximum number of changes in one fragment.
+        fragment_bytes: Maximum number of bytes in one fragment, unless a single change is larger.
+        framework: Also notify the hubs of new documents, on a separate channel.
+        framework_url: Also list that channel in the Source Description as a `<url>`, as described
+            in Framework Notification §5. Some clients, including `resync`, mistake it for a second
+            set of resources and stop.
+        poll: Seconds between two checks for changes that other processes recorded.
+        grace: Seconds for which `close` waits for the hubs to accept the remaining changes.
     """
 
-    # When changes are closed, and what stays.
+    # Rotation and retention.
     rotate: str = "10,000 changes or 25 MB"
     keep: str = "1000 lists"
     linger: Annotated[float, Meta(ge=0)] = 600.0
@@ -131,7 +136,7 @@ class Options(Struct, frozen=True, kw_only=True):
     refresh: _Seconds = 1.0
     views: tuple[str, ...] = ()
     change_memory: bool = False
-    # Push.
+    # Push to hubs.
     heartbeat: _Seconds = 10.0
     fragment_entries: _Entries = 1_000
     fragment_bytes: _Positive = 500_000
@@ -142,7 +147,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 def check_options(options: Options) -> None:
-    """Raise ConfigurationError if a value is out of bounds or of another type."""
+    """Raise ConfigurationError if a value is out of bounds or has the wrong type."""
     try:
         check_views(convert_settings(msgspec.structs.asdict(options), Options).views)
     except WrongSetting as wrong:
@@ -150,7 +155,7 @@ def check_options(options: Options) -> None:
 
 
 CRON = "cron:"
-#: A cron time that was missed by more than this is skipped, since the next one comes anyway.
+#: A cron time that was missed by more than this is skipped, since another one will follow.
 MISFIRE_GRACE = timedelta(hours=1)
 _EXAMPLE = '"cron: 0 3 * * *"'
 _MICROSECOND = timedelta(microseconds=1)
@@ -168,9 +173,9 @@ class JobSchedule(Struct, frozen=True):
         return IntervalTrigger(seconds=self.seconds) if self.cron is None else _cron(self.cron)
 
     def last_time(self, now: int) -> int | None:
-        """Return the last cron time (µs) up to `now`, if that was at most `MISFIRE_GRACE` ago."""
+        """Return the last cron time (µs) up to `now` if it was at most `MISFIRE_GRACE` ago."""
         trigger, end = self.trigger(), from_microseconds(now)
-        for span in (timedelta(minutes=1), MISFIRE_GRACE):  # few steps, also if it is every second
+        for span in (timedelta(minutes=1), MISFIRE_GRACE):  # few steps, even if it is every second
             last, start = None, end - span
             while (time := trigger.get_next_fire_time(None, start)) is not None and time <= end:
                 last, start = to_microseconds(time.astimezone(UTC)), time + _MICROSECOND
@@ -180,7 +185,7 @@ class JobSchedule(Struct, frozen=True):
 
 
 def parse_schedule(name: str, value: float | str) -> JobSchedule:
-    """Read a schedule: seconds, or a text such as `cron: 0 3 * * *`."""
+    """Parse a schedule: seconds, or a string such as `cron: 0 3 * * *`."""
     if isinstance(value, str) and value.strip().startswith(CRON):
         return JobSchedule(cron=parse_cron(name, value.strip().removeprefix(CRON)))
     try:
@@ -195,7 +200,11 @@ def parse_schedule(name: str, value: float | str) -> JobSchedule:
 
 
 def parse_cron(name: str, expression: str) -> str:
-    """Return a cron expression; ConfigurationError if it is none, or no time ever matches it."""
+    """Return a cron expression after checking it.
+
+    Raises:
+        ConfigurationError: The expression is invalid, or no time ever matches it.
+    """
     expression = expression.strip()
     try:
         if _cron(expression).get_next_fire_time(None, datetime.now(UTC)) is None:
@@ -226,7 +235,7 @@ def _cron(expression: str) -> BaseTrigger:
 
 
 def _weekdays(field: str) -> str:
-    """Name the days of the week: APScheduler numbers them from Monday, cron from Sunday."""
+    """Return days of the week as names: APScheduler numbers them from Monday, cron from Sunday."""
     if field == "*":
         return field
     days: set[int] = set()
@@ -278,14 +287,14 @@ _LIMIT = re.compile(r"(\d+(?:[,_]\d{3})*(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 class MinimumOpen(Struct, frozen=True):
-    """What stays open after a rotation: to satisfy one of these is enough."""
+    """The minimum that stays open after a rotation. Reaching any one of the limits is enough."""
 
     changes: int | None
     size: int | None
     since: int | None
 
     def allows(self, changes: int, size: int, last_closed: int) -> bool:
-        """Return whether changes may be closed, if this many changes and bytes then stay open."""
+        """Return whether changes may be closed if this many changes and bytes then stay open."""
         return (
             (self.changes is not None and changes >= self.changes)
             or (self.size is not None and size >= self.size)
@@ -294,11 +303,11 @@ class MinimumOpen(Struct, frozen=True):
 
 
 class RotationPolicy(Struct, frozen=True):
-    """When changes move from the open Change List to a closed one.
+    """Decides when changes move from the open Change List to a closed one.
 
     When a limit is reached (a number of changes or bytes, or the age of the first change), the
-    older half is closed. What stays open still reaches back half the limit, so that a reader that
-    polls now and then seldom needs the archive. At a time of the schedule, all changes up to that
+    older half is closed. The open list then still reaches back half the limit, so that a reader
+    that polls occasionally seldom needs the archive. At a scheduled time, all changes up to that
     time are closed.
     """
 
@@ -310,10 +319,14 @@ class RotationPolicy(Struct, frozen=True):
     def minimum_open(
         self, changes: int, size: int, oldest: int, now: int, scheduled: int | None = None
     ) -> MinimumOpen | None:
-        """Return what has to stay open; None if no limit is reached.
+        """Return the minimum that stays open, or None if no limit is reached.
 
-        The first three arguments are the number of changes in the open period, their bytes, and the
-        datetime of the first. All changes through `scheduled`, a time of the schedule, are closed.
+        Args:
+            changes: The number of changes in the open period.
+            size: The bytes of these changes.
+            oldest: The datetime of the first of these changes.
+            now: The current time.
+            scheduled: The last scheduled time, if any. All changes through it are closed.
         """
         full = self.changes is not None and changes >= self.changes
         large = self.size is not None and size >= self.size
@@ -332,12 +345,12 @@ class RotationPolicy(Struct, frozen=True):
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """How long a closed document stays in its archive; each archive is judged by itself.
+    """Decides how long a closed document stays in its archive, for each archive separately.
 
     - With an age, documents that ended less than that long ago stay, whatever their number and
-      size: a Destination that was offline for a shorter time finds every change. With nothing
-      else, all older ones are dropped.
-    - With a count or a size (of all files), the newest that fit them all stay.
+      size: a Destination that was offline for a shorter time finds every change. If there is no
+      other limit, all older documents are dropped.
+    - With a count or a size (of all files), the newest documents that fit all limits stay.
     - With both, documents older than the age stay as long as they are among the newest that fit.
     - With a schedule, documents are dropped only at its times.
     """
@@ -348,7 +361,10 @@ class RetentionPolicy(Struct, frozen=True):
     schedule: JobSchedule | None = None
 
     def expired(self, documents: Sequence[FinishedDocument], now: int) -> list[FinishedDocument]:
-        """Return the documents to drop from an archive; all are given, oldest first."""
+        """Return the documents to drop from an archive.
+
+        `documents` are all documents in the archive, oldest first.
+        """
         end = self._surplus(documents)
         if self.age is not None:
             kept = (n for n, one in enumerate(documents[:end]) if one.end > now - self.age)
@@ -356,7 +372,7 @@ class RetentionPolicy(Struct, frozen=True):
         return list(documents[:end])
 
     def _surplus(self, documents: Sequence[FinishedDocument]) -> int:
-        """Return how many of the oldest exceed the count or the size."""
+        """Return the number of oldest documents that exceed the count or the size."""
         if self.count is None and self.size is None:
             return len(documents)
         surplus = 0 if self.count is None else max(0, len(documents) - self.count)

@@ -1,11 +1,11 @@
-"""The library that a Source embeds: it records changes, and publishes and pushes them.
+"""The library that a Source embeds to record, publish and push its changes.
 
     publisher = Publisher("state", "https://source.example/data/", hubs=["https://hub.example"])
     with publisher:
         publisher.updated("https://source.example/data/res1", length=8876)
 
-Every method for threads has a counterpart for asyncio whose name begins with `a`, as in Django:
-`updated` blocks until the change is durable, `await aupdated` waits for it.
+Every blocking method has an asyncio counterpart whose name begins with `a`, as in Django: `updated`
+blocks until the change is durable, and `await aupdated` waits for it.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hub_feed import ChangeStream
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 
-#: How many Publishers are closed at the same time.
+#: Maximum number of Publishers that are closed at the same time.
 _AT_ONCE = 8
 
 
 class Startable(ABC):
-    """Runs from `start` to `close`, or within `with` or `async with`."""
+    """An object that runs from `start` to `close`, or within `with` or `async with`."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start; a second call does nothing."""
+        """Start. A second call does nothing."""
 
     @abstractmethod
     def close(self) -> None:
-        """End in order; does nothing unless it runs."""
+        """Shut down cleanly. If not running, do nothing."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -73,7 +73,7 @@ class Startable(ABC):
         await asyncio.to_thread(self.close)
 
 
-#: Those that run, and are closed at the end of the program.
+#: The running Publishers, which are closed at the end of the program.
 running: set[Publisher] = set()
 
 
@@ -84,15 +84,16 @@ def close_all(publishers: Iterable[Publisher]) -> None:
         with publisher._lock:
             if publisher.is_running:
                 publisher._election.stop()
-    # Each waits for the disk.
+    # Each call waits for the disk, so several run at once.
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
         for closed in [threads.submit(publisher.close) for publisher in publishers]:
             closed.result()
 
 
-# Not by `atexit`, which runs only after the executors that closing needs have ended. The last
-# registered hook is called first, so this comes before `concurrent.futures`, imported above.
-# The hook that `concurrent.futures` itself uses has no public name; without it `atexit` must do.
+# `atexit` hooks run only after the executors that closing needs have ended. The hook that
+# `concurrent.futures` uses for itself runs earlier. It has no public name, so `atexit` is the
+# fallback. The last registered hook is called first, so this one runs before that of
+# `concurrent.futures`, which is imported above.
 getattr(threading, "_register_atexit", atexit.register)(lambda: close_all(running))
 
 
@@ -101,24 +102,25 @@ _Recording = Callable[[Journal], list[Resource]]
 
 
 class Publisher(Startable):
-    """Records changes durably, pushes them to hubs, and keeps the documents.
+    """Records changes durably, pushes them to hubs, and keeps the documents up to date.
 
-    It starts with the first change, or by `start()`, `with` or `async with`. Any number of
-    threads may use one Publisher, and any number of processes may have one on the same folder:
-    one of them feeds the hubs and writes the documents, and another takes over if it dies.
+    A Publisher starts with the first change, or with `start()`, `with` or `async with`. Any number
+    of threads may use one Publisher, and any number of processes may each have a Publisher for the
+    same folder. One of the processes feeds the hubs and writes the documents, and another takes
+    over if it dies.
 
     Args:
-        state: The folder of the state; the documents are in its folder `documents`.
+        state: The folder for the state. Its subfolder `documents` contains the documents.
         base_url: The URL below which the documents are served.
-        hubs: URLs of hubs, or `Hub`s made by `parse_hub` where each has its own token. One text may
-            hold the URLs of all nodes of a hub, with commas between them.
+        hubs: URLs of hubs, or `Hub` objects from `parse_hub` if each has its own token. One string
+            may contain the URLs of all nodes of a hub, separated by commas.
         token: The bearer token for hubs given as URLs.
         described_by: The URL of a document about this set of resources.
         options: Tuning.
-        callbacks: `content`, `resources` and `clock`, see `SourceCallbacks`.
+        callbacks: `content`, `resources` and `clock`; see `SourceCallbacks`.
 
     Raises:
-        ConfigurationError: A URL or an option is unusable, or an argument has a wrong type.
+        ConfigurationError: A URL or an option is unusable, or an argument has the wrong type.
     """
 
     def __init__(
@@ -161,15 +163,15 @@ class Publisher(Startable):
     # Starting and ending
 
     def start(self) -> None:
-        """Open the journal and begin to publish; a second call does nothing.
+        """Open the journal and start publishing. A second call does nothing.
 
         Raises:
             StorageError: The journal cannot be used.
-            ConfigurationError: A folder cannot be written, the journal belongs to another
-                Source, or this process was forked from one in which the Publisher had started.
+            ConfigurationError: A folder is not writable, the journal belongs to another Source, or
+                this process was forked from one in which the Publisher had started.
         """
         if self.is_running:
-            return  # without the lock: a callback may record while `close` holds it
+            return  # without taking the lock: a callback may record while `close` holds it
         with self._lock:
             if self._started_in is None:
                 self._start()
@@ -183,7 +185,7 @@ class Publisher(Startable):
         self.source.check_folders()
         with self.source.open_journal() as journal, journal.transaction():
             journal.track(self.source.resources is None)
-            # Before the first change, so that a new hub is sent it.
+            # Hubs are added before the first change, so that a new hub receives it.
             for hub in self.source.hubs:
                 journal.add_hub(hub.uri)
                 journal.add_notice_hub(hub.uri)
@@ -209,7 +211,7 @@ class Publisher(Startable):
         running.add(self)
 
     def close(self) -> None:
-        """Send the remaining changes to the hubs for at most `Options.grace` seconds, and stop.
+        """Send the remaining changes to the hubs for at most `Options.grace` seconds, then stop.
 
         Changes that the hubs did not accept stay in the journal.
         """
@@ -222,16 +224,16 @@ class Publisher(Startable):
                 self._started_in = None
 
     def wait_published(self, timeout: float | None = None) -> bool:
-        """Wait until every document is in the folder.
+        """Wait until every document is in the folder, starting the Publisher if necessary.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Maximum number of seconds to wait.
 
         Returns:
             Whether all documents are there.
 
         Raises:
-            RsnotifyError: As `start` does.
+            RsnotifyError: See `start`.
         """
         self.start()
         published = self._election.published
@@ -239,12 +241,12 @@ class Publisher(Startable):
 
     @property
     def is_running(self) -> bool:
-        """Whether the Publisher has started in this process and was not closed."""
+        """Whether the Publisher has started in this process and has not been closed."""
         return self._started_in == os.getpid()
 
     @property
     def is_published(self) -> bool:
-        """Whether the Publisher runs, and every document is in the folder."""
+        """Whether the Publisher is running and every document is in the folder."""
         return self.is_running and self._election.published.done()
 
     async def await_published(self, timeout: float | None = None) -> bool:
@@ -253,7 +255,7 @@ class Publisher(Startable):
         published, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def on_done(_: object) -> None:
-            with suppress(RuntimeError):  # the loop was closed, so nothing is waiting
+            with suppress(RuntimeError):  # the loop is closed, so nothing is waiting
                 loop.call_soon_threadsafe(published.set)
 
         self._election.published.add_done_callback(on_done)
@@ -262,7 +264,7 @@ class Publisher(Startable):
     # The baseline
 
     def is_empty(self) -> bool:
-        """Return whether nothing was ever loaded or recorded.
+        """Return whether nothing has ever been loaded or recorded.
 
         Raises:
             StorageError: The journal cannot be used.
@@ -271,12 +273,12 @@ class Publisher(Startable):
             return journal.is_empty()
 
     def load(self, resources: Iterable[Resource | Record]) -> int:
-        """Record the resources that exist already as the baseline, before anything else.
+        """Record the existing resources as the baseline, before any changes.
 
-        They appear in the Resource List, but not as changes. All are loaded, or none.
+        They appear in the Resource List, but not as changes. Either all are loaded, or none.
 
         Args:
-            resources: With `lastmod`, if that is known.
+            resources: The resources, with `lastmod` if it is known.
 
         Returns:
             The number of resources.
@@ -299,19 +301,19 @@ class Publisher(Startable):
     def submit(
         self, changes: Iterable[Resource | Record]
     ) -> concurrent.futures.Future[list[Resource]]:
-        """Record changes without waiting; all become durable together, or none.
+        """Record changes without waiting. Either all become durable together, or none.
 
         Args:
-            changes: In order, each with `change` set; the Publisher sets `datetime`.
+            changes: The changes in order, each with `change` set. The Publisher sets `datetime`.
 
         Returns:
-            A future of the changes with their datetimes, done once they are durable.
+            A future for the changes with their datetimes, done when they are durable.
 
         Raises:
-            ConfigurationError: A change is unusable; none of them is recorded.
+            ConfigurationError: A change is unusable. None of them is recorded.
             StorageError: The journal cannot be used.
         """
-        operation = self._recording(changes)  # which may start the recorder
+        operation = self._recording(changes)  # this may start the recorder
         return self._recorder.submit(operation)
 
     def _recording(self, changes: Iterable[Resource | Record]) -> _Recording:
@@ -322,7 +324,7 @@ class Publisher(Startable):
         def record(journal: Journal) -> list[Resource]:
             recorded = journal.record(records)
             if captured is not None:
-                # Within the transaction: once others can read a change, it may be packed.
+                # Within the transaction: as soon as others can read a change, it may be packed.
                 for change, record in zip(recorded, records, strict=True):
                     if record.content is not None:
                         captured.put(change, record.content)
@@ -331,9 +333,10 @@ class Publisher(Startable):
         return record
 
     def record(self, changes: Iterable[Resource | Record]) -> list[Resource]:
-        """Record a batch and wait until it is durable; arguments and errors as in `submit`.
+        """Record changes, and wait until they are durable.
 
-        With `Options.change_dump`, the content of the changes is kept when this returns.
+        The arguments and errors are the same as for `submit`. With `Options.change_dump`, the
+        content of the changes has been kept when this returns.
         """
         operation = self._recording(changes)
         recorded = self._recorder.run(operation)
@@ -344,36 +347,36 @@ class Publisher(Startable):
     def created(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
-        """Record that a resource was created, and wait until that is durable.
+        """Record that a resource was created, and wait until the change is durable.
 
         Args:
-            uri: The resource.
-            content: Its new content. Its hash and length become those of the change, small content
-                is sent inside the fragment, and a Change Dump has exactly this content, even if the
-                resource changes again at once.
+            uri: The URI of the resource.
+            content: The new content of the resource. The change gets its hash and length. Small
+                content is sent inside the fragment. A Change Dump contains exactly this content,
+                even if the resource changes again at once.
             metadata: See `Metadata`.
 
         Returns:
             The change with its datetime.
 
         Raises:
-            ConfigurationError: The URI or the metadata is unusable; nothing is recorded.
-            StorageError: It could not be made durable.
+            ConfigurationError: The URI or the metadata is unusable. Nothing is recorded.
+            StorageError: The change could not be made durable.
         """
         return self.record([describe_record(uri, ChangeType.CREATED, content, metadata)])[0]
 
     def updated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
-        """Record that a resource changed; otherwise as `created`."""
+        """Record that a resource changed. See `created`."""
         return self.record([describe_record(uri, ChangeType.UPDATED, content, metadata)])[0]
 
     def deleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
-        """Record that a resource was deleted; otherwise as `created`."""
+        """Record that a resource was deleted. See `created`."""
         return self.record([describe(uri, ChangeType.DELETED, metadata)])[0]
 
     async def arecord(self, changes: Iterable[Resource | Record]) -> list[Resource]:
-        """Record a batch in asyncio; see `record`."""
+        """Record changes in asyncio; see `record`."""
         operation = self._recording(changes)
         recorded = await self._recorder.arun(operation)
         if self.source.captured is not None:
@@ -400,12 +403,14 @@ class Publisher(Startable):
 
 
 def join_source(publisher: Publisher, description: str, pool: PublisherPool) -> None:
-    """Make a set one of several of a Source: its Capability List points up to theirs.
+    """Make a set part of a Source with several sets.
+
+    The set's Capability List points up to their common Source Description.
 
     Args:
-        publisher: Of the set.
+        publisher: The Publisher of the set.
         description: The URI of the Source Description.
-        pool: The threads of all sets.
+        pool: The threads that all sets share.
 
     Raises:
         ConfigurationError: The Publisher has started, and may have written another link.
@@ -420,6 +425,6 @@ def join_source(publisher: Publisher, description: str, pool: PublisherPool) -> 
 
 
 def transact(publisher: Publisher, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
-    """Run work in the next transaction of the journal; again if another caller makes that fail."""
+    """Run `work` in the journal's next transaction, and again if another caller makes that fail."""
     publisher.start()
     return publisher._recorder.submit(work)

@@ -1,4 +1,4 @@
-"""The parts of one Source that the rest of this package works on: folders, options, hubs."""
+"""The context of one Source, used throughout this package: folders, options, hubs, callbacks."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ ResourceCallback = Callable[[], Iterable[Resource]]
 
 
 class SourceCallbacks(TypedDict, total=False):
-    """Functions of the Source that a Publisher calls, in threads.
+    """Functions of the Source that a Publisher calls in threads.
 
     `content` returns the current content of a resource: bytes, the path of a file, or None if the
-    resource is gone. With it, small content is sent inside the fragments, and there can be dumps.
+    resource is gone. It allows small content to be sent inside fragments, and is required for
+    dumps.
 
-    `resources` returns the current set of resources, for example from a database of the Source;
-    any iterable, which is not held in memory. Without it, the set is kept in the journal. Called
-    whenever a Resource List or Resource Dump is written.
+    `resources` returns the current set of resources, for example from the Source's database, as any
+    iterable. It is called whenever a Resource List or Resource Dump is written, and its result is
+    not held in memory. Without this callback, the set is kept in the journal.
 
     `clock` returns the time in microseconds since 1970.
     """
@@ -50,7 +51,7 @@ class SourceCallbacks(TypedDict, total=False):
 
 
 class SourceContext:
-    """One Source, or one set of resources of a Source; the arguments are those of `Publisher`."""
+    """One Source, or one set of resources of a Source. See `Publisher` for the arguments."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class SourceContext:
         self.retention = parse_retention(options.keep)
         self.rotation = parse_rotation(options.rotate)
         if self.rotation.age is None and self.rotation.schedule is None:
-            # Nothing stays offered forever just because there are few changes.
+            # Otherwise changes would stay in the open list forever if there are only a few.
             self.rotation = replace(self.rotation, age=self.retention.age)
         self.resource_list_schedule = parse_schedule(
             "resource_list_every", options.resource_list_every
@@ -93,7 +94,7 @@ class SourceContext:
             raise ConfigurationError("resource_dump_archive needs resource_dump_every, too")
         if options.change_dump_archive and not options.change_dump:
             raise ConfigurationError("change_dump_archive needs change_dump, too")
-        #: The types of the views that are on, by name.
+        #: The types of the enabled views, keyed by name.
         self.views = load_views(options.views)
         self.documents = SourceDocuments(
             self.base_url,
@@ -112,7 +113,7 @@ class SourceContext:
         self.clock = clock
 
     def check_folders(self) -> None:
-        """Create the folders if they are missing, and check that they can be written."""
+        """Create the folders if they are missing, and check that they are writable."""
         for folder in (self.folder, self.documents_folder, self.documents_folder / PARTS):
             check_writable(folder)
 
@@ -126,10 +127,10 @@ class SourceContext:
 
 
 def normalize_base_url(base_url: str) -> str:
-    """Return the base URL with a slash at its end.
+    """Return the base URL with a slash at the end.
 
-    It has to be an absolute http(s) URL without query, fragment, user name, and segments that
-    clients would remove.
+    It must be an absolute http(s) URL without a query, fragment or user name, and without path
+    segments that clients would remove.
     """
     check_uri(base_url)
     try:
@@ -140,7 +141,7 @@ def normalize_base_url(base_url: str) -> str:
     if not usable:
         raise ConfigurationError(f"base URL {base_url!r} must be http(s)://host/…")
     if parts.username or parts.password:
-        # Not shown, because it contains a secret.
+        # The message does not show the URL, because it contains a secret.
         raise ConfigurationError("the base URL must have no user name or password")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"base URL {base_url!r} must have no query or fragment")

@@ -1,8 +1,8 @@
-"""The documents of a Source: their names, and what each holds (docs/protocol.md).
+"""The documents of a Source: their names and their contents (docs/protocol.md).
 
-A second channel has notices of the Source's own documents (Framework Notification 1.0.1). A notice
-says that a Resource List, a dump, a closed Change List or another document was written; the content
-is in the document alone.
+A second channel carries notices of the Source's own documents (Framework Notification 1.0.1). A
+notice states that a Resource List, a dump, a closed Change List or another document was written. It
+does not include the document's content.
 """
 
 from __future__ import annotations
@@ -27,19 +27,24 @@ from rsnotify_publisher.view import View
 
 
 class FrameworkChannel(Struct, frozen=True):
-    """The channel, as documents name it: its URI, and the URLs of the hubs for Destinations."""
+    """The channel for notices, as documents describe it.
+
+    Args:
+        topic: The URI of the channel.
+        hubs: The URLs of its hubs for Destinations.
+    """
 
     topic: str
     hubs: tuple[str, ...]
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Links that name the channel in a Source Description; no client takes them for a set."""
+        """The links to the channel in a Source Description. No client mistakes them for a set."""
         return (Link(Rel.MONITOR_GROUP, self.topic), *self._to_hubs)
 
     @property
     def entry(self) -> Resource:
-        """The entry that names the channel as in Framework Notification §5."""
+        """The channel's entry in a Source Description (Framework Notification §5)."""
         capability = Capability.FRAMEWORK_NOTIFICATION
         return Resource(self.topic, capability=capability, links=self._to_hubs)
 
@@ -48,7 +53,7 @@ class FrameworkChannel(Struct, frozen=True):
         return tuple(Link(Rel.HUB, hub) for hub in self.hubs)
 
     def content(self, notices: Iterable[Resource], from_: int, until: int, up: str) -> Document:
-        """Return what a GET of the channel returns: the notices of an interval (µs)."""
+        """Return the document served at the channel's URI: the notices in an interval (µs)."""
         return Document(
             Capability.FRAMEWORK_NOTIFICATION,
             tuple(notices),
@@ -59,13 +64,13 @@ class FrameworkChannel(Struct, frozen=True):
 
 
 def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | None:
-    """Return the channel; None if none of the URLs of hubs allows a second channel."""
+    """Return the channel for notices, or None if no hub's URL allows a second channel."""
     hubs = tuple(url_for_topic(url, topic) for url in urls if allows_second_channel(url))
     return FrameworkChannel(topic, hubs) if hubs else None
 
 
 def allows_second_channel(url: str) -> bool:
-    """Return whether a hub can have a second channel: not if a broker's URL names the topic."""
+    """Return whether a hub can have a second channel. A broker whose URL names a topic cannot."""
     broker = place_of(url)
     return broker is None or broker.has_prefix
 
@@ -77,7 +82,7 @@ CHANGE_LIST = "changelist.xml"
 CHANGE_DUMP = "changedump.xml"
 CHANNEL = "channel.xml"
 DESCRIPTION = ".well-known/resourcesync"
-#: The documents of each kind that are no longer live (archives §3 to §6).
+#: The archives of documents that are no longer live, by kind (archives §3 to §6).
 ARCHIVES = {
     kind: f"{kind}-archive.xml"
     for kind in (
@@ -87,16 +92,16 @@ ARCHIVES = {
         Capability.CHANGE_DUMP,
     )
 }
-#: Below this are closed documents, the parts of those that have an index, and packages.
+#: The folder for closed documents, the parts of documents that have an index, and packages.
 PARTS = "resourcesync/"
-#: The open Change List if changelist.xml is an index; the only part that is rewritten.
+#: The open Change List if changelist.xml is an index. No other part is ever rewritten.
 OPEN_PART = PARTS + "changelist-open.xml"
-#: The channel for notices of documents; its content changes with them.
+#: The channel for notices of documents.
 FRAMEWORK = PARTS + "framework.xml"
-#: Not a document but a service; below PARTS, so that no resource can have its name.
+#: Not a document but a service. It is below PARTS so that no resource can have its name.
 CHANGE_MEMORY = PARTS + "changes"
 
-#: Names at the top of the base URL that no resource can have.
+#: Names directly below the base URL that no resource can have.
 RESERVED = frozenset(
     {
         *(CAPABILITY_LIST, RESOURCE_LIST, RESOURCE_DUMP, CHANGE_LIST, CHANGE_DUMP, CHANNEL),
@@ -109,32 +114,33 @@ _INSTANT = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
 def compact(at: int) -> str:
-    """Return an instant (µs) in a form for names of files and for URIs."""
+    """Return an instant (µs) in a form that is suitable for file names and URIs."""
     return from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ")
 
 
 def digest_of(body: bytes) -> str:
-    """Return a text that differs whenever a document does."""
+    """Return a string that differs whenever the document does."""
     return blake2b(body, digest_size=12).hexdigest()
 
 
 def is_final(name: str) -> bool:
-    """Return whether a file below PARTS is never rewritten: then an instant is in its name."""
+    """Return whether a file below PARTS is never rewritten: its name then contains an instant."""
     return _INSTANT.search(name) is not None
 
 
 def stem(kind: str, begin: int) -> str:
-    """Return the beginning of the names of a final document and its parts.
+    """Return the beginning of the file names of a final document and its parts.
 
-    No other document of the kind has the same `begin`: its `from` or `at`.
+    `begin` is the document's `from` or `at`, which no other document of that kind shares.
     """
     return f"{PARTS}{kind}-{compact(begin)}"
 
 
 class SourceDocuments:
-    """Builds the documents of one Source, whose base URL ends in a slash.
+    """Builds the documents of one Source.
 
-    It is given all URLs of its hubs; a broker's is completed with the name of the channel.
+    The base URL ends in a slash. `hubs` are the URLs of all hubs. The URLs of brokers are completed
+    with the topic or node of the channel.
     """
 
     def __init__(
@@ -152,13 +158,13 @@ class SourceDocuments:
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
         self.hubs = tuple(url_for_topic(hub, self.topic) for hub in hubs)
-        #: The URLs of brokers that hubs have stated, for this channel.
+        #: The URLs of the brokers that hubs have stated, for this channel.
         self.stated_brokers: tuple[str, ...] = ()
         #: The channel for notices of documents; None if there is none.
         self.framework = (
             framework_channel(self.uri(FRAMEWORK), hubs) if self.options.framework else None
         )
-        #: The Source Description; a Source of several sets replaces it by its own.
+        #: The URI of the Source Description. A Source with several sets replaces it.
         self.description_uri = self.uri(DESCRIPTION)
         self._described_by = () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
         self._up = Link(Rel.UP, self.uri(CAPABILITY_LIST))
@@ -167,14 +173,14 @@ class SourceDocuments:
         return self.base_url + name
 
     def description(self) -> Document:
-        """Return the Source Description of a Source that has this set alone (core §8)."""
-        # A document about the only set is about the Source.
+        """Return the Source Description of a Source with only this set (core §8)."""
+        # A document about the only set is also about the Source.
         entry = replace(self.description_entry(), links=self._described_by)
         links = self._described_by + self._framework_links
         return Document(Capability.DESCRIPTION, (entry, *self.framework_entries), links=links)
 
     def description_entry(self) -> Resource:
-        """Return the entry for this set in the Source Description of several sets (core §8)."""
+        """Return this set's entry in the Source Description of several sets (core §8)."""
         links = self._described_by + self._framework_links
         uri = self.uri(CAPABILITY_LIST)
         return Resource(uri, capability=Capability.CAPABILITY_LIST, links=links)
@@ -185,14 +191,14 @@ class SourceDocuments:
 
     @property
     def framework_entries(self) -> tuple[Resource, ...]:
-        """The entry of the channel for notices in the Source Description, if it is wanted."""
+        """The entries of the channel for notices in the Source Description: one, or none."""
         if self.framework is None or not self.options.framework_url:
             return ()
         return (self.framework.entry,)
 
     @property
     def offered(self) -> dict[str, str]:
-        """The names of the offered documents by capability, in order."""
+        """The names of the offered documents, keyed by capability and in order."""
         options = self.options
         dump = options.resource_dump_every is not None
         wanted = {
@@ -207,7 +213,7 @@ class SourceDocuments:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all offered documents that HTTP serves from their files."""
+        """The names of all offered documents that are served over HTTP from their files."""
         offered = (name for name in self.offered.values() if name != CHANGE_LIST)
         return (DESCRIPTION, CAPABILITY_LIST, *offered)
 
@@ -215,7 +221,7 @@ class SourceDocuments:
         return f"{kind}-archive" in self.offered
 
     def is_own(self, volume: FinishedDocument) -> bool:
-        """Return whether a live document has a file of its own, with which it can be archived."""
+        """Return whether a live document has a separate file, so that it can be archived."""
         own = f"{stem(volume.kind, volume.begin)}.xml"
         return self.keeps(volume.kind) and volume.files[:1] == (own,)
 
@@ -228,7 +234,7 @@ class SourceDocuments:
     def capability_list(self, missing: frozenset[str] = frozenset()) -> Document:
         """Return the Capability List (core §9), with the channel if there are hubs.
 
-        It leaves out documents that are `missing`, since they do not exist yet.
+        Documents whose names are in `missing` are left out, since they do not exist yet.
         """
         offered = [
             Resource(self.uri(name), capability=capability, links=self._links_to_views(capability))
@@ -253,17 +259,17 @@ class SourceDocuments:
         )
 
     def archive(self, kind: str, parts: list[str] | None = None) -> Document:
-        """Return the archive of a kind without its entries, or its index (archives §3 to §6)."""
+        """Return an archive without its entries, or its index (archives §3 to §6)."""
         entries = tuple(Resource(self.uri(name)) for name in parts or ())
         return Document(f"{kind}-archive", entries, index=bool(parts), links=(self._up,))
 
     def archive_part(self, kind: str) -> Document:
-        """Return a part of an archive that has an index, without its entries (archives §3.1)."""
+        """Return a part of an indexed archive, without its entries (archives §3.1)."""
         index = Link(Rel.INDEX, self.uri(ARCHIVES[kind]))
         return Document(f"{kind}-archive", links=(self._up, index))
 
     def archived(self, volume: FinishedDocument) -> Resource:
-        """Return the entry for a document in its archive, or in an index."""
+        """Return the entry for a finished document in its archive or in an index."""
         begin, end = from_microseconds(volume.begin), from_microseconds(volume.end)
         uri = self.uri(volume.files[0])
         if volume.kind in (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP):
@@ -277,7 +283,10 @@ class SourceDocuments:
     def change_list(
         self, from_at: int, until_at: int | None = None, *, is_part: bool = False
     ) -> Document:
-        """Return a Change List, or a part, without entries; open unless it ends (core §12)."""
+        """Return a Change List or a part of one, without entries (core §12).
+
+        It is open unless `until_at` is given.
+        """
         index = (Link(Rel.INDEX, self.uri(CHANGE_LIST)),) if is_part else ()
         return Document(
             Capability.CHANGE_LIST,
@@ -287,7 +296,7 @@ class SourceDocuments:
         )
 
     def change_list_index(self, closed: list[FinishedDocument], open_from: int) -> Document:
-        """Return the index of the open period; its last part is open (core §12.2)."""
+        """Return the index of the open period, whose last part is open (core §12.2)."""
         last = Resource(self.uri(OPEN_PART), from_=from_microseconds(open_from))
         return Document(
             Capability.CHANGE_LIST,
@@ -310,7 +319,7 @@ class SourceDocuments:
         )
 
     def resource_list_part(self, at: int, index: str) -> Document:
-        """Return a part of a Resource List, without entries, for the named index (core §10.2)."""
+        """Return a part of a Resource List with the named index, without entries (core §10.2)."""
         links = (self._up, Link(Rel.INDEX, self.uri(index)))
         return Document(Capability.RESOURCE_LIST, at=from_microseconds(at), links=links)
 

@@ -1,4 +1,4 @@
-"""The status of the sets of a Source and of their hubs, read from the journals."""
+"""The status of a Source's sets and hubs, read from the journals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rsnotify_publisher.journal import Journal
 if TYPE_CHECKING:
     from rsnotify_publisher.publisher import Publisher
 
-#: Largest number of changes that are counted for a hub that lacks them.
+#: Maximum number of changes to count as missing at a hub.
 MOST_COUNTED = 10_000
-#: A hub that works accepts each heartbeat within this many seconds.
+#: Maximum number of seconds that a working hub takes to accept a heartbeat.
 _LATE = 5.0
 
 
@@ -25,11 +25,11 @@ class HubStatus(Struct, frozen=True):
     """The status of a hub.
 
     Args:
-        uri: The hub, by the URIs of its nodes with commas between them.
-        waiting: Number of changes that it lacks, `MOST_COUNTED` at most.
-        through: It has everything up to this instant.
-        reached: Whether it accepts what it is sent; None if not known yet.
-        reached_before: Whether it has accepted anything since the start.
+        uri: The URIs of the hub's nodes, separated by commas.
+        waiting: The number of changes that the hub lacks, at most `MOST_COUNTED`.
+        through: The instant through which the hub has everything.
+        reached: Whether the hub accepts fragments; None if that is not known yet.
+        reached_before: Whether the hub has accepted anything since the start.
     """
 
     uri: str
@@ -43,11 +43,11 @@ class SourceStatus(Struct, frozen=True):
     """The status of all sets together.
 
     Args:
-        resources: Number of resources.
-        changes: Number of changes since the start, of all processes.
-        hubs: The hubs.
-        last_change: When the last change was recorded; None if there was none.
-        journal_bytes: Size of the journals on the disk.
+        resources: The number of resources.
+        changes: The number of changes recorded by all processes since the start.
+        hubs: The status of each hub.
+        last_change: The datetime of the last change; None if there was none.
+        journal_bytes: The size of the journals on disk.
     """
 
     resources: int
@@ -66,7 +66,7 @@ class _Set:
         self.publisher = publisher
         self._source = publisher.source
         self._journal: Journal | None = None
-        #: The last change that was seen (µs); None before the first reading.
+        #: The datetime of the last change seen (µs); None before the first reading.
         self._seen: int | None = None
         self._started = 0
         self._first: dict[str, int] = {}
@@ -110,7 +110,7 @@ class _Set:
 
 
 class StatusReader:
-    """Reads the status of those of the Publishers that run from their journals.
+    """Reads the status of the running Publishers from their journals.
 
     The journals stay open until `close`.
     """
@@ -139,7 +139,7 @@ class StatusReader:
 
 
 def _worse(first: HubStatus, second: HubStatus) -> HubStatus:
-    """Return the status of a hub that two sets push to."""
+    """Return the combined status of a hub to which two sets push."""
     states = (first.reached, second.reached)
     reached = False if False in states else None if None in states else True
     return HubStatus(

@@ -1,11 +1,11 @@
-"""The interface of a view: the changes of a Source in another format.
+"""The interface for views: the changes of a Source in another format.
 
-A view has a page for each closed Change List, and documents about all of them, which are rewritten
-whenever they differ. A page is a line with its head, an entry for each change, and an end. Its
-entries never change; its head may, as other pages come and go.
+A view has a page for each closed Change List, and documents about all pages, which are rewritten
+when they change. A page consists of a line with its head, an entry for each change, and an end. The
+entries never change. The head may change when other pages are added or dropped.
 
-Installed packages offer views as entry points of the group `rsnotify.views`; the name is what
-`Options.views` contains.
+Installed packages offer views as entry points in the group `rsnotify.views`. The name of the entry
+point is the name in `Options.views`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class View(ABC):
     """The changes of a Source in another format.
 
     Args:
-        uri: Returns the URI of a document by its name.
-        age: For how many microseconds the retention policy keeps every change; None if it does
-            not say.
+        uri: Returns the URI of the document with a given name.
+        age: The number of microseconds for which the retention policy keeps every change; None if
+            it does not specify an age.
     """
 
-    #: The extension of the names of its documents, with a dot, which no other view uses.
+    #: The file name extension of the view's documents, with a dot. No other view may use it.
     suffix: ClassVar[str]
-    #: The media type of its documents.
+    #: The media type of the view's documents.
     media_type: ClassVar[str]
     #: The names of the documents that are rewritten. They begin with `resourcesync/`.
     live: ClassVar[tuple[str, ...]]
-    #: The one of them that leads to all others; the Change List links to it.
+    #: The document in `live` that leads to all others. The Change List links to it.
     root: ClassVar[str]
-    #: Whether the head of a page may change, so that caches have to revalidate it.
+    #: Whether the head of a page may change, so that caches have to revalidate the page.
     heads_change: ClassVar[bool] = False
-    #: The text between two entries of a page, and at its end.
+    #: The bytes between two entries of a page, and at its end.
     between: ClassVar[bytes] = b"\n"
     end: ClassVar[bytes] = b"\n"
 
@@ -55,36 +55,43 @@ class View(ABC):
         return closed.files[0].partition(".")[0] + self.suffix
 
     def resume(self, page: bytes, end: int) -> None:  # noqa: B027 - most views need nothing
-        """Note, before the next entry, what the page of the changes until an instant (µs) says."""
-
-    def remark(self, page: bytes, entries: Sequence[bytes], end: int) -> bytes:
-        """Return what `resume` needs to find at the end of a page, besides its entries.
+        """Restore the view's state from the last page, before the next call of `entry`.
 
         Args:
-            page: The page before; empty if there is none.
-            entries: Those of the page.
-            end: The end of its interval (µs).
+            page: The page with the preceding changes.
+            end: The end of the interval that the page covers (µs).
+        """
+
+    def remark(self, page: bytes, entries: Sequence[bytes], end: int) -> bytes:
+        """Return data to append to a page for `resume`, in addition to the page's entries.
+
+        Args:
+            page: The previous page, or empty if there is none.
+            entries: The entries of the page.
+            end: The end of the interval that the page covers (µs).
         """
         return b""
 
     @abstractmethod
     def entry(self, change: Resource) -> bytes:
-        """Return what a page says about a change; the changes are given in order."""
+        """Render one change as a page entry. Must be called in chronological order."""
 
     @abstractmethod
     def head(self, name: str, before: str | None, after: str | None) -> bytes:
-        """Return the first line of a page, which may link to the pages before and after it."""
+        """Return the first line of a page, which may link to the previous and next pages."""
 
     @abstractmethod
     def documents(
         self, closed: Sequence[FinishedDocument], begin: int, entries: Sequence[bytes]
     ) -> dict[str, Chunks]:
-        """Return the documents to rewrite, in this order; none while there is nothing to show.
+        """Return the contents of the documents to rewrite, keyed by name, in writing order.
+
+        Return an empty dictionary while there is nothing to show.
 
         Args:
             closed: All closed Change Lists, oldest first.
-            begin: Where the open Change List begins (µs).
-            entries: The entries of its changes.
+            begin: The instant at which the open Change List begins (µs).
+            entries: The entries for the changes in the open Change List.
         """
 
     def page(self, head: bytes, entries: Sequence[bytes]) -> Chunks:
@@ -93,7 +100,10 @@ class View(ABC):
 
 
 def check_views(names: Iterable[str], *table: str | int) -> None:
-    """Raise WrongSetting if a view is not installed; `table` is the path of the options."""
+    """Raise WrongSetting if a view is not installed.
+
+    `table` is the path of the options in the settings.
+    """
     for name in names:
         if name not in offered("views"):
             installed = ", ".join(sorted(offered("views"))) or "none"
@@ -102,5 +112,9 @@ def check_views(names: Iterable[str], *table: str | int) -> None:
 
 
 def load_views(names: Iterable[str]) -> dict[str, type[View]]:
-    """Return the types of views by name; MissingExtension if one cannot be imported."""
+    """Return the types of views, keyed by name.
+
+    Raises:
+        MissingExtension: A view cannot be imported.
+    """
     return {name: load_extension("views", name, f"the view {name!r}") for name in names}

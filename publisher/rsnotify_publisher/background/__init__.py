@@ -1,1 +1,1 @@
-"""The work of a started Publisher: leader election, documents and pushing, schedules, threads."""
+"""The background work of a Publisher: leader election, documents, push, schedules, threads."""

@@ -1,10 +1,11 @@
-"""Leader election among the processes of a Source, and what the leading process does.
+"""Leader election among the processes of a Source, and the work of the leader.
 
-One process leads: it feeds the hubs and writes the documents. Another takes over when it ends.
+One process is the leader: it feeds the hubs and writes the documents. Another process takes over
+when the leader ends.
 
-Documents are written by two kinds of jobs. Frequent ones (the open Change List, cursors, Change
-Dumps) run in a loop. Those that a user schedules (Resource List, Resource Dump, rotation,
-retention) run by the `JobScheduler`.
+There are two kinds of jobs. Frequent ones (the open Change List, cursors, Change Dumps) run in a
+loop. Jobs that a user can schedule (Resource List, Resource Dump, rotation, retention) are run by
+the `JobScheduler`.
 """
 
 from __future__ import annotations
@@ -35,32 +36,32 @@ from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import DESCRIPTION, RESOURCE_LIST
 
 _log = logging.getLogger("rsnotify.publisher")
-#: Seconds between two attempts to lead, while another process leads, and after an error.
+#: Seconds between attempts to lead: while another process leads, and after an error.
 _TAKE_OVER_WITHIN = 0.2
 _RETRY_AFTER = 1.0
 _NOTE_CURSORS_EVERY = 1.0
 _RETRY = Retry(first=0.1, most=30.0)
-# How many refreshes pass between two checks of limits by age.
+# Number of refreshes between two checks of age limits.
 _TIDY_EVERY = 10
-# Part of the interval after which a Resource Dump that was not due is checked again.
+# The fraction of the interval after which to check again whether a Resource Dump is due.
 _CHECK_DUMP_EVERY = 0.1
-#: How long after the last change recording counts as paused, in microseconds.
+#: Microseconds without a change after which recording counts as paused.
 _PAUSE = 5_000_000
-# Seconds after which the next set may start, though not all documents of this one are written.
+# Seconds after which the next set may start even if this one has not written all its documents.
 _PATIENCE = 10.0
-#: How much later than the clock the last change may be before that is logged, in microseconds.
+#: Microseconds by which the last change may be ahead of the clock before a warning is logged.
 _AHEAD = 60_000_000
 
 _Job = Callable[[], Awaitable[object]]
 
 
 class LeaderElection:
-    """Leads whenever no other process of the Source does.
+    """Leads whenever no other process of the Source is the leader.
 
     The operating system releases the lock of a leader that dies, however it dies.
 
     Attributes:
-        published: Done once every document is written.
+        published: Done as soon as every document has been written.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class LeaderElection:
         self.published: Future[None] = Future()
 
     def start(self) -> None:
-        """Lead from now on, or wait until that is possible."""
+        """Start leading as soon as no other process leads."""
         self._running = self._pool.spawn(self._run())
 
     def stop(self) -> None:
-        """Begin to end in order, so that several Publishers can do so at the same time."""
+        """Begin to shut down, without waiting, so that several Publishers can do so in parallel."""
         self._pool.call(self._stop.set)
 
     def close(self) -> None:
@@ -94,12 +95,12 @@ class LeaderElection:
     async def _run(self) -> None:
         is_last = has_led = False
         while not is_last and not has_led:
-            # Once more after `stop`: the former leader may have ended before our last change.
+            # Try once more after `stop`: the former leader may have ended before our last change.
             is_last = self._stop.is_set()
             has_led = await self._try_to_lead()
 
     async def _try_to_lead(self) -> bool:
-        """Lead until stopped; return False if another process leads, or something failed."""
+        """Lead until stopped. Return False if another process leads, or if an error occurred."""
         try:
             with self._lock.acquire(blocking=False):
                 await self._lead()
@@ -107,7 +108,7 @@ class LeaderElection:
         except Timeout:
             self._check_documents()
             await wait_for_event(self._stop, _TAKE_OVER_WITHIN)
-        except Exception as error:  # a running Source must go on publishing, or try to
+        except Exception as error:  # a running Source must keep trying to publish
             expected = isinstance(error, RsnotifyError | OSError)
             then = "the next start continues" if self._stop.is_set() else "trying again"
             _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
@@ -130,7 +131,7 @@ class LeaderElection:
             self.published.set_result(None)
 
     def _check_documents(self) -> None:
-        """Count what another process has written as published by this one as well."""
+        """Set `published` if another process has written all documents."""
         if self.published.done():
             return
         folder = self._source.documents_folder
@@ -140,7 +141,7 @@ class LeaderElection:
 
 @dataclass(eq=False)
 class Leader:
-    """Leads until it is stopped; the journal is read in the event loop's thread."""
+    """Feeds the hubs and writes the documents. `journal` is read in the event loop's thread."""
 
     source: SourceContext
     journal: Journal
@@ -168,13 +169,13 @@ class Leader:
         self._published = asyncio.Event()
         self._outdated = asyncio.Event()
         self._written: tuple[int, int, int] | None = None
-        #: What the journal had, with `Journal.written` of then.
+        #: The values last read from the journal, with `Journal.written` at that time.
         self._read: tuple[object, JournalState, bool, int] | None = None
         self._skipped_writes = 0
         self._is_ahead = False
 
     async def lead(self, stop: asyncio.Event) -> None:
-        """Lead until `stop` is set, then end in order."""
+        """Lead until `stop` is set, then shut down cleanly."""
         try:
             with self._watching():
                 async with asyncio.TaskGroup() as tasks:
@@ -188,12 +189,12 @@ class Leader:
                         working.cancel()
             await self._write_last()
         finally:
-            # The next leader must not meet a thread of ours that still writes.
+            # No thread of this process may still be writing when the next leader starts.
             await self.pool.in_thread(WorkKind.CHANGES, self._store.close)
         await self.push.save_cursors()
 
     def _watching(self) -> AbstractContextManager[None]:
-        """Detect, for the hubs if there are any, what other processes record."""
+        """Watch for changes that other processes record, if there are hubs to feed."""
         if not self.source.hubs:
             return nullcontext()
         every = self.source.options.poll
@@ -219,12 +220,12 @@ class Leader:
         )
 
     async def _release_when_published(self, permit: AsyncExitStack) -> None:
-        """Release the permit once all documents are written, or take too long."""
+        """Release the permit when all documents have been written, or when that takes too long."""
         await wait_for_event(self._published, _PATIENCE)
         await permit.aclose()
 
     def _frequent_jobs(self) -> Iterator[tuple[float, _Job]]:
-        """Yield the seconds between two runs, and the job."""
+        """Yield each job with the seconds between two runs."""
         options, store = self.source.options, self._store
         delete_discarded = partial(self._in_thread, WorkKind.CHANGES, store.delete_discarded)
         yield options.refresh, self._write_changes
@@ -234,10 +235,11 @@ class Leader:
             yield options.refresh, self._late_job(WorkKind.DUMPS, store.write_change_dumps)
 
     def _scheduled_jobs(self) -> Iterator[tuple[str, JobSchedule, _Job]]:
-        """Yield the name, the schedule, and the job; each also runs at the start.
+        """Yield the name, the schedule and the function of each job.
 
-        So each decides whether it is due from what the journal records about its last run. This
-        also makes up for a cron time that passed while the Source was stopped.
+        Each job also runs at the start, which makes up for cron times that passed while the Source
+        was stopped. It therefore decides from the journal's record of its last run whether it is
+        due.
         """
         source, store = self.source, self._store
         yield "Resource List", source.resource_list_schedule, self._write_resource_list
@@ -252,7 +254,7 @@ class Leader:
         yield "retention", retention, partial(self._in_thread, WorkKind.CHANGES, store.drop_expired)
 
     def _late_job(self, kind: WorkKind, work: Callable[[], None]) -> _Job:
-        """Return a job that needs current Change Lists."""
+        """Return a job that first brings the Change Lists up to date."""
 
         async def job() -> bool:
             await self._write_change_lists()
@@ -261,7 +263,7 @@ class Leader:
         return job
 
     async def _repeat(self, seconds: float, job: _Job) -> None:
-        """Run a job now and at an interval that no setting of the clock can stretch."""
+        """Run a job now and at an interval that is not affected by changes to the system clock."""
         clock = asyncio.get_running_loop().time
         while True:
             due = clock() + seconds
@@ -274,7 +276,7 @@ class Leader:
         await self.pool.threads.scheduler.repeat(name, schedule, run)
 
     async def _run_until_done(self, job: _Job) -> None:
-        """Run a job; after a failure, retry with growing delays."""
+        """Run a job. After a failure, retry with increasing delays."""
         failures = 0
         while True:
             try:
@@ -287,7 +289,10 @@ class Leader:
                 await asyncio.sleep(_RETRY.delay(failures, self._random))
 
     async def _in_thread(self, kind: WorkKind, work: Callable[[], None]) -> bool:
-        """Run blocking work, one of a kind at a time; return False if the store was closed."""
+        """Run blocking work in a thread, one job of each kind at a time.
+
+        Return False if the store was closed.
+        """
         async with self._busy[kind]:  # waiting here occupies no thread
             with suppress(WritingStopped):
                 await self.pool.in_thread(kind, work)
@@ -296,7 +301,7 @@ class Leader:
         return False
 
     async def _write_changes(self) -> None:
-        """Write the Change Lists; first the Resource List if resources were loaded after it."""
+        """Write the Change Lists, and the Resource List if a baseline was loaded after it."""
         state, is_unclosed, _ = self._read_journal()
         if is_unclosed and 0 <= self._store.listed < state.pruned:
             await self._write_resource_list()
@@ -304,14 +309,14 @@ class Leader:
             await self._write_change_lists()
 
     async def _replace_outdated_list(self) -> None:
-        """Write the Resource List whenever recording pauses after many changes."""
+        """Write the Resource List each time recording pauses after many changes."""
         while True:
             await self._outdated.wait()
             await self._run_until_done(self._write_resource_list)
             self._outdated.clear()
 
     async def _write_change_lists(self) -> None:
-        """Write the Change Lists if the journal has something that they do not show yet."""
+        """Write the Change Lists if the journal has changes or notices not yet published."""
         self._skipped_writes += 1
         state, _, last_notice = self._read_journal()
         current = state.last_change, state.closed, last_notice
@@ -319,7 +324,7 @@ class Leader:
         has_paused = self.source.clock() - state.last_change >= _PAUSE
         if has_paused and self._store.is_outdated(state.last_change):
             self._outdated.set()
-        # Limits by age are reached at any time, so they are checked now and then.
+        # Age limits can be reached without any change, so they are checked from time to time.
         by_age = self.source.rotation.age is not None and self._skipped_writes >= _TIDY_EVERY
         if current == self._written and not by_age:
             return
@@ -330,9 +335,9 @@ class Leader:
             self.push.notices.set_documented(notices)
 
     def _read_journal(self) -> tuple[JournalState, bool, int]:
-        """Return its state, whether no list is closed, and the last notice.
+        """Return the journal's state, whether no list is closed, and the last notice's datetime.
 
-        That is read again only if something was written, as hundreds of sets may be idle.
+        They are cached until something is written, since hundreds of sets may be idle.
         """
         written = self.journal.written()
         if self._read is None or self._read[0] != written:
@@ -342,8 +347,8 @@ class Leader:
         return self._read[1:]
 
     def _check_clock(self, last: int) -> None:
-        """Log once that the last change is dated long after the clock, if it is."""
-        # The clock of a gateway stands still while an origin is checked.
+        """Log a warning, once, if the last change is dated well ahead of the clock."""
+        # A gateway's own clock stands still while an origin is checked.
         is_ahead = last - max(self.source.clock(), system_clock()) > _AHEAD
         if is_ahead and not self._is_ahead:
             _log.warning(
@@ -354,7 +359,7 @@ class Leader:
         self._is_ahead = is_ahead
 
     async def _write_last(self) -> None:
-        """Write the newest changes, and the first Resource List if there is none yet."""
+        """Write the newest changes, and the Resource List if documents are still missing."""
         await self._write_change_lists()
         if not self._store.is_complete:
             if await self._in_thread(WorkKind.RESOURCES, self._store.complete):

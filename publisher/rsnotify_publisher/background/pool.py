@@ -1,12 +1,13 @@
 """The event loop, threads and scheduler that the Publishers of one process share.
 
-`JobScheduler` runs jobs at intervals or at the times of cron expressions, with APScheduler, which
-uses the time of day and computes how long to sleep when a job is added or has run. The clock may
-be set meanwhile, and on Linux a suspended machine stops the timers of the event loop. So the
-scheduler compares its jobs with the clock every few seconds: an interval job that is due later than
-one interval from now runs at once, and a cron time that has passed is noticed.
+`JobScheduler` runs jobs at intervals or at the times of cron expressions. It is based on
+APScheduler, which uses the time of day and computes how long to sleep when a job is added or has
+run. The clock may be set during that sleep, and on Linux the timers of the event loop stop while
+the machine is suspended. The scheduler therefore compares its jobs with the clock every few
+seconds: an interval job that is due more than one interval from now runs at once, and a cron time
+that has passed is noticed.
 
-`JournalPoller` notices what other processes write into the journals, by polling their data
+`JournalPoller` detects writes to the journals by other processes, by polling the journals' data
 versions.
 """
 
@@ -38,10 +39,10 @@ _log = logging.getLogger("rsnotify.publisher")
 
 
 class WorkKind(StrEnum):
-    """The kinds of work on documents, each with threads of its own.
+    """The kinds of work on documents, each with separate threads.
 
-    Short work must not wait for long work: a Change List not for a Resource List, nor that for a
-    dump; and no document for the Source's callbacks, which return contents.
+    Short work must not wait for long work: a Change List must not wait for a Resource List, nor a
+    Resource List for a dump. No document must wait for the Source's callbacks that return contents.
     """
 
     CHANGES = "changes"
@@ -50,20 +51,20 @@ class WorkKind(StrEnum):
 
 
 _WORKERS = {WorkKind.CHANGES: 6, WorkKind.RESOURCES: 4, WorkKind.DUMPS: 2}
-#: Threads that read contents to send them inline; they wait for the Source's callbacks.
+#: Number of threads that read contents to send inline. They wait for the Source's callbacks.
 _READERS = 6
-#: Threads that commit changes for callers that cannot; they wait for the disk.
+#: Number of threads that commit changes for callers that cannot. They wait for the disk.
 _RECORDERS = 8
-#: MiB of cache for all journals together, and at least for each.
+#: Cache for all journals together, and the minimum for each, in MiB.
 _MEMORY, _LEAST_MEMORY = 512.0, 2.0
-#: How many sets start at a time; the others wait until these have written all documents.
+#: Maximum number of sets that start at once. Others wait until these have written all documents.
 _STARTING = 8
 
 
 class PublisherPool:
-    """One thread with an event loop for all sets, and a few threads for their work.
+    """A thread with an event loop for all sets, and a few threads for their work.
 
-    It runs while at least one Publisher uses it.
+    The threads run while at least one Publisher uses the pool.
     """
 
     def __init__(self, sets: int = 1) -> None:
@@ -73,14 +74,14 @@ class PublisherPool:
         self.threads: PoolThreads
 
     def enter(self) -> None:
-        """Use the pool; the first user starts the threads."""
+        """Start using the pool. The first user starts the threads."""
         with self._lock:
             if self._users == 0:
                 self.threads = PoolThreads(self._sets)
             self._users += 1
 
     def leave(self) -> None:
-        """Stop using the pool; the last user waits until all work is done."""
+        """Stop using the pool. The last user waits until all work is done."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -88,32 +89,32 @@ class PublisherPool:
 
     @property
     def memory(self) -> float:
-        """MiB of cache for one journal."""
+        """The cache for one journal, in MiB."""
         return max(_LEAST_MEMORY, min(USUAL_MEMORY, _MEMORY / self._sets))
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine in the event loop; call this in any thread."""
+        """Run a coroutine in the event loop. Any thread may call this."""
         return asyncio.run_coroutine_threadsafe(work, self.threads.loop)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function in the event loop, soon; call this in any thread."""
-        with suppress(RuntimeError):  # the loop was closed just now
+        """Schedule a function in the event loop. Any thread may call this."""
+        with suppress(RuntimeError):  # the loop has just been closed
             self.threads.loop.call_soon_threadsafe(function)
 
     async def in_thread(self, kind: WorkKind, work: Callable[[], T]) -> T:
-        """Run blocking work in a thread of its kind; call this in the event loop."""
+        """Run blocking work in a thread for its kind. Must be called in the event loop."""
         return await self.threads.loop.run_in_executor(self.threads.workers[kind], work)
 
 
 class PoolThreads:
-    """The threads of a pool that is in use, for a number of sets."""
+    """The running threads of a pool for a number of sets."""
 
     def __init__(self, sets: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.workers = {
             kind: ThreadPoolExecutor(most, f"rsnotify-{kind}") for kind, most in _WORKERS.items()
         }
-        # One set never uses two of these, and what just ran runs faster.
+        # A set uses at most one of each at a time, and a thread that has just run is faster.
         self.readers = FunctionThreads(min(_READERS, sets), "rsnotify-reader")
         self.recorders = FunctionThreads(min(_RECORDERS, sets), "rsnotify-recorder")
         self.websockets = HubConnections()
@@ -148,7 +149,7 @@ class PoolThreads:
 
 
 class FunctionThreads:
-    """Threads that run functions; a hand-over costs much less than with a `ThreadPoolExecutor`."""
+    """Threads that run functions, with much less overhead per call than `ThreadPoolExecutor`."""
 
     def __init__(self, count: int, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -163,7 +164,7 @@ class FunctionThreads:
         self._queue.put(function)
 
     def shutdown(self) -> None:
-        """Run what was submitted, and end."""
+        """Run the functions already submitted, then stop the threads."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -173,7 +174,7 @@ class FunctionThreads:
         while (function := self._queue.get()) is not None:
             try:
                 function()
-            except Exception:  # the thread goes on for other sets
+            except Exception:  # the thread must keep running for the other sets
                 _log.exception("work for a set failed")
 
 
@@ -184,7 +185,7 @@ _scheduler_log.setLevel(logging.ERROR)
 
 
 class JobScheduler:
-    """Runs the jobs of any number of Publishers; used in one event loop."""
+    """Runs the jobs of any number of Publishers, in one event loop."""
 
     def __init__(self) -> None:
         self._scheduler = AsyncIOScheduler(timezone=UTC, logger=_scheduler_log)
@@ -199,7 +200,7 @@ class JobScheduler:
             self._scheduler.shutdown(wait=False)
 
     def check_clock(self) -> None:
-        """Correct the times of jobs after the clock was set or the machine was suspended."""
+        """Correct the times of jobs if the clock was set or the machine was suspended."""
         now = datetime.now(UTC)
         for job in self._scheduler.get_jobs():
             interval = getattr(job.trigger, "interval", None)
@@ -210,11 +211,10 @@ class JobScheduler:
     async def repeat(
         self, name: str, schedule: JobSchedule, work: Callable[[], Awaitable[None]]
     ) -> None:
-        """Run a job by a schedule until cancelled, one run at a time, or until `work` raises.
+        """Run a job on a schedule until cancelled or until `work` raises, one run at a time.
 
-        Times that come while the job runs are skipped, and several that passed unnoticed make one
-        run. A cron time that passed more than `MISFIRE_GRACE` ago is skipped; an interval has no
-        such limit.
+        Scheduled times during a run are skipped, and several missed times result in one run. A cron
+        time that was missed by more than `MISFIRE_GRACE` is skipped. Intervals have no such limit.
         """
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         running: asyncio.Future[None] | None = None
@@ -245,7 +245,7 @@ class JobScheduler:
                 await asyncio.wait([running])
 
 
-# Largest part of the time to spend on polling, however many journals there are.
+# Maximum fraction of the time to spend on polling, regardless of the number of journals.
 _SHARE = 0.05
 
 
@@ -258,7 +258,7 @@ class _PolledJournal(Struct, eq=False):
     def poll(self) -> None:
         try:
             version = self.journal.data_version()
-        except sqlite3.Error:  # the owner of the journal gets the error when it reads
+        except sqlite3.Error:  # the journal's owner gets the same error when it reads
             version = None
         if version is None or version != self.version:
             self.version = version
@@ -266,9 +266,10 @@ class _PolledJournal(Struct, eq=False):
 
 
 class JournalPoller:
-    """Polls any number of journals; used in one event loop.
+    """Polls any number of journals, in one event loop.
 
-    Only for the writes of other processes: a process learns of its own directly, and sooner.
+    It is only needed for writes by other processes. A process is notified of its own writes
+    directly, and sooner.
     """
 
     def __init__(self) -> None:
@@ -277,7 +278,10 @@ class JournalPoller:
 
     @contextmanager
     def watch(self, journal: Journal, every: float, on_write: Callable[[], None]) -> Iterator[None]:
-        """Poll a journal within the context; call `on_write` after another process has written."""
+        """Poll a journal within the context, and call `on_write` when another process has written.
+
+        It is also called when the journal cannot be read.
+        """
         polled = _PolledJournal(journal, every, on_write, journal.data_version())
         self._polled[polled] = None
         self._not_empty.set()

@@ -1,1 +1,1 @@
-"""The subcommands of `rsnotify` that the publisher offers."""
+"""The publisher's subcommands of `rsnotify`."""

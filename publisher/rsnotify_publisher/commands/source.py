@@ -1,4 +1,4 @@
-"""`rsnotify source`: publishes folders, serves and watches them, and pushes their changes."""
+"""The command `rsnotify source`: publishes, serves and watches folders, and pushes changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rsnotify.runtime.command_status import StatusArguments
 
 ROLE = "publish"
 
-# The groups of options in the help.
+# The groups of options in the help text.
 _publishing = partial(option, "Publishing")
 _hubs = partial(option, "Hubs")
 _rare_hubs = partial(_hubs, advanced=True)
@@ -26,7 +26,7 @@ _rare_documents = partial(_documents, advanced=True)
 
 
 class PublishingArguments(Struct, frozen=True, kw_only=True):
-    """The options of every command that publishes; each is a setting of the same name."""
+    """The options of every command that publishes. Each corresponds to a setting."""
 
     base_url: Annotated[
         str | None, _publishing("URL", "Public URL; http://HOST:PORT/ if not given.")
@@ -48,21 +48,21 @@ class PublishingArguments(Struct, frozen=True, kw_only=True):
     token: Annotated[str | None, _hubs("TOKEN", "Bearer token for the hubs.")] = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings, None for an option that was not given."""
+        """Return the settings, with None for each option that was not given."""
         found = {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
         found["hubs"] = found.pop("hub")
         return found
 
 
 def _plain(value: object) -> object:
-    """Return the value of an option as a file would have it."""
+    """Return the value of an option as it would be in a settings file."""
     if isinstance(value, list):
         return tuple(value) or None
     return str(value) if isinstance(value, Path) else value
 
 
 class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
-    """The options of `rsnotify source` that are settings; some are tuning of its sets."""
+    """The options of `rsnotify source` that are settings. Some of them tune its sets."""
 
     data: Annotated[
         Path | None,
@@ -174,7 +174,7 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings, in tables as a file has them."""
+        """Return the settings, in the same tables as in a settings file."""
         from rsnotify_publisher.options import Options
 
         found = super().settings()

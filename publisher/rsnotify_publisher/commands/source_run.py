@@ -1,7 +1,7 @@
-"""Runs `rsnotify source` once its settings are known, and shows its status.
+"""Runs `rsnotify source` with its settings, and shows its status.
 
-The status is the number of recorded changes and the cursor of each hub, live in a terminal, else as
-lines.
+The status consists of the number of recorded changes and the state of each hub. In a terminal it is
+updated live; otherwise it is printed as lines.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-#: Files that one set keeps open: its journal, three times, and connections to hubs.
+#: Number of files that one set keeps open: its journal, three times, and connections to hubs.
 _FILES_OF_A_SET = 20
 _OTHER_FILES = 256
-#: Seconds in which hundreds of sets write their last documents, though the disk is busy.
+#: Time limit for the shutdown in seconds. It allows hundreds of sets to write their last documents
+#: even if the disk is busy.
 _SHUTDOWN_TIMEOUT = 90.0
 _FORCED = "the Source has not ended in order, so it is left as it is; what was recorded is kept"
 
 
 def publish(root: Path | None, settings: SourceConfiguration, status: StatusServer) -> None:
-    """Publish a folder, or the sets of the settings, until interrupted; serve the status."""
+    """Publish a folder, or the sets in the settings, until interrupted, and serve the status."""
     with listen(settings.host, settings.port) as listening:
         base_url = settings.base_url or address(settings.host, listening)
         published: Publisher | SourceDescription
@@ -84,12 +85,12 @@ def serving_source(
 
 
 _REPORT_EVERY = 1.0
-#: Part of the time that may be spent on reading the journals, however many there are.
+#: Maximum fraction of the time to spend on reading the journals, regardless of their number.
 _SHARE = 0.05
 
 
 async def show_status(publishers: Sequence[Publisher], started: asyncio.Event) -> None:
-    """Show the status of a Source from when all sets have started, until cancelled."""
+    """Show the status of a Source until cancelled, after all its sets have started."""
     reader = StatusReader(publishers)
     await started.wait()
     loop = asyncio.get_running_loop()
@@ -117,7 +118,7 @@ def hub_line(hub: HubStatus) -> str:
 
 
 class SourceReport(StatusReport[SourceStatus]):
-    """Shows the status of a Source. A line says when a hub is reached, or no longer is."""
+    """Shows the status of a Source, with a line when a hub becomes reachable or unreachable."""
 
     line_every = 60
 

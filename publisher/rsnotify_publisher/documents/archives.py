@@ -1,7 +1,7 @@
-"""The archives of a Source: documents that are no longer live, kept by the retention policy.
+"""The archives of a Source: documents that are no longer live but kept by the retention policy.
 
-A document is written into the archive before it leaves the live document. So a client that reads
-the live document first, and then its archive, misses nothing.
+A document is added to the archive before it leaves the live document. A client that first reads the
+live document and then its archive therefore misses nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BASELINES = (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP)
 
 
 class Archives:
-    """Keeps the archives of one Source, and removes what they no longer hold."""
+    """Writes the archives of one Source, and removes documents that were dropped from them."""
 
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
         self._source = source
@@ -30,11 +30,11 @@ class Archives:
         self._retention = source.retention
         self._pager = Pager(source)
         self._notifications = NotificationBuilder(source.documents)
-        # Several jobs may have something to archive at the same time.
+        # Several jobs may archive documents at the same time.
         self._lock = threading.Lock()
 
     def prepare(self, journal: Journal) -> None:
-        """Write the archives, and discard what a crash or former options have left.
+        """Write the archives, and discard files left over from a crash or from former options.
 
         Call this before anything else is written.
         """
@@ -53,7 +53,7 @@ class Archives:
 
     def _discard_lost(self, journal: Journal) -> None:
         """Discard files that no document refers to."""
-        # The writer of these parts discards the others itself; see `keep_only`.
+        # The writers of these parts discard outdated ones themselves; see `keep_only`.
         current = [f"{PARTS}{kind}-archive-" for kind in ARCHIVES if self._documents.keeps(kind)]
         if Capability.CHANGE_DUMP in self._documents.offered:
             current.append(f"{PARTS}{Capability.CHANGE_DUMP}-part-")
@@ -63,11 +63,11 @@ class Archives:
         self._note(lambda journal: journal.discard(lost))
 
     def reclaim(self, stem: str) -> None:
-        """Keep the discarded files whose names begin with `stem`: they will be written again.
+        """Keep the discarded files whose names begin with `stem`, since they will be rewritten.
 
-        Call this before writing, which may take longer than `Options.linger`.
+        Call this before writing, because writing may take longer than `Options.linger`.
         """
-        with self._lock:  # or `delete_discarded` might delete what is written from now on
+        with self._lock:  # otherwise `delete_discarded` might delete the rewritten files
             self._note(lambda journal: journal.reclaim(stem))
 
     def keep_only(self, stem: str, parts: Sequence[str]) -> None:
@@ -88,20 +88,21 @@ class Archives:
         documents: Sequence[FinishedDocument],
         note: Callable[[Journal], None],
     ) -> None:
-        """Put documents of one kind, newer than all in its archive, into it if there is one.
+        """Add documents of one kind to its archive, if there is one, then run `note`.
 
-        Then `note` records in the journal that they are there.
+        The documents must be newer than all in the archive. `note` records in the journal that they
+        have been archived.
         """
         kind = documents[0].kind
         with self._lock:
-            # Only then may a reader of the journal see the live document without them.
+            # Only after this may a reader of the journal see the live document without them.
             self._rewrite(kind, [*journal.finished(kind, archived=True), *documents], note)
 
     def replace(self, journal: Journal, document: FinishedDocument) -> None:
-        """Enter a new live document, in place of the former ones of its kind.
+        """Insert a new live document in place of the former ones of its kind.
 
-        These move into the archive, if there is one and they have a file of their own; otherwise
-        their files are discarded.
+        The former documents move to the archive if there is one and they have separate files.
+        Otherwise their files are discarded.
         """
         former = [
             other
@@ -122,7 +123,7 @@ class Archives:
             self._note(note)
 
     def drop_expired(self, journal: Journal, now: int) -> bool:
-        """Drop from the archives what the retention policy does not keep; return whether any."""
+        """Drop expired documents from the archives, and return whether there were any."""
         with self._lock:
             dropped = [self._drop_expired(journal, kind, now) for kind in ARCHIVES]
         return any(dropped)
@@ -143,20 +144,20 @@ class Archives:
             needed = self._needed_after(journal)
             expired = [document for document in expired if document.end <= needed]
         if expired:
-            # Their files are discarded only when no document refers to them.
+            # Their files are not discarded until no document refers to them.
             kept = documents[len(expired) :]
             self._rewrite(kind, kept, lambda journal: journal.drop(expired))
         return bool(expired)
 
     def _needed_after(self, journal: Journal) -> int:
-        """Return the instant after which a Destination beginning with a baseline needs changes."""
+        """Return the instant after which Destinations that begin with a baseline need changes."""
         live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
         return min(live, default=journal.state().closed)
 
     def _rewrite(
         self, kind: str, documents: list[FinishedDocument], note: Callable[[Journal], None]
     ) -> None:
-        """Write the archive of a kind, if there is one, then note in the journal what it holds."""
+        """Write the archive of a kind, if there is one, then run `note` with the journal."""
         if not self._documents.keeps(kind):
             self._note(note)
             return

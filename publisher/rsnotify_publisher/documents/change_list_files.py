@@ -1,8 +1,8 @@
-"""Change Lists as files: the open one, kept as written entries, and the reading of closed ones.
+"""Keeps the open Change List in memory as serialized entries, and reads closed ones from files.
 
-The open Change List follows the journal, so that a change is written once: new changes are
-appended, and changes that were closed are dropped. If the open period outgrew one document, its
-older parts are closed already, and a Change List Index lists all parts (core §12.2).
+The open Change List follows the journal: new changes are appended, and closed changes are dropped,
+so that each change is serialized only once. If the open period has outgrown one document, its older
+parts are already closed, and a Change List Index lists all parts (core §12.2).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rsnotify_publisher.journal import FinishedDocument, Journal
 from rsnotify_publisher.options import MinimumOpen, RotationPolicy
 from rsnotify_publisher.source_documents import SourceDocuments
 
-# More bytes than a document has before and after its entries.
+# Upper bound for the bytes before and after the entries of a document.
 _HEAD = 50_000
 
 
 class ListToClose(Struct, frozen=True):
-    """The `count` oldest changes of the open list, through `until`, which are closed next.
+    """The changes to close next: the `count` oldest in the open list, through `until` (µs).
 
     If `archived`, they leave the open period at once.
     """
@@ -56,7 +56,7 @@ class OpenChangeList:
         self._size = 0
 
     def refresh(self, journal: Journal, limit: int = -1) -> list[Resource]:
-        """Append the next changes, at most `limit` if that is not negative, and return them."""
+        """Append the next changes, and return them; all if `limit` is negative."""
         with journal.snapshot() as state:
             changes = journal.changes(max(state.closed, self.through), limit)
             self._parts = journal.finished(Capability.CHANGE_LIST, archived=False)
@@ -78,17 +78,17 @@ class OpenChangeList:
 
     @property
     def through(self) -> int:
-        """The datetime of the last change (µs), or where the list begins."""
+        """The datetime of the last change (µs), or the beginning of the list if it is empty."""
         return self._datetimes[-1] if self._datetimes else self.begin
 
     @property
     def is_indexed(self) -> bool:
-        """Whether the open period is more than one document."""
+        """Whether the open period needs more than one document."""
         return bool(self._parts)
 
     @property
     def version(self) -> str:
-        """A text that differs whenever the bytes of the document do."""
+        """A string that differs whenever the bytes of the document do."""
         head = crc32(self._head())
         return f"{self.through:x}-{head:x}"
 
@@ -105,7 +105,7 @@ class OpenChangeList:
         """Return the open Change List itself, in pieces.
 
         An open list promises nothing after its last entry, so it may end with the last entry that
-        fits into one document; the others are in the next list, a moment later.
+        fits into one document. The remaining changes appear in the next list, a moment later.
         """
         head = self._documents.change_list(self.begin, is_part=bool(self._parts))
         return _joined(head, self._entries[: self._max_entries])
@@ -117,7 +117,7 @@ class OpenChangeList:
     def parts_to_archive(
         self, rotation: RotationPolicy, now: int, scheduled: int | None = None
     ) -> list[FinishedDocument]:
-        """Return which closed parts leave the open period; arguments as for `next_to_close`."""
+        """Return the closed parts that leave the open period. See `next_to_close`."""
         changes = len(self._entries) + sum(part.entries for part in self._parts)
         size = self._size + sum(part.size for part in self._parts)
         removed: list[FinishedDocument] = []
@@ -135,9 +135,9 @@ class OpenChangeList:
     def next_to_close(
         self, rotation: RotationPolicy, now: int, scheduled: int | None = None
     ) -> ListToClose | None:
-        """Return which changes to close next: by the rotation, or what fills a whole document.
+        """Return the changes to close next, as the rotation requires or to fill a document.
 
-        Changes through `scheduled` (µs) are to be closed in any case.
+        Changes through `scheduled` (µs) are closed in any case.
         """
         count = 0 if self._parts else self._surplus(rotation, now, scheduled)
         if count:
@@ -148,14 +148,14 @@ class OpenChangeList:
         return None
 
     def _surplus(self, rotation: RotationPolicy, now: int, scheduled: int | None) -> int:
-        """Return how many changes the rotation closes, in one document."""
+        """Return the number of changes that the rotation closes, up to one document."""
         changes, size = len(self._entries), self._size
         minimum: MinimumOpen | None = None
         if changes:
             minimum = rotation.minimum_open(changes, size, self._datetimes[0], now, scheduled)
         if minimum is None:
             return 0
-        # After a flood the older half may itself be more than one document.
+        # After a flood, even the older half may be more than one document.
         most = min(self._max_entries, rotation.changes or self._max_entries)
         count = 0
         for at, written in zip(self._datetimes[:most], self._entries[:most], strict=True):
@@ -167,7 +167,7 @@ class OpenChangeList:
         return self._fitting(most, min(self._max_bytes, rotation.size or self._max_bytes), count)
 
     def _fitting(self, entries: int, size: int, most: int) -> int:
-        """Return how many of the oldest changes fit into one document; at least one, if any."""
+        """Return the number of oldest changes that fit into one document: at least one, if any."""
         count = 0
         for written in self._entries[: min(entries, most)]:
             size -= len(written)
@@ -178,23 +178,24 @@ class OpenChangeList:
 
 
 def _joined(head: Document, entries: Sequence[bytes]) -> list[bytes]:
-    # Ten thousand small pieces would take longer to write.
+    # Writing ten thousand small pieces would take longer.
     return [opening(head), b"".join(entries), closing(head)]
 
 
 def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
-    """Stream the changes of a closed Change List, each with its datetime."""
+    """Yield the changes of a closed Change List, each with its datetime."""
     reader = SitemapReader()
     for piece in reading(folder / closed.files[0]):
         for change in reader.feed(piece):
-            # In a 1.0 list the datetime of the change is in lastmod alone.
+            # In a 1.0 list, the datetime of the change is only in lastmod.
             yield replace(change, datetime=change.changed_at)
 
 
 def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path) -> Iterable[str]:
-    """Return which of some resources that were in the set after an instant (µs) are not deleted.
+    """Return the URIs whose resources have not been deleted since an instant (µs).
 
-    If the Source itself returns the set, only changes show that a resource is deleted.
+    All given resources must have been in the set since that instant. If the Source itself returns
+    the set, only changes show that a resource was deleted.
     """
     if not uris:
         return ()
@@ -205,7 +206,7 @@ def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path
 
 
 def _deleted(since: int, journal: Journal, folder: Path) -> set[str]:
-    """Return the resources that were deleted after an instant and not created again."""
+    """Return the URIs of resources that were deleted after an instant and not created again."""
     with journal.snapshot() as state:
         closed = journal.finished(Capability.CHANGE_LIST)
         opened = journal.changes(max(since, state.closed))

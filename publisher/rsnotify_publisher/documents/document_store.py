@@ -1,4 +1,4 @@
-"""Writes the documents into a folder, which any web server can serve."""
+"""Writes the documents to a folder that any web server can serve."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from rsnotify_publisher.source_documents import (
 )
 
 _log = logging.getLogger("rsnotify.publisher")
-# Notices that a GET of the channel returns; a client that lacks more reads the documents.
+# Maximum number of notices in the channel's document. A client that lacks more reads the documents.
 _SHOWN = 100
-# Changes that are held in memory at once, however many there are to catch up with.
+# Maximum number of changes held in memory at once while catching up.
 _AT_ONCE = 20_000
-#: How many changes outdate a Resource List, and at least as many as it has entries: so however
-#: often it is written, that takes little time for each change.
+#: Minimum number of changes after which a Resource List is outdated. There must also be at least as
+#: many changes as the list has entries, so that the cost of writing it per change stays small.
 OUTDATED_AFTER = 1_000
 
 
 class WritingStopped(RsnotifyError):
-    """A document was not written, because the Publisher closes."""
+    """A document was not written because the Publisher is closing."""
 
 
 class DocumentStore:
-    """Keeps the folder of documents up to date with the journal; one process does so at a time.
+    """Keeps the folder of documents up to date with the journal, in one process at a time.
 
-    Every method raises OSError if the folder cannot be written, StorageError if the journal or
-    the Source's own resources cannot be read, and WritingStopped after `close` was called.
+    Every method raises OSError if the folder is not writable, StorageError if the journal or the
+    Source's own resources cannot be read, and WritingStopped after `close` was called.
     """
 
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
@@ -65,20 +65,21 @@ class DocumentStore:
         self._dumping = SourceDumps(source, recorder, self._archives, self._check)
         self._change_lists = ChangeLists(source, recorder, self._archives)
         self._prepared = False
-        #: Whether the Capability List and every document that it must list are written.
+        #: Whether the Capability List and every document that it must list have been written.
         self.is_complete = False
-        #: The last change that the Resource List covers; -1 if it was not written yet.
+        #: The datetime of the last change that the Resource List covers; -1 if it has not been
+        #: written yet.
         self.listed = -1
-        #: The entries of the Resource List, and how many changes came before it was written.
+        #: The number of entries in the Resource List, and of changes written before it.
         self._entries = self._before_list = 0
         self._noticed = -1
-        # A job that was cancelled may still be at work in its thread.
+        # A cancelled job may still be running in its thread.
         self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
         self._offering = threading.Lock()
         self._stopping = threading.Event()
 
     def close(self) -> None:
-        """Stop writing; when this returns, no thread is writing."""
+        """Stop writing, and wait until no thread is writing."""
         self._stopping.set()
         for lock in self._locks.values():
             with lock:
@@ -95,8 +96,8 @@ class DocumentStore:
             yield journal
 
     def _prepare(self, journal: Journal) -> None:
-        """Write the archives and live dumps; remove what the options no longer offer."""
-        self._write_capability_list()  # before any document that it listed is removed
+        """Write the archives and live dumps, and remove documents that are no longer offered."""
+        self._write_capability_list()  # before any document that it lists is removed
         self._archives.prepare(journal)
         self._change_lists.views.prepare(journal)
         self._dumping.prepare(journal)
@@ -106,10 +107,10 @@ class DocumentStore:
         return (self._folder / RESOURCE_LIST).exists()
 
     def _write_capability_list(self) -> None:
-        """Write the Capability List, with the documents that exist.
+        """Write the Capability List with the documents that exist.
 
-        Without a Resource List there is none: a Destination that finds a Capability List relies on
-        it for the set of resources.
+        It is not written until there is a Resource List, since a Destination that finds a
+        Capability List relies on it to get the set of resources.
         """
         documents = self._source.documents
         with self._offering:
@@ -121,7 +122,7 @@ class DocumentStore:
         return self._dumping.awaits(name) or not (self._folder / name).exists()
 
     def _offer(self) -> bool:
-        """Write Capability List and Source Description once; return whether they were written."""
+        """Write the Capability List and Source Description once. Return True if written now."""
         if self.is_complete or not self._has_baseline():
             return False
         self._write_capability_list()
@@ -140,17 +141,17 @@ class DocumentStore:
         notify_version(documents, self._recorder, notice, digest_of(body))
 
     def rotate(self) -> None:
-        """Close all changes up to the last time of the rotation's schedule."""
+        """Close all changes up to the last scheduled time of the rotation."""
         schedule = self._source.rotation.schedule
         scheduled = None if schedule is None else schedule.last_time(self._source.clock())
         if scheduled is not None:
             self.write_change_lists(scheduled)
 
     def write_change_lists(self, scheduled: int | None = None) -> None:
-        """Update the open Change List and the channel; close what the rotation closes.
+        """Update the open Change List and the channel, and close changes as the rotation requires.
 
-        Call this before anything else: the first call prepares the folder. If a time of the
-        rotation's schedule is given (µs), all changes up to that time are closed.
+        Call this before anything else, because the first call prepares the folder. With a scheduled
+        time of the rotation (µs), all changes up to that time are closed.
         """
         with self._working("changes") as journal:
             if not self._prepared:
@@ -175,24 +176,27 @@ class DocumentStore:
         self._noticed = until
 
     def write_capability_list(self) -> None:
-        """Write the Capability List again, after what it offers has changed."""
+        """Rewrite the Capability List after its offer has changed."""
         with self._working("changes"):
             if self._prepared:
                 self._write_capability_list()
 
     def write_resource_list(self) -> None:
-        """Write the Resource List, if anything changed since it was last written."""
+        """Write the Resource List if anything has changed since it was last written."""
         with self._working("resources") as journal:
             self._write_resource_list(journal)
 
     def complete(self) -> None:
-        """Write the first Resource List, unless there is one."""
+        """Write the Resource List unless all documents have been written."""
         with self._working("resources") as journal:
             if not self.is_complete:
                 self._write_resource_list(journal)
 
     def is_outdated(self, last_change: int) -> bool:
-        """Return whether the Resource List lacks many of the changes through an instant (µs)."""
+        """Return whether the Resource List lacks many changes.
+
+        `last_change` is the datetime of the last change in the journal (µs).
+        """
         lacking = self._change_lists.count - self._before_list
         is_older = 0 <= self.listed < last_change
         return is_older and lacking >= max(OUTDATED_AFTER, self._entries)
@@ -212,7 +216,7 @@ class DocumentStore:
             self._offer()
 
     def write_resource_dump(self) -> None:
-        """Write the Resource Dump, if it is due and anything changed since the last one."""
+        """Write the Resource Dump if it is due and anything has changed since the last one."""
         with self._working("dumps") as journal:
             if self._dumping.resource_dump_is_due(journal):
                 self._dumping.write_resource_dump(journal, self._resources(journal))
@@ -223,7 +227,7 @@ class DocumentStore:
             self._dumping.write_change_dumps(journal)
 
     def drop_expired(self) -> None:
-        """Drop from the archives what the retention policy does not keep, if it is time to."""
+        """Drop expired documents from the archives, if it is time to do so."""
         schedule, now = self._source.retention.schedule, self._source.clock()
         if schedule is None or schedule.last_time(now) is not None:
             with self._working("changes") as journal:
@@ -234,7 +238,7 @@ class DocumentStore:
             self._change_lists.views.link(journal)
 
     def delete_discarded(self) -> None:
-        """Delete the files that no document has referred to for `Options.linger` seconds."""
+        """Delete files that no document has referred to for `Options.linger` seconds."""
         with self._working("changes") as journal:
             self._archives.delete_discarded(journal, self._source.clock())
 
@@ -247,14 +251,14 @@ class DocumentStore:
             yield resource
 
     def _given(self) -> Iterator[Resource]:
-        """Stream the set that the Source returns."""
+        """Yield the resources that the Source's callback returns."""
         assert self._source.resources is not None
         try:
             for resource in self._source.resources():
                 yield as_listed(check_resource(resource), None)
         except RsnotifyError:
             raise
-        except Exception as error:  # the Source's own code; all else goes on meanwhile
+        except Exception as error:  # from the Source's own code; all other work continues
             _log.exception("the resources of the Source could not be read")
             raise StorageError(f"the resources of the Source: {error!r}") from error
 
@@ -263,7 +267,7 @@ class ChangeLists:
     """Keeps the Change Lists up to date with the journal.
 
     Attributes:
-        count: The changes that were written since the start.
+        count: The number of changes written since the start.
     """
 
     def __init__(self, source: SourceContext, recorder: Recorder, archives: Archives) -> None:
@@ -281,10 +285,11 @@ class ChangeLists:
         self._published = ""
 
     def write(self, journal: Journal, scheduled: int | None = None) -> bool:
-        """Update the open Change List and the channel; return whether something was closed.
+        """Update the open Change List and the channel, and return whether anything was closed.
 
-        The rotation decides that; changes through `scheduled` (µs) are to be closed in any case.
-        Changes that arrive meanwhile wait for the next call: in a flood this would never end.
+        The rotation decides what to close. Changes through `scheduled` (µs) are closed in any case.
+        Changes that arrive during the call wait for the next one. Otherwise this would never return
+        during a flood of changes.
         """
         closed = False
         last = journal.state().last_change
@@ -294,8 +299,9 @@ class ChangeLists:
             self.count += len(changes)
             self.views.follow(self._open.begin, changes)
             if self._captured is not None:
-                # The process that recorded them may have ended before it kept their content. This
-                # comes before anything that may fail, because `refresh` returns each change once.
+                # The process that recorded these changes may have ended before it kept their
+                # content. Do this before anything that may fail, because `refresh` returns each
+                # change only once.
                 self._captured.keep(changes)
             if self._close_next(journal, scheduled):
                 closed = True
@@ -317,7 +323,7 @@ class ChangeLists:
         return closing is not None
 
     def _move(self, journal: Journal, parts: list[FinishedDocument]) -> None:
-        """Move closed parts from the open period to the archive."""
+        """Move closed parts of the open period to the archive."""
 
         def note(journal: Journal) -> None:
             journal.archive(parts)
@@ -327,7 +333,8 @@ class ChangeLists:
 
     def _close(self, journal: Journal, closing: ListToClose) -> None:
         """Publish a closed list: first the list, then the documents that refer to it."""
-        # Closed again after a crash, it may end elsewhere; so the end is in the name too.
+        # The name includes the end, since a list that is closed again after a crash may end at
+        # another change.
         own = f"{stem(Capability.CHANGE_LIST, self._open.begin)}-{compact(closing.until)}"
         name = own + self._suffix
         self._archives.reclaim(own)
@@ -356,14 +363,14 @@ class ChangeLists:
             return
         top, part = self._folder / CHANGE_LIST, self._folder / OPEN_PART
         if self._open.is_indexed:
-            # In this order, a client that reads both meanwhile finds an overlap, not a gap.
+            # In this order, a client that reads both at this moment finds an overlap, not a gap.
             write_atomically(top, self._open.chunks())
             write_atomically(part, self._open.open_chunks())
             also_as(part, self._folder / CHANNEL)
         else:
             write_atomically(top, self._open.chunks())
             also_as(top, self._folder / CHANNEL)
-            if part.exists():  # some clients may still poll it
+            if part.exists():  # some clients may still be polling it
                 also_as(top, part)
         self.views.publish()
         self._published = version

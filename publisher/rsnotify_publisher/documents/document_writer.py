@@ -1,10 +1,11 @@
-"""Writes long documents: a single one if all entries fit, or an index and parts (core §7).
+"""Writes long documents: a single document if all entries fit, or an index and parts (core §7).
 
-The Resource List is streamed while the set changes. `at` is promised before the first resource is
-read, and `completed` after the last: each resource is listed as it was at some instant between, and
-the Change Lists have all changes since `at` (core §10.1).
+The Resource List is streamed while the set may change. `at` is promised before the first resource
+is read, and `completed` after the last. Each resource is listed as it was at some instant in
+between, and the Change Lists have all changes since `at` (core §10.1).
 
-Each document that was written has a notification (Framework Notification §3).
+`NotificationBuilder` builds the notifications of documents that were written (Framework
+Notification §3).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Write = Callable[[bytes], object]
 
 
 class Pager:
-    """Writes long documents of a Source, streamed."""
+    """Writes long documents of a Source as a stream."""
 
     def __init__(self, source: SourceContext) -> None:
         self._documents = source.documents
@@ -58,16 +59,17 @@ class Pager:
         entries: Iterable[bytes],
         top: Callable[[list[str]], Document],
     ) -> list[str]:
-        """Write a document, or its parts and then the index of them; return the names of the parts.
+        """Write a document, or its parts and then their index, and return the names of the parts.
 
         After any error, no part is left behind.
 
         Args:
-            name: Of the document, below the base URL.
-            stem: Beginning of the names of its parts.
-            part: Each part without its entries.
+            name: The name of the document, relative to the base URL.
+            stem: The beginning of the names of its parts.
+            part: Each part, without its entries.
             entries: All entries, in order.
-            top: Returns the document without its entries; or the index, given the names of parts.
+            top: Returns the index for the given names of parts, or the document without its entries
+                if there are no parts.
         """
         with all_or_none(self._folder) as parts:
             self._write_parts(stem, part, iter(entries), parts)
@@ -91,7 +93,7 @@ class Pager:
     def _fill(
         self, write: Write, head: Document, pending: bytes | None, entries: Iterator[bytes]
     ) -> bytes | None:
-        """Write one part; return the entry that did not fit."""
+        """Write one part, and return the entry that did not fit, if any."""
         begin, end = opening(head), closing(head)
         write(begin)
         count, size = 0, len(begin) + len(end)
@@ -106,7 +108,7 @@ class Pager:
         return pending
 
     def _make_single(self, part: Path, old: Document, target: Path, head: Document) -> None:
-        """Copy the only part as the document, with another beginning."""
+        """Copy the only part to the document, with the head replaced."""
         skipped = len(opening(old))
         with atomic(target) as file:
             file.write(opening(head))
@@ -118,9 +120,10 @@ class Pager:
 def write_resource_list(
     source: SourceContext, at: int, resources: Iterable[Resource], completed: Callable[[], int]
 ) -> FinishedDocument:
-    """Write the Resource List of the streamed set, which has all changes through `at` (µs).
+    """Write the Resource List of the streamed set, which includes all changes through `at` (µs).
 
-    At the end, `completed` returns a datetime that no change in the set exceeds.
+    `completed` is called at the end. It returns a datetime that is not earlier than any change in
+    the set.
     """
     documents, folder = source.documents, source.documents_folder
     own = stem(Capability.RESOURCE_LIST, at)
@@ -153,12 +156,12 @@ Notifications = tuple[Resource, ...]
 
 
 class NotificationBuilder(Struct, frozen=True):
-    """Builds notifications; none if no hub can have the channel."""
+    """Builds notifications, or none if there is no channel for them."""
 
     documents: SourceDocuments
 
     def live(self, document: FinishedDocument, *, first: bool) -> Notifications:
-        """Notify of a new Resource List or Resource Dump."""
+        """Return the notification of a new Resource List or Resource Dump."""
         change = ChangeType.CREATED if first else ChangeType.UPDATED
         begin, end = from_microseconds(document.begin), from_microseconds(document.end)
         uri = self.documents.uri(f"{document.kind}.xml")
@@ -167,7 +170,7 @@ class NotificationBuilder(Struct, frozen=True):
         )
 
     def closed(self, document: FinishedDocument) -> Notifications:
-        """Notify that the older part of the Change List was closed, and where the rest begins."""
+        """Return the notifications of a closed Change List and of the new start of the open one."""
         part = replace(
             self.documents.archived(document),
             capability=Capability.CHANGE_LIST,
@@ -176,7 +179,7 @@ class NotificationBuilder(Struct, frozen=True):
         return self._if_wanted(part) + self.reopened(document.end)
 
     def reopened(self, begin: int) -> Notifications:
-        """Notify that the Change List begins at another instant (µs)."""
+        """Return the notification that the Change List now begins at `begin` (µs)."""
         return self._if_wanted(
             Resource(
                 self.documents.uri(CHANGE_LIST),
@@ -187,7 +190,7 @@ class NotificationBuilder(Struct, frozen=True):
         )
 
     def archive(self, kind: str) -> Notifications:
-        """Notify that an archive holds other documents."""
+        """Return the notification that an archive has changed."""
         uri = self.documents.uri(ARCHIVES[kind])
         return self._if_wanted(
             Resource(uri, capability=f"{kind}-archive", change=ChangeType.UPDATED)
@@ -200,9 +203,10 @@ class NotificationBuilder(Struct, frozen=True):
 def notify_version(
     documents: SourceDocuments, recorder: Recorder, document: Resource, version: str
 ) -> None:
-    """Notify of a document, without `change`, that is often rewritten without a difference.
+    """Insert a notice of a document, unless its last notice had the same version.
 
-    The version differs whenever the document does.
+    This is for documents that are often rewritten unchanged. `document` has no `change`, and
+    `version` differs whenever the document does.
     """
     if documents.framework is not None:
         recorder.run(lambda journal: journal.add_version_notice(document, version))

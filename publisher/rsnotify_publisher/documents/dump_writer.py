@@ -1,11 +1,11 @@
 """Writes dumps: packages with manifests, and the documents that list them (core §11.1, §13.1).
 
-`SourceDumps` decides when dumps are written, and what they hold. The Resource Dump is written by
-its schedule, if something changed. Each closed Change List gets a closed Change Dump, too; the live
+`SourceDumps` decides when dumps are written and what they contain. The Resource Dump is written on
+its schedule, if anything changed. Each closed Change List also gets a closed Change Dump. The live
 Change Dump lists the packages of the newest ones.
 
-`DumpWriter` turns entries and contents into files of a folder. Memory does not grow with the size
-of a dump.
+`DumpWriter` writes entries and contents to files in a folder. Its memory use does not grow with the
+size of a dump.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from rsnotify_publisher.source_documents import (
     stem,
 )
 
-# Leaves space for one more entry, whose length is known only after its content was copied.
+# Leaves space for one more entry, whose length is known only after its content has been copied.
 _MANIFEST_BYTES = MAX_BYTES * 9 // 10
 _IN_MEMORY = 1_000_000
-# How many of the newest Change Dumps stay in the live one if there is an archive.
+# Number of the newest Change Dumps that stay in the live one if there is an archive.
 _LIVE = 10
 # Later than any instant (µs).
 _NEVER = 2**63
@@ -77,9 +77,9 @@ class WrittenPackage(Struct, frozen=True):
     """A package that was written.
 
     Args:
-        entry: Its entry in the dump document (core §11.1, §13.1).
+        entry: The package's entry in the dump document (core §11.1, §13.1).
         files: The ZIP and the copy of its manifest, relative to the base URL.
-        count: Entries in the manifest.
+        count: The number of entries in the manifest.
     """
 
     entry: Resource
@@ -92,13 +92,13 @@ class DumpWriter:
     """Writes the dumps of one Source.
 
     Args:
-        folder: The folder of the files; the file with the name N has the URI `base_url` + N.
-        base_url: Ends in a slash.
+        folder: The folder for the files. A file named N has the URI `base_url` + N.
+        base_url: The base URL, which ends in a slash.
         capability_list: The URI that documents and manifests point `up` to.
-        max_resources: Entries in one package.
-        max_content: Bytes of content in one package; a single larger one gets its own.
-        max_entries: Packages in one dump document, before it gets an index.
-        profile: How documents and manifests are written.
+        max_resources: Maximum number of entries in one package.
+        max_content: Maximum bytes of content in one package. Larger content gets its own package.
+        max_entries: Maximum number of packages in one dump document before it gets an index.
+        profile: The version of ResourceSync in which documents and manifests are written.
     """
 
     folder: Path
@@ -122,20 +122,20 @@ class DumpWriter:
         now: Callable[[], Instant],
         check: Callable[[], None] = lambda: None,
     ) -> list[WrittenPackage]:
-        """Write the packages of a Resource Dump; at least one, even without resources.
+        """Write the packages of a Resource Dump: at least one, even if there are no resources.
 
-        Hash and length are those of the bytes in the package, not those of the entry. If the
-        content has changed since `at`, the entry has no `lastmod`, which is unknown. A resource
-        without content is left out. After any error, also one that an argument raises, no file is
-        left behind.
+        The manifest states the hash and length of the bytes in the package, which may differ from
+        those in the entry. If the content has changed since `at`, the entry has no `lastmod`, since
+        it is unknown. Resources without content are left out. After any error, including exceptions
+        from the arguments, no file is left behind.
 
         Args:
-            stem: Beginning of the names of all files.
-            at: The instant of the snapshot; all packages have it, since the set is as of then.
-            resources: The set, streamed.
-            content: Returns the current content of each.
-            now: Returns when a package was completed.
-            check: Called often; raises an exception to stop.
+            stem: The beginning of all file names.
+            at: The instant of the snapshot, which all packages state.
+            resources: The resources of the set, streamed.
+            content: Returns the current content of a resource.
+            now: Returns the time at which a package is completed.
+            check: Called often. Raises an exception to stop.
         """
         supply = BitstreamSupplier(content, check)
         entries = ResourceEntries(at, now, self._links)
@@ -154,10 +154,11 @@ class DumpWriter:
         *,
         check: Callable[[], None] = lambda: None,
     ) -> list[WrittenPackage]:
-        """Write the packages of a closed interval of changes; at least one, even if it is empty.
+        """Write the packages for a closed interval of changes: at least one, even if it is empty.
 
-        The manifests have an entry for every change, with a bitstream wherever `content` returns
-        one with the hash of the change; see `ChangeEntries`. Otherwise as `resource_packages`.
+        The manifests have an entry for every change. It has a bitstream if `content` returns one
+        with the hash of the change; see `ChangeEntries`. In all other respects this works like
+        `resource_packages`.
         """
         supply = BitstreamSupplier(content, check)
         entries = ChangeEntries(from_, until, supply, self._links)
@@ -170,9 +171,10 @@ class DumpWriter:
         return written
 
     def write_document(self, name: str, head: Document, packages: Iterable[Resource]) -> list[str]:
-        """Write a dump (core §11.1, §13.1), or its parts and then an index; return their names.
+        """Write a dump document (core §11.1, §13.1), and return the names of its parts, if any.
 
-        The name is relative to the base URL; `head` is the document without its entries and common
+        A dump that does not fit into one document is written as parts, followed by their index.
+        Names are relative to the base URL. `head` is the document without its entries and common
         links. A Change Dump without `until` is open: packages may still be added.
         """
         head = replace(head, links=(*self._links, *head.links))
@@ -188,7 +190,7 @@ class DumpWriter:
         return [part for part, _ in parts]
 
     def _groups(self, packages: Iterable[Resource]) -> Iterator[tuple[Resource, ...]]:
-        """Yield groups of entries that fit into a document each; at least one group."""
+        """Yield at least one group of entries, each small enough for one document."""
         group: list[Resource] = []
         size = 0
         for package in packages:
@@ -203,7 +205,7 @@ class DumpWriter:
     def _parts(
         self, name: str, head: Document, groups: list[tuple[Resource, ...]]
     ) -> Iterator[tuple[str, Document]]:
-        """Yield the parts. If the dump is open, its last part is open, too."""
+        """Yield the names and contents of the parts. If the dump is open, so is its last part."""
         links = (*head.links, Link(Rel.INDEX, self.base_url + name))
         for number, group in enumerate(groups, 1):
             part = replace(head, resources=group, links=links, completed=group[-1].completed)
@@ -231,7 +233,7 @@ class DumpWriter:
         resources: Iterable[Resource],
         supply: BitstreamSupplier,
     ) -> list[WrittenPackage]:
-        """Write all packages, at least one; after any error, no file is left behind."""
+        """Write at least one package. After any error, no file is left behind."""
         written: list[WrittenPackage] = []
         with closing(supply.of(resources)) as offers, all_or_none(self.folder) as names:
             pending = next(offers, None)
@@ -251,7 +253,10 @@ class DumpWriter:
         offers: Iterator[EntryBitstream],
         check: Callable[[], None],
     ) -> tuple[WrittenPackage, EntryBitstream | None]:
-        """Write one package and the copy of its manifest; return the entry that did not fit."""
+        """Write one package and the copy of its manifest.
+
+        Return the package, and the first entry that did not fit.
+        """
         path, copy = (self.folder / name for name in files)
         with (
             atomic(path) as file,
@@ -297,13 +302,13 @@ _COMPACT = "%Y%m%dT%H%M%S%fZ"
 
 
 def _part_name(name: str, part: Document, number: int) -> str:
-    """Return a name that no part of a former index has, since clients may still hold that index."""
+    """Return a name that no part of a former index has, since clients may still use that index."""
     path = PurePosixPath(name)
     folder = path.parent if path.parent.parts else PurePosixPath(_PARTS)
     begin, end = part.at or part.from_, part.resources[-1].until
     assert begin is not None
     stem = f"{path.stem}-part-{begin:{_COMPACT}}"
-    if end is not None:  # a Change Dump that still grows has other bytes for each end
+    if end is not None:  # a Change Dump that is still growing has different bytes for each end
         stem += f"-{end:{_COMPACT}}" if part.until else f"-{end:{_COMPACT}}-open"
     return str(folder / f"{stem}-{number:05}.xml")
 
@@ -311,8 +316,8 @@ def _part_name(name: str, part: Document, number: int) -> str:
 class DumpEntries(ABC):
     """The entries of one kind of dump.
 
-    All members have the modification time `stamp`. Entries other than deletions that have no
-    bitstream are counted as `missing`.
+    All members of a package have the modification time `stamp`. `missing` counts the entries
+    without a bitstream, apart from deletions.
     """
 
     folder: str
@@ -324,11 +329,11 @@ class DumpEntries(ABC):
 
     @abstractmethod
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
-        """Copy a bitstream, and add the entry to the manifest."""
+        """Copy a bitstream into the package, and add the entry to its manifest."""
 
     @abstractmethod
     def manifest(self, *, is_last: bool) -> Document:
-        """Return the manifest, without entries, of the package that is complete now."""
+        """Return the manifest of the package just completed, without entries."""
 
 
 class ResourceEntries(DumpEntries):
@@ -341,10 +346,10 @@ class ResourceEntries(DumpEntries):
         self._now = now
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
-        """Copy a bitstream, and add the entry to the manifest.
+        """Copy a bitstream into the package, and add the entry to its manifest.
 
         Every entry must have a bitstream (core §11.2). A resource without one is left out: it was
-        deleted after the snapshot, and the Change List has that change.
+        deleted after the snapshot, and the Change List contains that change.
         """
         if bitstream is None:
             self.missing += 1
@@ -352,7 +357,7 @@ class ResourceEntries(DumpEntries):
         stored = package.store(entry, bitstream)
         # If the content changed since it was recorded, its modification time is unknown.
         lastmod = None if stored.as_recorded is False else entry.lastmod
-        # A patch applies to a version that the reader of a dump does not have (core §14.4).
+        # Patches apply to a version that the reader of a dump does not have (core §14.4).
         package.note(replace(stored.describe(entry), lastmod=lastmod, links=_unpatched(entry)))
 
     def manifest(self, *, is_last: bool) -> Document:
@@ -367,9 +372,9 @@ class ResourceEntries(DumpEntries):
 class ChangeEntries(DumpEntries):
     """The entries of a Change Dump Manifest (core §13.2).
 
-    Every change of the interval has an entry. An entry has a `path` only if the hash proves that
-    the bitstream is the content that the change gave the resource. If that content is lost, the
-    entry keeps its hash and length and has no `path`: Destinations GET the resource, or apply the
+    Every change in the interval has an entry. An entry has a `path` only if the hash proves that
+    the bitstream is the resource's content right after the change. If that content is lost, the
+    entry keeps its hash and length but has no `path`: Destinations GET the resource, or apply the
     later change that replaced the content.
     """
 
@@ -404,14 +409,17 @@ class ChangeEntries(DumpEntries):
         )
 
     def _with_patches(self, package: PackageFile, entry: Resource) -> tuple[Link, ...]:
-        """Add patches to the package as core §14.4 requires, or leave them out."""
+        """Add the entry's patches to the package (core §14.4), and return its links.
+
+        Patches whose content is not available are left out.
+        """
         links: list[Link] = []
         for link in entry.links:
             links += self._patch(package, link) if link.rel == Rel.PATCH else [link]
         return tuple(links)
 
     def _patch(self, package: PackageFile, link: Link) -> list[Link]:
-        if link.href.startswith("data:"):  # a Source has no content for it
+        if link.href.startswith("data:"):  # the Source's callback has no content for it
             return []
         patch = Resource(link.href, hash=link.hash, length=link.length, type=link.type)
         with self._supply.opened(patch) as bitstream:
@@ -429,9 +437,9 @@ def _unpatched(entry: Resource) -> tuple[Link, ...]:
 
 @dataclass(eq=False)
 class SourceDumps:
-    """Keeps the dumps of one Source.
+    """Writes and replaces the dumps of one Source.
 
-    While it writes, it calls `check` often, which raises an exception to stop.
+    Calls `check` often while writing. `check` raises an exception to stop.
     """
 
     source: SourceContext
@@ -457,14 +465,14 @@ class SourceDumps:
         self._shown: list[FinishedDocument] = []
 
     def awaits(self, name: str) -> bool:
-        """Return whether a document is a Resource Dump that was never written, or its archive."""
+        """Return whether `name` is the Resource Dump or its archive, and no dump exists yet."""
         dump = name in (RESOURCE_DUMP, ARCHIVES[Capability.RESOURCE_DUMP])
         return dump and not (self._folder / RESOURCE_DUMP).exists()
 
     # The Resource Dump
 
     def resource_dump_is_due(self, journal: Journal) -> bool:
-        """Return whether it is time for a Resource Dump, and something changed since the last."""
+        """Return whether a Resource Dump is due and anything has changed since the last one."""
         schedule = self.source.resource_dump_schedule
         live = journal.finished(Capability.RESOURCE_DUMP, archived=False)
         if schedule is None or not live:
@@ -478,10 +486,10 @@ class SourceDumps:
         return scheduled is not None and scheduled > at
 
     def write_resource_dump(self, journal: Journal, resources: Iterable[Resource]) -> None:
-        """Write the Resource Dump while the set changes (core §11.1).
+        """Write the Resource Dump while the set may change (core §11.1).
 
         Raises:
-            StorageError: A resource is in the set, but its content is not available.
+            StorageError: The content of a resource in the set is not available.
         """
         assert self.source.contents is not None
         at = self.recorder.promise()
@@ -526,9 +534,13 @@ class SourceDumps:
     # Change Dumps
 
     def prepare(self, journal: Journal) -> None:
-        """Rewrite the live dumps; the Change Dump begins with what is open now."""
+        """Rewrite the live dumps, before anything else is written.
+
+        Without earlier packages, the Change Dump begins at the `from` in its file, but no later
+        than the open Change List.
+        """
         for dump in journal.finished(Capability.RESOURCE_DUMP, archived=False)[-1:]:
-            # A crash or a full disk may have left another one, whose packages will be deleted.
+            # A crash or full disk may have left another dump, whose packages will be deleted.
             also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
         self._begin = min(self._announced(), journal.state().closed)
         if self._captured is not None:
@@ -537,9 +549,9 @@ class SourceDumps:
             rmtree(self.source.captured_folder, ignore_errors=True)
 
     def _announced(self) -> int:
-        """Return the instant (µs) from which the live Change Dump claims to hold changes.
+        """Return the `from` of the live Change Dump file (µs), or `_NEVER`.
 
-        The former leader may have ended before it packed what was closed since.
+        The previous leader may have stopped before it packed the lists that were closed since.
         """
         try:
             text = (self._folder / CHANGE_DUMP).read_bytes()
@@ -549,7 +561,7 @@ class SourceDumps:
         return _NEVER if from_ is None else to_microseconds(from_)
 
     def write_change_dumps(self, journal: Journal) -> None:
-        """Pack the changes of each Change List that was closed since (core §13.1)."""
+        """Pack the changes of each Change List closed since the last Change Dump (core §13.1)."""
         written = journal.finished(Capability.CHANGE_DUMP)
         through = written[-1].end if written else self._begin
         closed = journal.finished(Capability.CHANGE_LIST)
@@ -564,20 +576,21 @@ class SourceDumps:
             self._write_live(live)
 
     def _forget(self, through: int) -> None:
-        """Delete the content of changes that are packed, or will never be packed."""
+        """Delete the kept content of changes that have been packed or will never be packed."""
         if self._captured is not None and through != self._forgotten:
             self._captured.forget(from_microseconds(through))
             self._forgotten = through
 
     def _retire(self, journal: Journal) -> None:
-        """Remove from the live Change Dump what no longer belongs there."""
+        """Remove packages that no longer belong in the live Change Dump."""
         live = journal.finished(Capability.CHANGE_DUMP, archived=False)
         archives = self._documents.keeps(Capability.CHANGE_DUMP)
         if archives:
             removed = live[:-_LIVE]
         else:
             removed = self.source.retention.expired(live, self.source.clock())
-        # It covers an interval without a gap, even if a list was dropped before it was packed.
+        # The live dump must cover its interval without gaps, even if a list was dropped before it
+        # was packed.
         gaps = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
         removed = live[: max(len(removed), next(gaps, 0))]
         if removed and archives:
@@ -618,7 +631,8 @@ class SourceDumps:
         captured, contents = self._captured, self.source.contents
         assert captured is not None
         assert contents is not None
-        # If the journal was restored from a backup, another list may begin at this instant.
+        # The name includes the end, because another list may begin at this instant if the journal
+        # was restored from a backup.
         own = f"{stem(Capability.CHANGE_DUMP, closed.begin)}-{compact(closed.end)}"
         from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
         self.archives.reclaim(own)
@@ -642,5 +656,5 @@ class SourceDumps:
 
 
 def _names(packages: list[WrittenPackage]) -> Iterator[str]:
-    """Yield the files of packages, which are deleted if no document comes to list them."""
+    """Yield the names of the packages' files, to be deleted if writing their document fails."""
     return chain.from_iterable(package.files for package in packages)

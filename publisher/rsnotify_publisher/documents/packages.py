@@ -3,8 +3,8 @@
 The bitstreams are opened one at a time, just before each is copied.
 
 A Change Dump has one bitstream for each change (core §13.2), but the Source can only return the
-current content. So the content is kept from the time at which the change is recorded until the dump
-is written (`Captured`), in a file for each change, named after the datetime of the change.
+current content. `Captured` therefore keeps the content from the time the change is recorded until
+the dump is written, in one file per change, named after the change's datetime.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from rsnotify.format.media_types import extension
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
 
-#: Bytes that are copied at a time.
+#: Number of bytes copied at a time.
 CHUNK = 262_144
 
-#: Returns the content for an entry: the bytes, the file that has them, or None if it is gone.
+#: Returns the content for an entry: the bytes, the path of a file, or None if it is gone.
 EntryContent = Callable[[Resource], bytes | Path | None]
 
 
 class Bitstream(Struct, frozen=True):
-    """Content about to be copied, in a seekable file that may grow beyond `size` meanwhile."""
+    """A seekable file with content to copy. It may grow beyond `size` while it is being copied."""
 
     file: BinaryIO
     size: int
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes from the beginning, up to the size."""
+        """Yield the bytes from the beginning, up to `size`."""
         self.file.seek(0)
         left = self.size
         while left and (chunk := self.file.read(min(CHUNK, left))):
@@ -54,13 +54,13 @@ class Bitstream(Struct, frozen=True):
             yield chunk
 
 
-#: An entry, and its bitstream if there is one.
+#: An entry with its bitstream, if there is one.
 EntryBitstream = tuple[Resource, Bitstream | None]
 
 
 @contextmanager
 def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
-    """Open what an `EntryContent` returned; None if there is no content."""
+    """Open the result of an `EntryContent` as a bitstream, or None if there is no content."""
     if isinstance(found, bytes):
         yield Bitstream(io.BytesIO(found), len(found))
         return
@@ -75,18 +75,18 @@ def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
 def _open(path: Path) -> BinaryIO | None:
     try:
         return open(path, "rb")
-    except (FileNotFoundError, NotADirectoryError):  # deleted meanwhile
+    except (FileNotFoundError, NotADirectoryError):  # deleted in the meantime
         return None
 
 
 class BitstreamSupplier(Struct, frozen=True):
-    """Opens the bitstreams of entries, one after the other; `check` raises an exception to stop."""
+    """Opens the bitstreams of entries one at a time. `check` raises an exception to stop."""
 
     content: EntryContent
     check: Callable[[], None]
 
     def of(self, entries: Iterable[Resource]) -> Generator[EntryBitstream]:
-        """Yield entries with their bitstreams; each is open until the next one is requested."""
+        """Yield entries with their bitstreams. Each is open until the next one is requested."""
         for resource in entries:
             self.check()
             if resource.change is ChangeType.DELETED:
@@ -105,7 +105,7 @@ _PLAIN_FILE = 0o100644 << 16
 # Characters that some file systems do not allow, or that could name a parent folder.
 _UNSAFE = re.compile(r"(?:[^A-Za-z0-9._-]|\.{2,})+")
 _LONGEST = 100
-# Deflating these again costs time and gains nothing.
+# Media types that are already compressed: deflating them costs time and gains nothing.
 _COMPRESSED = re.compile(
     r"audio/|video/"
     r"|image/(jpeg|png|gif|webp|avif|heic|jp2|jxl)"
@@ -116,13 +116,13 @@ _COMPRESSED = re.compile(
 
 
 class StoredBitstream(Struct, frozen=True):
-    """A bitstream that was copied into the package, with the hash and length of the copied bytes.
+    """A bitstream that was copied into the package.
 
     Args:
-        path: With a leading slash, as in a manifest.
-        hash: Of the bytes.
-        length: Number of bytes.
-        as_recorded: Whether they have the hash of the entry; None if it has none of use.
+        path: The path in the package, with a leading slash as in a manifest.
+        hash: The hash of the copied bytes.
+        length: The number of copied bytes.
+        as_recorded: Whether the copied bytes have the entry's hash; None if it has no usable hash.
     """
 
     path: str
@@ -137,16 +137,19 @@ class StoredBitstream(Struct, frozen=True):
 
 @dataclass(eq=False)
 class PackageFile:
-    """A ZIP being written, and its manifest, whose entries do not stay in memory.
+    """A ZIP being written and its manifest, whose entries need not fit in memory.
 
     Args:
-        zip: The ZIP, open to be written.
-        buffer: Holds the entries of the manifest until the package is complete.
-        folder: The folder of the ZIP for bitstreams.
+        zip: The ZIP, open for writing.
+        buffer: Stores the entries of the manifest until the package is complete.
+        folder: The folder for bitstreams in the ZIP.
         stamp: The modification time of all members, so that equal contents give equal bytes.
-        check: Called before every chunk; raises an exception to stop.
-        profile: How the manifest is written.
-        count: Entries in the manifest, with `manifest_size` bytes, on `content_size` bytes.
+        check: Called before every chunk. Raises an exception to stop.
+        profile: The version of ResourceSync in which the manifest is written.
+        count: The number of entries in the manifest.
+        manifest_size: The number of bytes of these entries.
+        content_size: The number of bytes of content copied so far.
+        members: The number of bitstreams stored so far.
     """
 
     zip: ZipFile
@@ -163,7 +166,7 @@ class PackageFile:
     def store(self, resource: Resource, bitstream: Bitstream) -> StoredBitstream:
         """Copy a bitstream into the ZIP.
 
-        The content may change meanwhile, so the hash is of the bytes that were copied.
+        The content may change while it is copied, so the hash is computed from the copied bytes.
         """
         self.members += 1
         path = f"{self.folder}/{_member_path(self.members, resource)}"
@@ -179,12 +182,12 @@ class PackageFile:
         return StoredBitstream("/" + path, hashes, digester.length, as_recorded)
 
     def note(self, resource: Resource) -> None:
-        """Put an entry into the manifest."""
+        """Add an entry to the manifest."""
         self.count += 1
         self.manifest_size += self.buffer.write(entry(resource, profile=self.profile))
 
     def finish(self, head: Document) -> None:
-        """Write the manifest into the ZIP; `head` is the manifest without its entries."""
+        """Write the manifest to the ZIP. `head` is the manifest without its entries."""
         described = Resource(_MANIFEST, type="application/xml")
         info = self._info(_MANIFEST, described, self.manifest_size)
         with self.zip.open(info, "w") as member:
@@ -200,19 +203,19 @@ class PackageFile:
         yield closing(head)
 
     def _info(self, path: str, resource: Resource, size: int) -> ZipInfo:
-        # A ZIP can store years from 1980 to 2107.
+        # ZIP can only store years from 1980 to 2107.
         year = min(max(self.stamp.year, 1980), 2107)
         info = ZipInfo(path, (year, *self.stamp.timetuple()[1:6]))
         info.compress_type = ZIP_STORED if _is_compressed(resource) else ZIP_DEFLATED
         info.create_system, info.external_attr = _UNIX, _PLAIN_FILE
-        info.file_size = size  # by which zipfile decides whether it must be ZIP64
+        info.file_size = size  # zipfile uses it to decide whether ZIP64 is needed
         return info
 
 
 def _member_path(number: int, resource: Resource) -> str:
     """Return the path of a bitstream below its folder in the package.
 
-    The number alone distinguishes members; the last part of the URI is for people.
+    The number alone distinguishes members. The last part of the URI is there for human readers.
     """
     last = re.split(r"[?#]", resource.uri, maxsplit=1)[0].rpartition("/")[2]
     name = _UNSAFE.sub("_", unquote(last))[-_LONGEST:].rstrip(".")
@@ -229,10 +232,10 @@ _log = logging.getLogger("rsnotify.publisher")
 
 
 class Captured:
-    """A folder of contents, which any number of threads and processes may write.
+    """A folder with the contents of changes. Any number of threads and processes may write to it.
 
-    Content is kept only for changes with a hash: nothing else shows that the content of a resource
-    is still that of the change.
+    Content is kept only for changes with a hash. Without one, nothing shows whether the resource's
+    current content is still the content after the change.
     """
 
     def __init__(self, folder: Path, content: Callable[[str], bytes | Path | None]) -> None:
@@ -246,13 +249,13 @@ class Captured:
             _copy(bitstream, change.hash or "", self._path(change))
 
     def keep(self, changes: Iterable[Resource]) -> None:
-        """Keep the current content of resources, if its hash is still that of the change.
+        """Keep the current content of the changed resources, if it still matches the change's hash.
 
-        The sooner this is called after a change, the fewer resources have changed again. Files
-        that exist are left alone. Nothing is flushed to the disk, because the hash reveals a file
-        that a crash has damaged.
+        The sooner this is called after a change, the fewer resources have changed again. Existing
+        files are not overwritten. Files are not flushed to the disk, because the hash reveals a
+        file that was damaged in a crash.
 
-        Errors are logged: the entry of such a change has no bitstream in the Change Dump.
+        Errors are logged. In the Change Dump, the entry of such a change has no bitstream.
         """
         failed: list[Exception] = []
         for change in changes:
@@ -276,7 +279,7 @@ class Captured:
                     _copy(bitstream, change.hash, path)
 
     def content(self, change: Resource) -> Path | None:
-        """Return the file with the content of a change, if it was kept; the caller verifies it."""
+        """Return the file with the kept content of a change, or None. The caller must verify it."""
         path = self._path(change)
         return path if path.exists() else None
 
@@ -296,9 +299,9 @@ def _name(instant: Instant) -> str:
 
 
 def _copy(bitstream: Bitstream, hashes: str, path: Path) -> None:
-    """Copy a bitstream to a file, unless it has another hash."""
+    """Copy a bitstream to a file, unless its hash differs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Several threads and processes may keep the same content.
+    # Several threads and processes may keep the same content at the same time.
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
     digester = Digester(hashes)
     try:

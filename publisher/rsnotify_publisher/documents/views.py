@@ -1,4 +1,4 @@
-"""Writes the views: a page when a Change List is closed, the rest when the open one is written."""
+"""Writes the views: pages when a Change List is closed, the rest when the open one is written."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.view import Chunks, View, load_views
 
-#: The journal has the names of all rewritten documents that views ever had, as a JSON array at the
-#: position of this reader.
+#: The reader whose position in the journal stores, as a JSON array, the names of all rewritten
+#: documents that views have ever had.
 _REWRITTEN = "views"
 
 
 def _rewritten(journal: Journal) -> set[str]:
-    """Return the names in the journal, or in one of an earlier release, those of present views."""
+    """Return the names stored in the journal, or the names that all installed views use.
+
+    A journal from an earlier release has no names.
+    """
     names = journal.position(_REWRITTEN)
     if names is not None:
         return set(json.decode(names, type=list[str]))
@@ -36,9 +39,10 @@ def _rewritten(journal: Journal) -> set[str]:
 
 
 class ViewDocuments:
-    """Keeps the documents of all views; each page belongs to the closed Change List it shows.
+    """Writes the documents of all views.
 
-    So a page is kept, discarded and deleted together with that list.
+    Each page belongs to the closed Change List that it shows, and is kept, discarded and deleted
+    together with that list.
     """
 
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
@@ -51,14 +55,14 @@ class ViewDocuments:
         self._datetimes: list[int] = []
         self._entries: list[Chunks] = [[] for _ in self._views]
         self._closed: list[FinishedDocument] = []
-        # Pages whose heads are known to name the pages before and after them.
+        # Names of pages whose heads are known to be right: the previous page, the page, the next.
         self._linked: set[tuple[str | None, str | None, str | None]] = set()
         self._written: dict[str, Chunks] = {}
-        #: Whether all documents show the closed Change Lists that there are; else call `link`.
+        #: Whether all documents show the current closed Change Lists. If not, call `link`.
         self.is_linked = False
 
     def prepare(self, journal: Journal) -> None:
-        """Write the pages that are missing, and discard what the options no longer offer."""
+        """Write missing pages, and remove documents that the options no longer offer."""
         wanted = {name for view in self._views for name in view.live}
         self._enter(journal, wanted)
         remove(self._folder, _rewritten(journal) - wanted)
@@ -79,7 +83,7 @@ class ViewDocuments:
             self._resume(view, self._closed)
 
     def _resume(self, view: View, closed: Sequence[FinishedDocument]) -> None:
-        """Prepare a view for the entries of the changes after some closed Change Lists."""
+        """Prepare a view for the entries of the changes that follow some closed Change Lists."""
         if closed:
             view.resume(self._last_page(view, closed), closed[-1].end)
 
@@ -98,9 +102,9 @@ class ViewDocuments:
         return self._write(view.name(document), [*view.page(head, entries), remark])
 
     def _enter(self, journal: Journal, wanted: set[str]) -> None:
-        """Add names to those in the journal, by which files are found when views are turned off.
+        """Add names to the journal, so that the files can be found when views are turned off.
 
-        They stay there, since the package of a view may be removed at any time.
+        The names are never removed, since a view's package may be uninstalled at any time.
         """
         known = _rewritten(journal)
         if journal.position(_REWRITTEN) is None or not wanted <= known:
@@ -119,7 +123,7 @@ class ViewDocuments:
         return note
 
     def follow(self, begin: int, changes: Iterable[Resource]) -> None:
-        """Append the next changes, and drop those that the open Change List no longer has."""
+        """Append the next changes, and drop changes that the open Change List no longer has."""
         if not self._views:
             return
         gone = bisect_right(self._datetimes, begin)
@@ -134,7 +138,7 @@ class ViewDocuments:
             del entries[:gone]
 
     def close(self, document: FinishedDocument) -> FinishedDocument:
-        """Write the pages of a Change List that is being closed; return it with them."""
+        """Write the pages of a Change List that is being closed, and return it with their files."""
         if not self._views:
             return document
         self.is_linked = False
@@ -146,11 +150,11 @@ class ViewDocuments:
             head = view.head(page, before, None)
             size += self._write_page(view, head, entries[:count], document, self._closed)
             files.append(page)
-        self._closed.append(document)  # until `link` reads what is in the journal
+        self._closed.append(document)  # until `link` reads the lists from the journal
         return replace(document, files=tuple(files), size=size)
 
     def publish(self) -> None:
-        """Write the documents that show the open Change List, where they differ."""
+        """Write the documents that show the open Change List, if they differ from the files."""
         for view, entries in zip(self._views, self._entries, strict=True):
             documents = view.documents(self._closed, self._begin, entries)
             for name, chunks in documents.items():
@@ -161,10 +165,10 @@ class ViewDocuments:
                 remove(self._folder, view.live)
 
     def link(self, journal: Journal) -> None:
-        """Link the pages to each other, after Change Lists were closed or dropped; then publish."""
+        """Link the pages to each other after Change Lists were closed or dropped, then publish."""
         if not self._views:
             return
-        self.is_linked = False  # in case that this fails
+        self.is_linked = False  # in case of an error below
         self._closed = journal.finished(Capability.CHANGE_LIST)
         linked = set()
         for view in self._views:

@@ -1,4 +1,4 @@
-"""Publishes folders as Sources, or as the sets of one: each is scanned, started and watched."""
+"""Publishes a folder as a Source, or several as its sets: scans, starts and watches each."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from rsnotify_publisher.options import Options
 from rsnotify_publisher.publisher import Publisher, close_all
 from rsnotify_publisher.source_context import normalize_base_url
 
-#: Default folder for the state of several sets.
+#: The default folder for the state of several sets.
 _STATE = Path("rsnotify-source")
 
 
 def one_folder(
     root: Path, base_url: str, settings: SourceConfiguration
 ) -> tuple[Publisher, list[PublishedFolder]]:
-    """Return a Source of one folder; ConfigurationError if it or a setting is unusable."""
+    """Return a Source that publishes one folder.
+
+    Raises:
+        ConfigurationError: The folder or a setting is unusable.
+    """
     names = FileNames(root, normalize_base_url(base_url))
     beside = names.root.with_name(names.root.name + ".rsnotify")
     state = Path(settings.data) if settings.data else beside / "source"
@@ -44,7 +48,11 @@ def one_folder(
 def several_folders(
     base_url: str, settings: SourceConfiguration
 ) -> tuple[SourceDescription, list[PublishedFolder]]:
-    """Return a Source of several folders; each is a set of resources."""
+    """Return a Source that publishes several folders, each as a set of resources.
+
+    Raises:
+        ConfigurationError: A folder or a setting is unusable.
+    """
     if not settings.sets:
         raise ConfigurationError("the configuration of the Source has no [[set]]; add one")
     folders = []
@@ -87,8 +95,8 @@ def _file(names: FileNames, uri: str) -> Path | None:
 def claim(folders: Sequence[PublishedFolder]) -> Iterator[None]:
     """Lock the state of these folders against every other `rsnotify source`.
 
-    Both would compare the folder with the journal and record what they find, so that every change
-    would be published twice.
+    Without the lock, two of them would compare the same folder with the journal and record the
+    differences, so that every change would be published twice.
     """
     with ExitStack() as claims:
         for folder in folders:
@@ -104,7 +112,7 @@ def claim(folders: Sequence[PublishedFolder]) -> Iterator[None]:
 
 
 def check_folders(folders: Sequence[PublishedFolder]) -> None:
-    """Raise ConfigurationError if folders cannot be published, or their states not kept."""
+    """Raise ConfigurationError if a folder cannot be published or its state cannot be stored."""
     for folder in folders:
         folder.names.check()
     published = _by_root(folders)
@@ -131,7 +139,7 @@ def _by_root(folders: Sequence[PublishedFolder]) -> dict[Path, PublishedFolder]:
 
 
 def _around(path: Path, folders: Mapping[Path, PublishedFolder]) -> list[PublishedFolder]:
-    """Return the folders that contain a path, in a time that does not depend on their number."""
+    """Return the folders that contain a path, in time independent of the number of folders."""
     return [folders[parent] for parent in (path, *path.parents) if parent in folders]
 
 
@@ -143,10 +151,10 @@ def _both(first: PublishedFolder, second: PublishedFolder) -> ConfigurationError
 
 
 def load(folder: PublishedFolder, on_file: Callable[[], None], *, is_alone: bool) -> None:
-    """Load the files of a folder as the baseline, at the first start.
+    """Load the files of a folder as the baseline if this is the first start.
 
-    `on_file` is called for each and may raise to stop. The progress of a folder that is the only
-    one can be shown in a terminal.
+    `on_file` is called for each file and may raise an exception to stop. If the folder is the only
+    one, the progress is shown in a terminal.
     """
     names, publisher = folder.names, folder.publisher
     if not publisher.is_empty():
@@ -172,7 +180,7 @@ def load(folder: PublishedFolder, on_file: Callable[[], None], *, is_alone: bool
         typer.echo(f"rsnotify source scanned {names.root} ({counted(count, 'file')})", err=True)
 
 
-# Threads that scan folders before the start, and threads that read changed files.
+# Number of threads that scan folders before the start, and of threads that read changed files.
 _OPENERS = 4
 _SCANNERS = 4
 
@@ -180,11 +188,11 @@ _Announce = Callable[[str], None]
 
 
 class PublishingStopped(RsnotifyError):
-    """The first scan of a folder is no longer needed."""
+    """The first scan of a folder was stopped because it is no longer needed."""
 
 
 class FolderPublishing:
-    """Publishes all folders of a Source, which are served at the URL `listening`."""
+    """Publishes all folders of a Source, which is served at the URL `listening`."""
 
     def __init__(self, folders: Sequence[PublishedFolder], listening: str) -> None:
         self._folders = folders
@@ -195,9 +203,13 @@ class FolderPublishing:
         self.published = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, announce: _Announce) -> None:
-        """Publish until stopped, and end in order; RsnotifyError if a folder cannot be published.
+        """Publish until `stop` is set, then shut down cleanly.
 
-        Each folder is announced by a line once it is published, in their order.
+        As soon as a folder is published, `announce` is called with a line about it, in the order
+        of the folders.
+
+        Raises:
+            RsnotifyError: A folder cannot be published.
         """
         async with running(self._publish(announce), stop.wait()) as tasks:
             try:
@@ -218,7 +230,7 @@ class FolderPublishing:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(SystemWatch(watchers).run())
-                await asyncio.sleep(0)  # now they are watched, so that no change is missed
+                await asyncio.sleep(0)  # installs the watch, so that no change is missed
                 for folder in self._folders:
                     watcher = watchers[folder.names.root]
                     tasks.create_task(self._keep(folder, watcher, openers))

@@ -1,7 +1,7 @@
-"""Compares a folder with the journal: which files were created, updated and deleted.
+"""Compares a folder with the journal to find files that were created, updated or deleted.
 
-A `FolderScanner` belongs to one thread, since it reads the journal by a connection of its own. A
-file counts as deleted only if the operating system reports that it does not exist.
+A `FolderScanner` must be used by one thread at a time, since it reads the journal through a single
+connection. A file counts as deleted only if the operating system reports that it does not exist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rsnotify_publisher.source_documents import RESERVED
 
 _UNKNOWN = "application/octet-stream"
 
-# Characters that a path allows (RFC 3986 §3.3) are not encoded, as other software does.
+# Characters that are allowed in a path (RFC 3986 §3.3) are left unencoded, as in other software.
 _RAW = "/!$&'()*+,;=:@"
 
 
@@ -46,7 +46,7 @@ def _media_type(suffixes: str) -> str:
 class FileNames:
     """Maps the files below a folder to URIs and back, one to one.
 
-    Hidden files, and files with the name of a document, are not published. The base URL ends in a
+    Hidden files and files with the name of a document are not published. The base URL must end in a
     slash.
     """
 
@@ -68,24 +68,24 @@ class FileNames:
             )
 
     def uri(self, path: Path) -> str:
-        """Return the URI of a file or folder below the root; its name may have any bytes."""
+        """Return the URI of a file or folder below the root. Its name may contain any bytes."""
         relative = os.fsencode(path.relative_to(self.root))
         return self.base_url + quote(relative, safe=_RAW)
 
     def prefix(self, folder: Path) -> str:
-        """Return the beginning of the URIs of all files below a folder."""
+        """Return the prefix of the URIs of all files below a folder."""
         return self.base_url if folder == self.root else self.uri(folder) + "/"
 
     def path(self, uri: str) -> Path | None:
-        """Return the path of a URI; None if no file can have it."""
+        """Return the path for a URI, or None if no file can have that URI."""
         if not uri.startswith(self.base_url):
             return None
         return self.path_of(uri[len(self.base_url) :])
 
     def path_of(self, relative: str) -> Path | None:
-        """Return the path of a percent-encoded reference below the base URL.
+        """Return the path for a percent-encoded reference relative to the base URL.
 
-        It is None for an encoded slash, a null byte, and names such as `..`.
+        Return None if the reference contains an encoded slash, a null byte, or a name such as `..`.
         """
         parts = [unquote_to_bytes(part) for part in relative.split("/")]
         if any(b"/" in part or b"\0" in part or part == b"" for part in parts):
@@ -100,9 +100,9 @@ class FileNames:
     def is_published(self, path: Path) -> bool:
         """Return whether a path is a file that is published.
 
-        A file may be a link to another that is published; a folder may not be a link.
+        A file may be a symbolic link to another published file. A folder may not be a link.
         """
-        # os.path returns False where Path raises: for names that are too long or not accessible.
+        # For names that are too long or not accessible, os.path returns False where Path raises.
         if not (self.may_be_published(path) and os.path.isfile(path)):
             return False
         resolved = os.path.realpath(path)
@@ -124,9 +124,10 @@ _log = logging.getLogger("rsnotify.source")
 
 
 class FileSnapshot(Struct, frozen=True):
-    """A file as it was read, without a change.
+    """The state of a file when it was read. Its resource has no `change`.
 
-    The validator stays equal until the file changes; it is None if a change could leave it equal.
+    The validator stays the same until the file changes. It is None if the file could still change
+    without changing the validator.
     """
 
     resource: Resource
@@ -134,19 +135,19 @@ class FileSnapshot(Struct, frozen=True):
 
 
 class FileStillChanging(RsnotifyError):
-    """The file changed while it was read; it has to be read again."""
+    """The file changed while it was being read, so it has to be read again."""
 
 
 class FolderScanner:
     def __init__(self, names: FileNames, journal: Journal) -> None:
         self._names = names
         self._journal = journal
-        #: Files that were being written, to be read again.
+        #: Files that were being written and have to be read again.
         self.unsettled: set[Path] = set()
         self._revalidated: dict[str, str] = {}
 
     def baseline(self, on_file: Callable[[], None]) -> Iterator[Record]:
-        """Yield every file, for an empty journal; `on_file` is called after each."""
+        """Yield every file, for an empty journal. `on_file` is called after each file."""
         for path in self.files(self._names.root):
             snapshot = self._read(path)
             if snapshot is not None:
@@ -154,7 +155,7 @@ class FolderScanner:
             on_file()
 
     def files(self, folder: Path) -> Iterator[Path]:
-        """Yield the published files at any depth; links to folders are not followed."""
+        """Yield the published files at any depth, without following links to folders."""
         try:
             entries = list(os.scandir(folder))
         except OSError as error:
@@ -170,9 +171,9 @@ class FolderScanner:
                 yield path
 
     def compare(self, folder: Path) -> Iterator[Record | None]:
-        """Yield the changes of all files below a folder; validators are compared first.
+        """Yield the changes of all files below a folder, comparing validators first.
 
-        None stands for a file without a change, so that a caller can pause.
+        Yield None for a file without a change, so that the caller can pause.
         """
         if not os.path.isdir(self._names.root):
             _log.error("%s is gone; its resources stay as they are", self._names.root)
@@ -189,7 +190,7 @@ class FolderScanner:
     def examine(self, paths: Iterable[Path]) -> Iterator[Record | None]:
         """Yield the changes at some paths, which may be files, folders, or missing."""
         done: set[Path] = set()
-        # In this order a folder comes before its files, so that these are not read twice.
+        # Sorted, so that a folder comes before its files and they are not read twice.
         for path in sorted(filter(self._names.may_be_published, paths)):
             if not done.isdisjoint(path.parents):
                 continue
@@ -225,7 +226,7 @@ class FolderScanner:
             self._revalidated.clear()
 
     def _record(self, snapshot: FileSnapshot, change: ChangeType) -> Record:
-        # The datetime of the change becomes lastmod, which readers of 1.0 need.
+        # The datetime of the change will be written as lastmod, which readers of 1.0 need.
         return Record(replace(snapshot.resource, change=change, lastmod=None), snapshot.validator)
 
     def _gone(self, uri: str) -> Record | None:
@@ -274,7 +275,7 @@ def _validator_of(status: os.stat_result) -> str:
 
 
 def _take_snapshot(path: Path, uri: str) -> FileSnapshot:
-    """Read a file to its end; FileStillChanging if it is being written."""
+    """Read a whole file. Raises FileStillChanging if it is being written."""
     with open(path, "rb") as file:
         before = os.fstat(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Serves the files of folders over HTTP, beside their documents."""
+"""Serves the files of folders over HTTP, along with their documents."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rsnotify_publisher.web import LIVE, path_of, respond_with, robots, routes
 from rsnotify_publisher.web.application import SharedThreads
 from rsnotify_publisher.web.responses import Representation, resource_representation
 
-#: Seconds that a request waits until the first documents are written.
+#: Maximum number of seconds for which a request waits for the first documents to be written.
 _PATIENCE = 30.0
 
 
 class PublishedFolder(Struct, frozen=True):
-    """A folder as a set of resources; `ready` is set once every document is written."""
+    """A folder as a set of resources. `ready` is set when every document has been written."""
 
     names: FileNames
     publisher: Publisher
@@ -37,7 +37,7 @@ class PublishedFolder(Struct, frozen=True):
 def server(
     source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]
 ) -> web.Application:
-    """Return the application that serves all sets of a Source, which the caller starts."""
+    """Return an application that serves all sets of a Source. The caller must start the Source."""
     app = web.Application()
     by_prefix = {folder.prefix: folder for folder in folders}
     for route in routes(source):
@@ -50,13 +50,13 @@ def server(
 
 
 def _folder_of(path: str, by_prefix: Mapping[str, PublishedFolder]) -> PublishedFolder | None:
-    """Return the folder to which a path belongs; None for the Source Description of several."""
+    """Return the folder to which a path belongs, or None for a common Source Description."""
     ends = [number for number, letter in enumerate(path, 1) if letter == "/"]
     return next((by_prefix[path[:end]] for end in ends if path[:end] in by_prefix), None)
 
 
 def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
-    """Delay requests for the documents of a folder until all are written."""
+    """Delay requests for the documents of a folder until all have been written."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         await wait_for_event(folder.ready, _PATIENCE)
@@ -73,7 +73,7 @@ def _files(folder: PublishedFolder) -> Handler:
     common = LIVE | {hdrs.LINK: link_header(folder.publisher)}
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        # The undecoded path: in a decoded one an escaped slash would look like a real one.
+        # Use the undecoded path: in a decoded path, an escaped slash would look like a real one.
         sent = request.raw_path.partition("?")[0]
         path = names.path_of(sent[len(folder.prefix) :])
         if path is None:
@@ -91,7 +91,7 @@ def _files(folder: PublishedFolder) -> Handler:
 
 
 def _robots(source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]) -> Handler:
-    """Serve the robots.txt of the folder at the root, if it has one, or else a generated one."""
+    """Return a handler that serves the root folder's robots.txt, or a generated one."""
     ours = robots(source)
     root = next((folder for folder in folders if folder.prefix == "/"), None)
     if root is None:

@@ -1,9 +1,9 @@
 """Publishes the changes of a folder.
 
-Changes that the system reports are examined at once. Since reports can be missed (a file written
-before its new folder is watched, a queue that overflows), the whole folder is also compared
-with the journal at intervals, in slices between which reports are examined. The system allows
-only a few watches, so any number of folders share one.
+Changes that the operating system reports are examined at once. Reports can be missed, for example
+if a file is written before its new folder is watched or if a queue overflows. The whole folder is
+therefore also compared with the journal at intervals, in slices, and reports are examined between
+slices. The system allows only a few watches, so all folders share one.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ T = TypeVar("T")
 
 _log = logging.getLogger("rsnotify.source")
 
-# Seconds.
+# In seconds.
 _AGAIN_AFTER = 0.2
 _COMPARE_EVERY = 60.0
 _SLICE = 0.02
-# The part of the time that comparing may take.
+# Maximum fraction of the time to spend on comparing.
 _SHARE = 0.05
 
 
 class FolderWatcher:
     """Records the changes of a folder, which `SystemWatch` reports.
 
-    The executor reads files, one task after the other, so that the event loop never waits for a
-    disk. It is shut down at the end.
+    Files are read in the executor, which must run one task at a time, so that the event loop never
+    waits for a disk. The executor is shut down at the end.
     """
 
     def __init__(self, names: FileNames, publisher: Publisher, executor: Executor) -> None:
@@ -58,7 +58,7 @@ class FolderWatcher:
         self._missed = asyncio.Event()
 
     async def run(self, on_compared: Callable[[], None]) -> None:
-        """Publish until cancelled; the folder must be watched already.
+        """Publish until cancelled. The folder must already be watched.
 
         `on_compared` is called when all earlier changes have been recorded.
         """
@@ -78,11 +78,11 @@ class FolderWatcher:
         for change, path in changes:
             self._report(path)
             if change is Change.added and os.path.isdir(path):
-                # Files created in it before it was watched are not reported.
+                # Files created in the folder before it was watched are not reported.
                 self._report_later(path)
 
     def on_missed(self) -> None:
-        """Compare the whole folder, since changes may not have been reported."""
+        """Schedule a comparison of the whole folder, since changes may not have been reported."""
         self._missed.set()
 
     def _report(self, path: Path) -> None:
@@ -113,7 +113,7 @@ class FolderWatcher:
             pass
 
     async def _publish_slice(self, found: Iterator[Record | None]) -> bool:
-        """Record a slice of the changes found; return True at the end."""
+        """Record one slice of the changes found, and return True if it was the last."""
         async with self._lock:
             try:
                 records, ended = await self._in_thread(lambda: self._next_slice(found))
@@ -144,31 +144,31 @@ class FolderWatcher:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
 
-# Milliseconds: how long a burst of reports is gathered, and the quiet that ends it sooner.
+# In milliseconds: the time to gather a burst of reports, and the quiet time that ends it sooner.
 _GATHER = 40
 _QUIET = 5
 # Milliseconds between two checks that all folders exist.
 _CHECK_FOLDERS_EVERY = 5_000
-# Seconds.
+# In seconds.
 _RETRY = Retry(first=0.2, most=60.0)
-# In the error of watchfiles for `MaxFilesWatch`.
+# Part of the message of watchfiles for `MaxFilesWatch`.
 _NO_WATCHES = "watch limit"
 
 
 class SystemWatch:
-    """One watch over all folders, since the system allows a process only some dozens."""
+    """One watch for all folders, since the system allows a process only a few dozen."""
 
     def __init__(self, listeners: Mapping[Path, FolderWatcher]) -> None:
         self._listeners = listeners
         self._random = Random()
-        #: Whether folders that cannot be watched are left to the comparisons. watchfiles does not
-        #: report them then, so the first attempt finds out whether there are any.
+        #: Whether to ignore folders that cannot be watched and leave them to the comparisons.
+        #: watchfiles then does not report them, so the first attempt finds out if there are any.
         self._is_partial = False
 
     async def run(self) -> None:
-        """Watch until cancelled; the first iteration of the event loop installs the watch.
+        """Watch until cancelled. The watch is installed in the first iteration of the event loop.
 
-        After an error, such as a name that is not text, the folders are watched again.
+        After an error, such as a file name that cannot be decoded, the folders are watched again.
         """
         failures = 0
         while True:
@@ -195,7 +195,7 @@ class SystemWatch:
                 listener.on_missed()
 
     async def _watch(self, folders: Set[Path]) -> AsyncIterator[set[tuple[Change, str]]]:
-        """Yield the reported changes, until a folder is created or deleted."""
+        """Yield the reported changes until one of the watched folders is created or deleted."""
         watching = awatch(
             *folders,
             watch_filter=None,
@@ -214,7 +214,7 @@ class SystemWatch:
                     yield changes
                     added = (path for change, path in changes if change is Change.added)
                     created = next(filter(os.path.isdir, added), created)
-                if clock() >= due:  # also while other folders change all the time
+                if clock() >= due:  # even while other folders change all the time
                     if self._folders() != folders:
                         return
                     if created and not self._is_partial:
@@ -223,12 +223,12 @@ class SystemWatch:
                     due = clock() + _CHECK_FOLDERS_EVERY / 1000
 
     async def _check_limit(self, created: str) -> None:
-        """Warn if a new folder cannot be watched, which watchfiles does not report either."""
+        """Warn if a new folder cannot be watched, which watchfiles does not report by itself."""
         another = awatch(created, recursive=False, rust_timeout=1, yield_on_timeout=True)
         try:
             async with aclosing(another):
                 await anext(another)
-        except (OSError, RuntimeError) as error:  # or the folder was removed meanwhile
+        except (OSError, RuntimeError) as error:  # or the folder has been removed
             if _NO_WATCHES in str(error):
                 self._is_partial = True
                 self._warn_of_limit()
@@ -243,15 +243,18 @@ class SystemWatch:
         )
 
     def _folders(self) -> set[Path]:
-        # This raises nothing: one folder that is not accessible must not end the watch over all.
+        # isdir never raises: a single inaccessible folder must not end the watch for all of them.
         return {folder for folder in self._listeners if os.path.isdir(folder)}
 
     def _notify(self, changes: Iterable[tuple[Change, str]]) -> None:
-        """Notify each listener of its folder, which may be in a hidden folder of another."""
+        """Notify each listener of the changes in its folder.
+
+        The folder may be inside a hidden folder of another listener's folder.
+        """
         of_each: dict[Path, list[tuple[Change, Path]]] = {}
         resolved = cache(os.path.realpath)  # many changes are in one folder
         for change, name in changes:
-            # A folder that a link leads to is reported by either of its names.
+            # The target of a symbolic link may be reported under either name.
             above, last = os.path.split(name)
             path = Path(resolved(above), last)
             for folder in (path, *path.parents):

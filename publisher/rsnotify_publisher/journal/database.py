@@ -1,7 +1,4 @@
-"""The database of the journal: its tables, connections and transactions, and migrations.
-
-`RecordedChanges` are changes that were just recorded, as they are in memory.
-"""
+"""The journal's database: its tables, migrations, and structures for its state and changes."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from rsnotify.format.model import Resource
 from rsnotify.format.uris import normalize
 
 VERSION = 8
-#: Bytes. Resources that change in a large set lie far apart, so that each writes a page of its own,
-#: twice; a page holds some ten resources.
+#: In bytes. A page holds about ten resources. In a large set, the resources that change are far
+#: apart, so each change writes a separate page, twice.
 PAGE_SIZE = 2048
 _VOLUMES = """
 CREATE TABLE volumes (             -- see `FinishedDocument`
@@ -48,7 +45,7 @@ CREATE TABLE IF NOT EXISTS positions (  -- in other logs, up to which changes we
     position TEXT NOT NULL
 ) WITHOUT ROWID;
 """
-# A resource is in the set once, whatever the spelling of its URI.
+# A resource is in the set only once, however its URI is spelled.
 _SPELLINGS = """
 CREATE TABLE IF NOT EXISTS spellings (  -- of resources whose URI is not in normal form
     normal TEXT PRIMARY KEY,
@@ -87,10 +84,10 @@ CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
 
 
 def migrate(database: sqlite3.Connection, version: int) -> None:
-    """Migrate a journal of an earlier version; inside a transaction.
+    """Migrate a journal from an earlier version. Requires a transaction.
 
-    Version 4 held the URI of a resource in its entry, too. It is ignored when it is read, and
-    left out by the next change of the resource. The page size is not changed.
+    Version 4 also stored the URI of a resource in its entry. That URI is ignored when the entry is
+    read, and the next change of the resource removes it. The page size is not changed.
     """
     if version < 2:
         _add_volumes(database)
@@ -133,14 +130,14 @@ def _add_volumes(database: sqlite3.Connection) -> None:
     newest = "(SELECT max(until_at) FROM closed_lists)"
     execute(f"UPDATE state SET closed = coalesce({newest}, pruned)")
     for begin, end in execute("SELECT from_at, until_at FROM closed_lists").fetchall():
-        # How large they are was not noted; a policy by size counts the new ones alone.
+        # Their sizes were not recorded, so a retention policy by size only counts new documents.
         row = ("changelist", begin, end, True, 0, 0, json.encode([_name(begin, end)]).decode())
         execute("INSERT INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     execute("DROP TABLE closed_lists")
 
 
 def _add_spellings(database: sqlite3.Connection) -> None:
-    """Add the table of spellings; of the resources with one normal form, the latest is kept."""
+    """Add the table of spellings. Of several resources with one normal form, keep the latest."""
     database.execute(_SPELLINGS)
     spelled: dict[str, list[tuple[int, str, bytes]]] = {}
     for at, uri, entry in database.execute("SELECT at, uri, entry FROM resources"):
@@ -164,19 +161,19 @@ def _add_spellings(database: sqlite3.Connection) -> None:
 
 
 def _name(begin: int, end: int) -> str:
-    """Return the name that version 1 gave a closed Change List."""
+    """Return the name that version 1 gave to a closed Change List."""
     times = [from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ") for at in (begin, end)]
     return f"resourcesync/changelist-{times[0]}-{times[1]}.xml"
 
 
 class RecordedChanges(Struct, frozen=True):
-    """Consecutive changes of a journal.
+    """Consecutive changes of a journal, in memory.
 
     Args:
         begin: The datetime of the last change before them (µs).
-        end: The datetime of the last of them (µs).
+        end: The datetime of the last change (µs).
         changes: The changes with their datetimes.
-        contents: Small contents after the changes, by URI; None for one that is not available.
+        contents: Small contents after the changes, keyed by URI. None means not available.
     """
 
     begin: int
@@ -185,17 +182,17 @@ class RecordedChanges(Struct, frozen=True):
     contents: Mapping[str, bytes | None] = {}
 
     def joined(self, later: RecordedChanges) -> RecordedChanges:
-        """Return these changes and those that follow on them."""
+        """Return these changes and the later ones, which must directly follow them."""
         changes = [*self.changes, *later.changes]
         return RecordedChanges(self.begin, later.end, changes, {**self.contents, **later.contents})
 
     def first(self, count: int) -> RecordedChanges:
-        """Return the first changes, at least one."""
+        """Return the first `count` changes; `count` must be at least 1."""
         changes = self.changes[:count]
         return RecordedChanges(self.begin, _at(changes[-1]), changes, self.contents)
 
     def after(self, through: int) -> RecordedChanges:
-        """Return the changes later than `through`, which is before `end`."""
+        """Return the changes after `through`, which must be before `end`."""
         count = bisect_right(self.changes, through, key=_at)
         if count == 0:
             return self
@@ -203,12 +200,12 @@ class RecordedChanges(Struct, frozen=True):
         return RecordedChanges(begin, self.end, self.changes[count:], self.contents)
 
     def through(self, end: int) -> RecordedChanges:
-        """Return the changes up to `end`, which is the datetime of one of them."""
+        """Return the changes through `end`, which must be the datetime of one of them."""
         return self.first(bisect_right(self.changes, end, key=_at))
 
 
 def consecutive(begin: int, changes: Sequence[Resource]) -> RecordedChanges | None:
-    """Return changes that follow on `begin`; None if there are none."""
+    """Return the changes that directly follow `begin`, or None if there are none."""
     return RecordedChanges(begin, _at(changes[-1]), changes) if changes else None
 
 
@@ -222,9 +219,10 @@ def system_clock() -> int:
 
 
 class JournalState(Struct, frozen=True):
-    """Where the journal ends; see the columns of its table.
+    """The state of the journal; see the columns of the table `state`.
 
-    `sum` is that of the set after the change `applied`; later changes are in the journal alone.
+    `sum` covers the set as of the change `applied`. Later changes have not been applied to the set
+    yet.
     """
 
     last_change: int
@@ -237,12 +235,12 @@ class JournalState(Struct, frozen=True):
 
     @property
     def digest(self) -> SetDigest | None:
-        """Count and digest of the set as of the last change, if they are known."""
+        """The count and digest of the set as of the last change, if they are known."""
         if self.sum is None or self.applied != self.last_change:
             return None
         return SetSum.parse(self.sum).digest()
 
     @property
     def reached(self) -> int:
-        """No later change gets a datetime at or before this one."""
+        """The end of the journal: every later change gets a datetime after this one."""
         return max(self.last_change, self.promised)

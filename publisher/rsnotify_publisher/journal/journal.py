@@ -1,27 +1,28 @@
-"""The journal: the changes of the Source in order, durable before they are published.
+"""The journal: the Source's changes in order, made durable before they are published.
 
-One SQLite file in WAL mode with `synchronous=FULL`, used by any number of processes. Every
-datetime is assigned inside a write transaction, of which SQLite allows one at a time, so datetimes
-increase strictly across threads, processes and jumps of the clock. Instants are counts of
-microseconds since 1970 here.
+The journal is one SQLite file in WAL mode with `synchronous=FULL`, which any number of processes
+may use. Every datetime is assigned inside a write transaction. SQLite allows only one write
+transaction at a time, so datetimes increase strictly across threads, processes and clock jumps.
+Instants in this module are microseconds since 1970.
 
-A change is *closed* once it is in a closed Change List, and *pruned* once it is closed and every
-hub has it, or its list was dropped from the archive. `pruned` is where the journal begins; the open
-Change List begins where the last closed one ends.
+A change is *closed* once it is in a closed Change List. It is *pruned* once it is closed and every
+hub has it, or once its list was dropped from the archive. The journal begins at `pruned`, and the
+open Change List begins where the last closed one ends.
 
-A transaction that records changes does not update the current set: in a large set, each change
-would read and write a page of its own. The changes are applied later, and at the latest before they
-leave the journal, many in one transaction that needs no flush: until it is on disk, the journal
-still has them. Whatever reads the set first applies all changes that were recorded before.
+A transaction that records changes does not update the current set, because in a large set each
+change would read and write a separate page. Changes are applied later, many per transaction, and at
+the latest before they leave the journal. These transactions need no flush: the journal still has
+the changes until the transaction is on disk. Methods that read the set first apply all changes
+recorded so far.
 
-The journal also has the finished documents. One is never written again. It is offered live or in an
-archive until the retention policy drops it. Its files then stay for a while (`Options.linger`), for
-clients that have just read their URLs.
+The journal also lists the finished documents. A finished document is never rewritten. It is
+offered, live or in an archive, until the retention policy drops it. Its files then remain for a
+while (`Options.linger`), for clients that have just read their URLs.
 
-And it has the notices of the Source's own documents. A notice is entered in the transaction in
-which its document counts as written, so that a crash loses neither. Notices have strictly
-increasing datetimes, as changes have, but of their own. They are kept up to a bound: a hub that was
-away for longer has a gap, and Destinations then read the documents themselves.
+Finally, the journal stores the notices of the Source's own documents. A notice is inserted in the
+same transaction that marks its document as written, so a crash loses neither. Like changes, notices
+have strictly increasing datetimes, but in a separate sequence. Only the newest `KEPT` notices are
+kept: a hub that was away for longer has a gap, and Destinations then read the documents themselves.
 """
 
 from __future__ import annotations
@@ -57,19 +58,20 @@ from rsnotify_publisher.journal.database import (
     system_clock,
 )
 
-#: MiB of cache for the connection that writes.
+#: Cache of the connection that writes, in MiB.
 USUAL_MEMORY = 64.0
-# Pages in the WAL of a small file before a checkpoint.
+# Number of WAL pages after which a small file is checkpointed.
 _CHECKPOINT = 2_000
 _STATE = (
     "SELECT coalesce((SELECT max(at) FROM changes), pruned),"
     " applied, promised, pruned, closed, tracked, sum FROM state"
 )
-#: How many notices are kept.
+#: Maximum number of notices that are kept.
 KEPT = 1_000
-# How many resources are read at once; no writer waits for the reader, and the WAL stays short.
+# Number of resources read at once. Between pages the reader holds no transaction, so no writer
+# waits for it and the WAL stays short.
 _PAGE = 1_000
-#: How many changes are applied in one transaction, for which other writers wait.
+#: Maximum number of changes applied in one transaction, while other writers wait.
 _APPLIED_AT_ONCE = 500
 _FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
 _FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
@@ -84,12 +86,12 @@ _PUT = (
 _encode = json.Encoder().encode
 _decode = json.Decoder(Resource).decode
 
-#: A resource after a change: its URI, the datetime of the change (µs), its entry, its validator.
+#: A resource after a change: URI, datetime of the change (µs), entry, validator.
 Row = tuple[str, int, bytes, str | None]
 
 
 class _Summary(Struct, gc=False):
-    """The part of an entry that applying it needs; the rest is not decoded."""
+    """The fields of an entry that are needed to apply it. The rest is not decoded."""
 
     change: str | None = None
     hash: str | None = None
@@ -102,13 +104,13 @@ class FinishedDocument(Struct, frozen=True):
     """A finished document with its parts or packages.
 
     Args:
-        kind: Its capability.
-        begin: Its `from` or `at`.
-        end: Its `until` or `completed`.
-        entries: Changes or resources in it.
-        size: Bytes of all its files.
-        files: Their names below the base URL; the first is the document itself.
-        archived: Whether it is in the archive of its kind, not in the live document.
+        kind: The document's capability.
+        begin: The document's `from` or `at` (µs).
+        end: The document's `until` or `completed` (µs).
+        entries: The number of changes or resources in the document.
+        size: The total size of all files in bytes.
+        files: The names of the files, relative to the base URL. The first is the document itself.
+        archived: Whether the document is in the archive of its kind, rather than live.
     """
 
     kind: str
@@ -121,18 +123,19 @@ class FinishedDocument(Struct, frozen=True):
 
 
 class Journal:
-    """One connection to the journal, for one thread at a time; creates the file if it is missing.
+    """One connection to the journal, for one thread at a time. Creates the file if it is missing.
 
-    A method that says "within a transaction" belongs inside `transaction()`, where the writes of
-    several methods become durable together.
+    Call the methods documented as "requires a transaction" inside `transaction()`, where the writes
+    of several methods become durable together.
 
     Attributes:
         recorded: The changes that the last transaction recorded.
-        commits: The transactions, and how long their commits took, with the flush.
+        commits: The number of transactions and the time spent on their commits, including the
+            flush.
 
     Raises:
         StorageError: The file cannot be used.
-        ConfigurationError: It belongs to a Source with another base URL.
+        ConfigurationError: The file belongs to a Source with another base URL.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class Journal:
             if not path.exists():
                 check_role(path)
                 make_durably(path.parent)
-            # A recorder of several journals may use another thread for each transaction.
+            # A recorder may commit each transaction in a different thread.
             self._db = sqlite3.connect(
                 path, isolation_level=None, timeout=30, check_same_thread=False
             )
@@ -159,7 +162,7 @@ class Journal:
 
     def _prepare(self, base_url: str) -> None:
         self._db.execute("PRAGMA synchronous=FULL")
-        # Two processes that switch a new file to WAL at once would see "locked".
+        # If two processes switched a new file to WAL at the same time, one would get "locked".
         if (version := self._version()) < VERSION:
             with FileLock(self._path.with_suffix(".lock")):
                 if self._version() == 0:
@@ -181,7 +184,7 @@ class Journal:
         return int(self._value("PRAGMA user_version"))
 
     def _value(self, query: str, *values: object) -> Any:
-        """Return the value of a query whose result has one row and column."""
+        """Return the result of a query that yields one row with one column."""
         return self._db.execute(query, values).fetchone()[0]
 
     def _create(self, base_url: str) -> None:
@@ -197,12 +200,12 @@ class Journal:
         self._db.execute("COMMIT")
 
     def expect_writes(self, memory: float = USUAL_MEMORY) -> None:
-        """Prepare for many transactions; otherwise a large set makes each change slower.
+        """Tune the connection for many transactions. Otherwise a large set slows down each change.
 
-        The pages of a change are scattered over the file, so a cache of 64 MB pays off. If the file
-        is large, the WAL is checkpointed only after up to 128 MB, since a checkpoint spends most of
-        its time on seeking; otherwise soon, since until the WAL has that size for the first time,
-        each flush also writes its new length.
+        The pages that a change touches are scattered over the file, so a cache of 64 MB pays off.
+        With a large file, the WAL is checkpointed only after up to 128 MB, since a checkpoint
+        spends most of its time seeking. With a small file it is checkpointed sooner, since each
+        flush also writes the WAL's new length until the WAL has reached its full size once.
         """
         self._db.execute(f"PRAGMA cache_size={-round(memory * 1024)}")
         size, pages = self._value("PRAGMA page_size"), self._value("PRAGMA page_count")
@@ -220,9 +223,9 @@ class Journal:
 
     @contextmanager
     def transaction(self, *, flush: bool = True) -> Iterator[None]:
-        """Commit all writes at the end, or none if an exception is raised.
+        """Commit all writes at the end of the context, or none if an exception is raised.
 
-        Without a flush, a power failure may undo the transaction, but none before it.
+        Without `flush`, a power failure may undo this transaction, but not earlier ones.
         """
         self.recorded = []
         with self._translated():
@@ -247,7 +250,7 @@ class Journal:
 
     @contextmanager
     def snapshot(self) -> Iterator[JournalState]:
-        """Read the journal, but not the current set, as it was at the start of the context."""
+        """Read the journal as it was at the start of the context, except for the current set."""
         with self._translated():
             self._db.execute("BEGIN")
             self._is_snapshot = True
@@ -270,9 +273,9 @@ class Journal:
     # Changes, and the hubs that receive them
 
     def record(self, records: Iterable[Record], earliest: Iterable[int] = ()) -> list[Resource]:
-        """Enter changes, and return them with their datetimes; within a transaction.
+        """Insert changes, and return them with their datetimes. Requires a transaction.
 
-        A change is dated by the clock, or by its instant in `earliest` if that is later.
+        A change gets the time of the clock, or its instant in `earliest` if that is later.
         """
         state = self.state()
         at = state.reached
@@ -295,10 +298,10 @@ class Journal:
         return recorded
 
     def load(self, records: Iterable[Record]) -> int:
-        """Enter an existing set of resources as the baseline, and count them; within a transaction.
+        """Insert an existing set of resources as the baseline, and return their number.
 
-        The journal then begins at this instant: no reader can go on from an earlier state. It must
-        hold nothing yet.
+        The journal must be empty. It then begins at this instant, so no reader can continue from an
+        earlier state. Requires a transaction.
         """
         if not self.is_empty():
             raise ConfigurationError(
@@ -312,7 +315,10 @@ class Journal:
         return total.count
 
     def track(self, wanted: bool) -> None:
-        """Keep the current set in the journal, or leave it to the Source; within a transaction."""
+        """Keep the current set in the journal, or rely on the Source for it.
+
+        Requires a transaction.
+        """
         if wanted and not self.state().tracked:
             raise ConfigurationError(
                 f"{self._path} keeps no resources, as the Source gave them by `resources`; "
@@ -328,35 +334,38 @@ class Journal:
         return self.is_unclosed() and not self._value(query)
 
     def is_unclosed(self) -> bool:
-        """Whether it has no closed Change List: then it begins where it was created, or loaded."""
+        """Return whether there is no closed Change List.
+
+        If so, the journal begins where it was created or where its baseline was loaded.
+        """
         return not self._value("SELECT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist')")
 
     def promise(self) -> JournalState:
-        """Promise that no later change gets a datetime up to now; within a transaction."""
+        """Promise that every later change gets a datetime after now. Requires a transaction."""
         self._db.execute("UPDATE state SET promised = max(promised, ?)", (self._clock(),))
         return self.state()
 
     def position(self, reader: str) -> str | None:
-        """Return the position that a reader of another log has stored; None if it has none."""
+        """Return the position that a reader of another log has stored, or None."""
         query = "SELECT position FROM positions WHERE reader = ?"
         row = self._db.execute(query, (reader,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_position(self, reader: str, position: str) -> None:
-        """Store a position, together with the changes up to it; within a transaction."""
+        """Store a reader's position along with the changes up to it. Requires a transaction."""
         self._db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (reader, position))
 
     def data_version(self) -> int:
-        """Return a number that changes when another connection has written."""
+        """Return a number that changes whenever another connection has written."""
         return int(self._value("PRAGMA data_version"))
 
     def written(self) -> tuple[int, int]:
-        """Return what changes when any connection, also this one, has written."""
+        """Return a value that changes whenever any connection, including this one, has written."""
         with self._translated():
             return self.data_version(), self._db.total_changes
 
     def changes(self, after: int, limit: int = -1) -> list[Resource]:
-        """Return the changes later than `after`, oldest first, at most `limit` if not negative."""
+        """Return the changes later than `after`, oldest first; all if `limit` is negative."""
         query = "SELECT uri, at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?"
         rows = self._db.execute(query, (after, limit))
         return [
@@ -365,40 +374,43 @@ class Journal:
         ]
 
     def count_changes(self, after: int, limit: int = -1) -> int:
-        """Count the changes later than `after`, up to `limit` if that is not negative."""
+        """Count the changes later than `after`, up to `limit` unless it is negative."""
         query = "SELECT count(*) FROM (SELECT 1 FROM changes WHERE at > ? LIMIT ?)"
         return int(self._value(query, after, limit))
 
     def last_change_at(self, instant: int) -> int:
         """Return the datetime of the last change at or before an instant.
 
-        If that change was pruned, this is the beginning of the journal.
+        If that change was pruned, return the beginning of the journal.
         """
         at: int | None = self._value("SELECT max(at) FROM changes WHERE at <= ?", instant)
         return self.state().pruned if at is None else at
 
     def close_list(self, document: FinishedDocument) -> None:
-        """Enter a closed Change List, which begins where the last one ends; in a transaction."""
+        """Insert a closed Change List, which begins where the last one ends.
+
+        Requires a transaction.
+        """
         self.put(document)
         self._db.execute("UPDATE state SET closed = ?", (document.end,))
 
     def add_hub(self, hub: str) -> None:
-        """Add a hub; if it is new, its first change is the next one; within a transaction."""
+        """Add a hub. A new hub receives changes from the next one on. Requires a transaction."""
         row = (hub, self.state().last_change)
         self._db.execute("INSERT OR IGNORE INTO cursors VALUES (?, ?)", row)
 
     def cursor(self, hub: str) -> int:
-        """Return the instant through which a hub is known to have everything."""
+        """Return the instant through which a hub is known to have every change."""
         return int(self._value("SELECT through FROM cursors WHERE hub = ?", hub))
 
     def move_cursor(self, hub: str, through: int) -> None:
         self._db.execute("UPDATE cursors SET through = ? WHERE hub = ?", (through, hub))
 
     def prunable(self, hubs: Iterable[str], *, limit: int = 10_000) -> int | None:
-        """Return the change through which the journal may be pruned now; None if there is none.
+        """Return the datetime of the last change that may be pruned now, or None.
 
-        Changes that a hub lacks are kept as long as a Change List of the archive has them. The
-        limit is on the number of changes, so that no other writer waits long.
+        Changes that a hub lacks are kept as long as a Change List in the archive contains them.
+        `limit` bounds the number of changes, so that other writers do not wait long.
         """
         closed = self.state().closed
         query = "SELECT coalesce(min(begins), ?) FROM volumes WHERE kind = ?"
@@ -409,8 +421,8 @@ class Journal:
         return at
 
     def prune(self, through: int) -> None:
-        """Delete the changes through one that `prunable` returned; within a transaction."""
-        while self.apply_changes(through):  # later, there would be nothing left to apply
+        """Delete the changes through the instant from `prunable`. Requires a transaction."""
+        while self.apply_changes(through):  # they cannot be applied once they are deleted
             pass
         self._db.execute("DELETE FROM changes WHERE at <= ?", (through,))
         self._db.execute("UPDATE state SET pruned = ?", (through,))
@@ -418,9 +430,9 @@ class Journal:
     # The current set
 
     def apply_changes(self, through: int | None = None) -> bool:
-        """Apply the next changes to the set; within a transaction.
+        """Apply the next changes to the set, and return whether any are left to apply.
 
-        Return whether more are left, of those through an instant (µs) if one is given.
+        With `through` (µs), apply only the changes up to that instant. Requires a transaction.
         """
         state = self.state()
         through = state.last_change if through is None else min(through, state.last_change)
@@ -435,10 +447,10 @@ class Journal:
         return bool(applied < through)
 
     def bring_up_to_date(self) -> None:
-        """Apply all changes recorded so far to the set, within a transaction or outside.
+        """Apply all changes recorded so far to the set, inside or outside a transaction.
 
         Raises:
-            RuntimeError: This is a snapshot, which cannot write.
+            RuntimeError: Called within a snapshot, which cannot write.
         """
         if self._is_snapshot:
             raise RuntimeError("a snapshot does not have the current set; read that outside of it")
@@ -453,14 +465,14 @@ class Journal:
                 more = self.apply_changes(state.last_change)
 
     def apply(self, rows: Iterable[Row], total: SetSum) -> None:
-        """Apply changes to the set in their order, and update its sum.
+        """Apply changes to the set in order, and update its sum.
 
-        A change in another spelling of its URI takes the place of the resource that is in the set.
+        A change whose URI is spelled differently replaces the resource that is in the set.
         """
         remaining = iter(rows)
         while page := {normalize(row[0]): row for row in islice(remaining, _PAGE)}:
             uris = self._spellings(page)
-            # If there is a single change, this query takes a quarter of the time.
+            # For a single change, this query takes a quarter of the time.
             query = (_FIND_ONE, uris) if len(uris) == 1 else (_FIND, [_encode(uris)])
             before = self._db.execute(*query).fetchall()
             total.remove((uri, _summary_of(entry).hash) for uri, entry in before)
@@ -473,9 +485,9 @@ class Journal:
             self._db.executemany(_PUT, after.values())
 
     def _spellings(self, page: Mapping[str, Row]) -> list[str]:
-        """Return all URIs that resources of changes may have in the set, and store the new ones.
+        """Return all URIs under which the changed resources may be in the set; store the new ones.
 
-        The changes are by the normal forms of their URIs.
+        `page` maps the normal forms of the URIs to the changes.
         """
         uris = [row[0] for row in page.values()]
         spelled = [(normal, row[0]) for normal, row in page.items() if normal != row[0]]
@@ -490,14 +502,14 @@ class Journal:
         return list({*uris, *(one for one, _ in spelled), *(uri for _, uri in known)})
 
     def revalidate(self, uri: str, validator: str) -> None:
-        """Set the validator of a resource that did not change; within a transaction."""
+        """Set the validator of a resource that did not change. Requires a transaction."""
         self.bring_up_to_date()
         self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
 
     def resources(self) -> Iterator[Resource]:
-        """Stream the current set by URI, as a Resource List shows it.
+        """Yield the resources of the current set, sorted by URI, as a Resource List shows them.
 
-        The set is read in pages and may change between them, so that no writer ever waits.
+        The set is read in pages, so that no writer ever waits. It may change between pages.
         """
         self.bring_up_to_date()
         after = ""
@@ -512,7 +524,7 @@ class Journal:
         return int(self._value("SELECT count(*) FROM resources"))
 
     def resource(self, uri: str) -> tuple[Resource, str | None] | None:
-        """Return a resource of the current set and its validator; None if it has none such."""
+        """Return a resource of the current set and its validator, or None if it is not there."""
         self.bring_up_to_date()
         query = "SELECT entry, validator FROM resources WHERE uri = ?"
         row = self._db.execute(query, (uri,)).fetchone()
@@ -521,7 +533,7 @@ class Journal:
     def select(
         self, accepts: Callable[[str, str | None], bool]
     ) -> Iterator[tuple[str, str | None]]:
-        """Stream the URIs and validators that `accepts` returns True for, in order."""
+        """Yield the URIs and validators that `accepts` returns True for, sorted by URI."""
         self.bring_up_to_date()
         after = ""
         query = "SELECT uri, validator FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
@@ -532,14 +544,17 @@ class Journal:
     def validators(self, prefix: str = "") -> dict[str, str | None]:
         """Return the validators of all resources whose URI begins with `prefix`."""
         self.bring_up_to_date()
-        # U+10FFFF sorts behind every character that a URI can hold.
+        # U+10FFFF sorts after every character that a URI can contain.
         query = "SELECT uri, validator FROM resources WHERE uri >= ? AND uri < ?"
         return dict(self._db.execute(query, (prefix, prefix + "\U0010ffff")))
 
-    # Finished documents, and files that are about to be deleted
+    # Finished documents, and files to be deleted
 
     def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
-        """Return the finished documents of a kind, oldest first; by default in both states."""
+        """Return the finished documents of a kind, oldest first.
+
+        By default, return both live and archived documents.
+        """
         rows = self._db.execute(
             "SELECT kind, begins, ends, entries, size, files, archived FROM volumes"
             " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
@@ -553,7 +568,7 @@ class Journal:
         ]
 
     def put(self, document: FinishedDocument) -> None:
-        """Enter a document; all of its files have been written."""
+        """Insert a document whose files have all been written."""
         self._db.execute(
             "INSERT OR REPLACE INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
@@ -566,7 +581,7 @@ class Journal:
                 json.encode(document.files).decode(),
             ),
         )
-        self.keep(document.files)  # a crash may have left one, which was discarded
+        self.keep(document.files)  # a file left over from a crash may have been discarded
 
     def archive(self, documents: Iterable[FinishedDocument]) -> None:
         for document in documents:
@@ -580,7 +595,7 @@ class Journal:
             self.discard(document.files)
 
     def discard(self, files: Iterable[str]) -> None:
-        """Enter files that no document refers to; they are deleted later."""
+        """Mark files that no document refers to, so that they are deleted later."""
         rows = [(name, self._clock()) for name in files]
         self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
 
@@ -594,12 +609,12 @@ class Journal:
         return [name for (name,) in self._db.execute(query, (before,))]
 
     def keep(self, files: Iterable[str]) -> None:
-        """Enter that files were deleted, or belong to a document again."""
+        """Unmark discarded files that were deleted or belong to a document again."""
         rows = [(name,) for name in files]
         self._db.executemany("DELETE FROM discarded WHERE file = ?", rows)
 
     def files(self) -> set[str]:
-        """Return the names of all files that belong to a document, or were discarded."""
+        """Return the names of all files that belong to a document or were discarded."""
         known = {name for (name,) in self._db.execute("SELECT file FROM discarded")}
         for (files,) in self._db.execute("SELECT files FROM volumes"):
             known.update(json.decode(files))
@@ -608,7 +623,7 @@ class Journal:
     # Notices of documents
 
     def add_notices(self, documents: Iterable[Resource]) -> None:
-        """Enter that documents were written, and when; each has `change` and `capability`."""
+        """Insert a notice for each written document. All must have `change` and `capability`."""
         at = max(self.state().reached, self.last_notice())
         for document in documents:
             at = max(self._clock(), at + 1)
@@ -617,9 +632,9 @@ class Journal:
         self._db.execute(f"DELETE FROM notices WHERE at < ({kept})", (KEPT,))
 
     def add_version_notice(self, document: Resource, version: str) -> None:
-        """Enter that a document was written, unless there was a notice of this version.
+        """Insert a notice that a document was written, unless its last notice had this version.
 
-        The document is given without `change`.
+        `document` has no `change`.
         """
         query = "SELECT version FROM versions WHERE document = ?"
         known = self._db.execute(query, (document.uri,)).fetchone()
@@ -630,26 +645,29 @@ class Journal:
         self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (document.uri, version))
 
     def notices(self, after: int, limit: int = -1) -> list[Resource]:
-        """Read the notices later than `after`, oldest first, at most `limit` if not negative."""
+        """Return the notices later than `after`, oldest first; all if `limit` is negative."""
         query = "SELECT at, entry FROM notices WHERE at > ? ORDER BY at LIMIT ?"
         rows = self._db.execute(query, (max(after, self.first_notice()), limit))
         return [replace(_decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
 
     def first_notice(self) -> int:
-        """Return where notices begin: all notices are later."""
+        """Return the instant after which the notices begin."""
         return int(self._value("SELECT min(at) FROM notices"))
 
     def last_notice(self) -> int:
-        """Return the datetime of the last notice; where notices begin, if there is none."""
+        """Return the datetime of the last notice, or `first_notice` if there is none."""
         return int(self._value("SELECT max(at) FROM notices"))
 
     def last_notice_at(self, instant: int) -> int:
-        """Return the datetime of the last notice at or before an instant, as `last_notice`."""
+        """Return the datetime of the last notice at or before an instant.
+
+        If there is none, return `first_notice`.
+        """
         at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
         return self.first_notice() if at is None else at
 
     def add_notice_hub(self, hub: str) -> None:
-        """Add a hub; if it is new, its first notice is the next one."""
+        """Add a hub. A new hub receives notices from the next one on."""
         query = "INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices"
         self._db.execute(query, (hub,))
 
@@ -662,7 +680,10 @@ class Journal:
 
 
 def as_row(record: Record, at: int) -> Row:
-    """Return the row of a resource; the entry is short, since it is written with its whole page."""
+    """Return the row of a resource.
+
+    The entry omits the URI to stay short, because each change writes a whole page of entries.
+    """
     resource = record.resource
     return (resource.uri, at, _encode(replace(resource, uri="")), record.validator)
 

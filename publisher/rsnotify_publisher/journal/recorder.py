@@ -1,10 +1,10 @@
 """Group commit: changes that many threads record at the same time share one fsync.
 
-One connection of the process writes, in one thread at a time. A thread that records while nobody
-commits does so itself, for all that wait; what arrives meanwhile waits for its end, and is the next
-group. A thread of the executor commits that group, and what may not be committed where it came
-from: an event loop must not wait for the disk, and a KeyboardInterrupt may end any instruction of
-the main thread.
+One connection of the process writes, in one thread at a time. A thread that records while no other
+is committing commits itself, on behalf of all waiting callers. Changes that arrive during a commit
+wait for it to finish and form the next group, which a thread of the executor commits. The executor
+also commits for callers that cannot: an event loop must not wait for the disk, and a
+KeyboardInterrupt may occur at any instruction of the main thread.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rsnotify_publisher.journal.journal import USUAL_MEMORY, Journal
 T = TypeVar("T")
 
 _log = logging.getLogger("rsnotify.publisher")
-# Bounds how long the first caller of a group waits for the last.
+# Maximum size of a group, which limits how long its first caller waits for the last.
 _GROUP = 5_000
-# How often `apply_changes` is called for a digest, which takes about 0.1 s.
+# Maximum number of calls to `apply_changes` for a digest, which take about 0.1 s.
 _STEPS = 10
 
 
@@ -43,9 +43,9 @@ class _Entry(NamedTuple, Generic[T]):
 
     def settle(self, result: T | None, error: BaseException | None = None) -> None:
         if isinstance(self.future, asyncio.Future):
-            with suppress(RuntimeError):  # its loop was closed, so nothing is waiting
+            with suppress(RuntimeError):  # its loop is closed, so nothing is waiting
                 self.future.get_loop().call_soon_threadsafe(_complete, self.future, result, error)
-        # A future can no longer be cancelled once this is true.
+        # If this returns True, the future can no longer be cancelled.
         elif self.future.set_running_or_notify_cancel():
             _complete(self.future, result, error)
 
@@ -62,14 +62,14 @@ def _complete(
 
 @dataclass(eq=False)
 class Recorder:
-    """Commits what the threads of one process record.
+    """Commits the changes that the threads of one process record.
 
     Args:
         open_journal: Returns the connection that writes.
-        on_recorded: Called with the changes of a transaction once they are durable, in the order
-            of the transactions and in the thread that committed; it must not block.
+        on_recorded: Called with the changes of a transaction when they are durable, in the order
+            of the transactions and in the thread that committed. It must not block.
         executor: Commits for callers that cannot.
-        memory: Cache of the connection in MiB.
+        memory: The cache of the connection in MiB.
         counters: Counts changes and transactions.
     """
 
@@ -81,8 +81,8 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._journal: Journal
-        # Callers enter the lock itself: a KeyboardInterrupt within `Condition.__enter__`, which is
-        # written in Python, would leave it locked.
+        # Callers acquire the lock directly, not through the condition: a KeyboardInterrupt within
+        # `Condition.__enter__`, which is written in Python, would leave it locked.
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._waiting: deque[_Entry[Any]] = deque()
@@ -90,15 +90,15 @@ class Recorder:
         self._closed = False
 
     def start(self) -> None:
-        """Open the journal; RsnotifyError if that fails."""
+        """Open the journal. Raises RsnotifyError if that fails."""
         self._journal = self.open_journal()
         self._journal.expect_writes(self.memory)
         self._journal.commits = self.counters.commits
 
     def submit(self, operation: Callable[[Journal], T]) -> Future[T]:
-        """Run an operation in the next transaction; return a future of its durable result.
+        """Run an operation in the next transaction, and return a future for its durable result.
 
-        The operation may be run twice, if its transaction failed because of another operation.
+        The operation may run twice, if its transaction fails because of another operation.
         """
         future: Future[T] = Future()
         if self._enter(_Entry(operation, future)):
@@ -123,7 +123,7 @@ class Recorder:
         return await future
 
     def apply_changes(self, through: int) -> None:
-        """Apply the changes through an instant to the current set, while others can record."""
+        """Apply the changes through an instant to the set, allowing other writes in between."""
         while self.run(lambda journal: journal.apply_changes(through)):
             pass
 
@@ -132,9 +132,10 @@ class Recorder:
             pass
 
     async def promise_with_digest(self) -> JournalState:
-        """Promise as `promise` does, with the digest unless many changes are not applied yet.
+        """Promise as `promise` does, and return the state, with the digest if possible.
 
-        A feed waits for it, so it must not wait for them: in a flood that would never end.
+        The digest is missing if many changes have not been applied yet. A feed waits for this call,
+        so it must not wait until all are applied: during a flood of changes, that would never end.
         """
 
         def promise(journal: Journal) -> JournalState:
@@ -146,24 +147,24 @@ class Recorder:
         return await self.arun(promise)
 
     def promise(self) -> int:
-        """Promise durably that no later change gets a datetime up to the one returned."""
+        """Promise durably that every later change gets a datetime after the one returned."""
         return self.run(Journal.promise).reached
 
     def close(self) -> None:
-        """Wait until everything is committed, then end."""
+        """Wait until everything has been committed, then close the journal."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            if self._waiting:  # perhaps of a caller that was interrupted
+            if self._waiting:  # perhaps from a caller that was interrupted
                 self.executor.submit(self._commit_next)
             self._idle.wait_for(lambda: not self._busy and not self._waiting)
         self._journal.close()
 
     def _enter(self, entry: _Entry[Any]) -> bool:
-        """Add an entry to the next group; return whether the caller has to get it committed.
+        """Add an entry to the next group, and return whether the caller must initiate the commit.
 
-        A caller that is interrupted before that delays no others: the next one does it.
+        A caller that is interrupted before doing so does not block others: the next caller does it.
         """
         with self._lock:
             if self._closed:
@@ -172,9 +173,9 @@ class Recorder:
             return not self._busy
 
     def _commit_next(self) -> None:
-        """Commit one group, unless another thread commits, which then gets this one committed.
+        """Commit one group, unless another thread is committing, which then initiates the next one.
 
-        The next group waits until other journals have committed theirs.
+        The next group is queued in the executor, behind the groups of other journals.
         """
         with self._lock:
             if self._busy or not self._waiting:
@@ -195,10 +196,10 @@ class Recorder:
         try:
             with self._journal.transaction():
                 results = [entry.operation(self._journal) for entry in group]
-        except BaseException as error:  # any error belongs to a caller; the thread goes on
+        except BaseException as error:  # any error is passed to a caller; the thread must continue
             self._commit_alone(group, error)
             return
-        # In this order, since the thread that feeds the hubs has more to do than the callers.
+        # Callers are notified first, since the thread that feeds the hubs has more work to do.
         for entry, result in zip(group, results, strict=True):
             entry.settle(result)
         for each in self._journal.recorded:
@@ -206,7 +207,7 @@ class Recorder:
         self.on_recorded(self._journal.recorded)
 
     def _commit_alone(self, group: list[_Entry[Any]], error: BaseException) -> None:
-        """Commit each entry of a failed group by itself, so that only the cause fails."""
+        """Commit each entry of a failed group separately, so that only the cause fails."""
         if len(group) == 1:
             _log.debug("a transaction was rolled back: %s", error)
             group[0].settle(None, error)

@@ -1,11 +1,11 @@
-"""A transactional outbox: a change is recorded in the transaction that makes it.
+"""A transactional outbox: a change is recorded in the same transaction that makes it.
 
-`Outbox` writes a row for each change into a table of the Source's own database, in the Source's
-own transaction: both become durable, or neither does. A `Forwarder` reads the rows through an
+`Outbox` writes a row for each change to a table in the Source's own database, in the Source's own
+transaction: both become durable, or neither does. A `Forwarder` reads the rows through an
 `OutboxQueue`, records them in a `Publisher`, and deletes them.
 
-There is no cursor. A row is found once it is committed, whatever its number, so that the changes
-of a long transaction are never skipped.
+There is no cursor. A row is found as soon as it has been committed, whatever its number, so that
+the changes of a long transaction are never skipped.
 """
 
 from rsnotify_publisher.outbox.forwarder import Forwarder, OutboxLine, OutboxQueue

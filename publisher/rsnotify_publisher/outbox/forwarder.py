@@ -1,6 +1,6 @@
-"""The thread that moves changes from an outbox into the journal of a Publisher.
+"""Moves changes from an outbox to the journal of a Publisher, in a separate thread.
 
-`OutboxQueue` is its interface to the database of the outbox.
+`OutboxQueue` is the forwarder's interface to the outbox's database.
 """
 
 from __future__ import annotations
@@ -25,56 +25,56 @@ from rsnotify_publisher.publisher import Publisher, Startable
 
 
 class OutboxLine(Struct, frozen=True):
-    """A line of the outbox: its key in the table, and the change as JSON."""
+    """A row of the outbox: its key in the table, and the change as JSON."""
 
     number: int
     entry: str
 
 
-#: Records the changes in some lines durably; returns the reasons for those refused, by number.
+#: Records the changes in some rows durably, and returns the reason for each refused row by number.
 RecordLines = Callable[[Sequence[OutboxLine]], Mapping[int, str]]
 
 
 class OutboxQueue(Protocol):
-    """Reads an outbox; used by one thread, except for `interrupt`."""
+    """Reads an outbox. All methods except `interrupt` are called in one thread."""
 
     def forward(self, limit: int, record: RecordLines) -> int:
-        """Record what was committed, then delete it, in one transaction.
+        """Record the committed rows, then delete them, in one transaction.
 
-        Only one process at a time may do so, or changes of one resource could change places. If
-        `record` raises, or the process dies, nothing is deleted.
+        Only one process at a time may do so. Otherwise changes to one resource could swap places.
+        If `record` raises an exception or the process dies, nothing is deleted.
 
         Args:
-            limit: Largest number of lines.
-            record: Records the lines, of which there may be none. Refused lines are kept, with
-                the reason, and are not passed to it again.
+            limit: Maximum number of rows.
+            record: Records the rows; there may be none. Refused rows are kept with the reason, and
+                are not passed to `record` again.
 
         Returns:
-            The number of lines; 0 if another process is forwarding.
+            The number of rows, or 0 if another process is forwarding.
 
         Raises:
             StorageError: The database cannot be read or written.
         """
 
     def wait(self, seconds: float) -> None:
-        """Wait until there may be new lines, until interrupted, or until the time is over.
+        """Wait until there may be new rows, until interrupted, or until the time is up.
 
         Raises:
             StorageError: The database is not available.
         """
 
     def interrupt(self) -> None:
-        """Make `wait` return immediately until `close`; may be called in any thread."""
+        """Make `wait` return immediately until `close`. Any thread may call this."""
 
     def close(self) -> None:
-        """Disconnect; the next call connects again."""
+        """Disconnect. The next call connects again."""
 
 
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
-#: How many changes are recorded at a time.
+#: Maximum number of changes recorded at a time.
 BATCH = 1_000
-#: Seconds after which a forwarder warns that another one keeps it waiting.
+#: Seconds after which a forwarder warns that it is waiting for another one.
 _PATIENCE = 60.0
 
 
@@ -83,30 +83,30 @@ class Forwarder(Startable):
 
     Several processes may run a forwarder for the same outbox and the same state folder. One
     forwards at a time, and another takes over when it ends, however it ends. If a process dies
-    after it has recorded changes and before it has deleted them, they are recorded once more,
-    which changes nothing for Destinations.
+    after it has recorded changes but before it has deleted them, they are recorded a second time,
+    which makes no difference to Destinations.
 
-    A batch is read, recorded and deleted under `outbox.lock` in the state folder. The locks of the
-    database are not enough: they end with the session, which the server may close while the
-    process is suspended (SIGSTOP, a frozen container). Another forwarder would then publish newer
-    changes, and the first, once it wakes, the older ones that it had already read. The operating
-    system releases `outbox.lock` only when the process ends. So a suspended forwarder makes the
-    others wait (they log a warning) until it is resumed or killed, and changes never swap places.
-    A generation number, checked when the batch is recorded, would let another forwarder take over
-    at once; but the same process usually holds `leader.lock` too, so nothing would be published
-    any sooner.
+    A batch is read, recorded and deleted while `outbox.lock` in the state folder is held. Database
+    locks are not enough: they end with the session, which the server may close while the process is
+    suspended (SIGSTOP, a frozen container). Another forwarder would then publish newer changes, and
+    when the first one wakes, it would publish the older changes that it had already read. The
+    operating system releases `outbox.lock` only when the process ends. A suspended forwarder
+    therefore makes the others wait (they log a warning) until it is resumed or killed, and changes
+    never swap places. With a generation number, checked when the batch is recorded, another
+    forwarder could take over at once. However, the same process usually holds `leader.lock` too, so
+    nothing would be published any sooner.
 
     Args:
-        publisher: Records the changes. Start it before, and close it after.
+        publisher: Records the changes. Start it before the forwarder, and close it afterwards.
         queue: Reads the outbox.
-        poll: Seconds between two reads of the outbox while the database sends no notification.
+        poll: Seconds between two reads of the outbox while the database sends no notifications.
     """
 
     def __init__(self, publisher: Publisher, queue: OutboxQueue, *, poll: float = 1.0) -> None:
         self._publisher = publisher
         self._queue = queue
         self._poll = poll
-        # It is made in one thread and used in that of `start`.
+        # The lock is created in one thread and used in the thread that `start` starts.
         self._lock = FileLock(publisher.source.folder / "outbox.lock", thread_local=False)
         self._waiting_since: float | None = None
         self._stopping = threading.Event()
@@ -115,14 +115,14 @@ class Forwarder(Startable):
         self._random = Random()
 
     def start(self) -> None:
-        """Start the thread; a second call does nothing."""
+        """Start the thread. A second call does nothing."""
         if self._thread is None:
             self._stopping.clear()
             self._thread = threading.Thread(target=self._run, name="rsnotify-outbox", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Stop after the current batch; the rest stays in the outbox."""
+        """Stop after the current batch. The remaining changes stay in the outbox."""
         if self._thread is not None:
             self._stopping.set()
             self._queue.interrupt()
@@ -130,13 +130,13 @@ class Forwarder(Startable):
             self._thread = None
 
     def forward(self) -> int:
-        """Forward what is in the outbox now, and return the number of changes.
+        """Forward the changes that are in the outbox now, and return their number.
 
-        For a program that calls this at intervals, instead of `start`. It returns 0 if another
-        process is forwarding.
+        This is an alternative to `start` for a program that calls it at intervals. It returns 0 if
+        another process is forwarding.
 
         Raises:
-            RsnotifyError: The database or the journal cannot be used; nothing is lost.
+            RsnotifyError: The database or the journal cannot be used. Nothing is lost.
         """
         total = 0
         try:
@@ -155,7 +155,7 @@ class Forwarder(Startable):
                 if self._forward_batch() < BATCH:
                     self._queue.wait(self._poll)
                 failures = 0
-            except Exception as error:  # after any error, more changes will come
+            except Exception as error:  # keep running after any error, since more changes will come
                 level = logging.INFO if failures else logging.ERROR
                 unexpected = not isinstance(error, RsnotifyError)
                 _log.log(level, "changes wait in the outbox: %s", error, exc_info=unexpected)
@@ -165,7 +165,7 @@ class Forwarder(Startable):
         self._queue.close()
 
     def _forward_batch(self) -> int:
-        """Forward one batch and return its size; 0 if another forwarder is at work."""
+        """Forward one batch and return its size, or 0 if another forwarder is running."""
         try:
             if not self._publisher.source.folder.exists():
                 make_durably(self._publisher.source.folder)
@@ -193,7 +193,7 @@ class Forwarder(Startable):
             )
 
     def _record(self, lines: Sequence[OutboxLine]) -> Mapping[int, str]:
-        """Record changes durably; return the reason for each that cannot be recorded."""
+        """Record changes durably, and return the reason for each one that cannot be recorded."""
         changes: list[Resource] = []
         refused: dict[int, str] = {}
         for line in lines:

@@ -1,4 +1,4 @@
-"""Outboxes: lines that are written in the Source's own transaction, with psycopg 3 or Django."""
+"""Outboxes, whose rows are written in the Source's own transaction, with psycopg 3 or Django."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rsnotify_publisher.changes import (
     describe_record,
 )
 
-#: The table, unless another is named.
+#: The default name of the table.
 TABLE = "rsnotify_outbox"
-# Every database accepts names of this length.
+# Every database accepts names up to this length.
 _LONGEST_NAME = 50
 
 C = TypeVar("C")
@@ -28,30 +28,30 @@ A = TypeVar("A")
 
 
 class OutboxRecorder(ABC, Generic[C, A]):
-    """Writes changes into the table, in a transaction of the caller's.
+    """Writes changes to the table, in the caller's transaction.
 
-    Call it after the data was written, within the same transaction. Then two transactions that
-    change the same row are forwarded in the order of their commits, since the second waits for
-    the first before it calls this.
+    Record a change after the data has been written, in the same transaction. Two transactions that
+    change the same row are then forwarded in the order of their commits, since the second one waits
+    for the first before it records its change.
     """
 
     @abstractmethod
     def _write(self, connection: C, entries: list[str]) -> None:
-        """Write lines in this order."""
+        """Insert rows in the given order."""
 
     @abstractmethod
     async def _awrite(self, connection: A, entries: list[str]) -> None: ...
 
     def record(self, connection: C, changes: Iterable[Resource]) -> None:
-        """Record changes; they are published once the transaction is committed.
+        """Record changes, which are published after the transaction has been committed.
 
         Args:
-            connection: Of the transaction.
-            changes: In order, each with `change` set.
+            connection: The connection that runs the transaction.
+            changes: The changes in order, each with `change` set.
 
         Raises:
-            ConfigurationError: A change is unusable, and none is recorded; or each statement
-                would be a transaction of its own.
+            ConfigurationError: A change is unusable, so none is recorded; or the connection is in
+                autocommit mode, outside a transaction.
         """
         self._write(connection, encoded(changes))
 
@@ -63,12 +63,12 @@ class OutboxRecorder(ABC, Generic[C, A]):
         content: bytes | None = None,
         **metadata: Unpack[Metadata],
     ) -> None:
-        """Record that a resource was created; otherwise as `record`.
+        """Record that a resource was created. See `record`.
 
         Args:
-            connection: Of the transaction.
-            uri: The resource.
-            content: Its new content. Its hash and length are recorded, and the content is not.
+            connection: The connection that runs the transaction.
+            uri: The URI of the resource.
+            content: The new content of the resource. Only its hash and length are recorded.
             metadata: See `Metadata`.
         """
         self.record(connection, [_described(uri, ChangeType.CREATED, content, metadata)])
@@ -81,11 +81,11 @@ class OutboxRecorder(ABC, Generic[C, A]):
         content: bytes | None = None,
         **metadata: Unpack[Metadata],
     ) -> None:
-        """Record that a resource changed; otherwise as `created`."""
+        """Record that a resource changed. See `created`."""
         self.record(connection, [_described(uri, ChangeType.UPDATED, content, metadata)])
 
     def deleted(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
-        """Record that a resource was deleted; otherwise as `record`."""
+        """Record that a resource was deleted. See `record`."""
         self.record(connection, [describe(uri, ChangeType.DELETED, metadata)])
 
     async def arecord(self, connection: A, changes: Iterable[Resource]) -> None:
@@ -124,12 +124,15 @@ def _described(uri: str, change: ChangeType, content: bytes | None, metadata: Me
 
 
 def encoded(changes: Iterable[Resource]) -> list[str]:
-    """Return changes as they are stored in the table: JSON objects with the names of `Resource`."""
+    """Return changes as stored in the table: JSON objects with the field names of `Resource`."""
     return [json.encode(check_change(change)).decode() for change in changes]
 
 
 def check_table(name: str) -> str:
-    """Return the name of a table, which must need no quotes and leave room for derived names."""
+    """Return a table name after checking it.
+
+    It must not need quotes, and must be short enough to leave room for derived names.
+    """
     if not (name.isascii() and name.isidentifier() and name.islower()):
         raise ConfigurationError(f"{name!r} cannot be a table; use lower-case letters, digits, _")
     if len(name) > _LONGEST_NAME:
@@ -149,20 +152,20 @@ _TABLE = """CREATE TABLE IF NOT EXISTS {table} (
     entry text NOT NULL,
     refused text
 )"""
-#: These let every INSERT, by any library, wake the forwarder.
+#: With this function and trigger, every INSERT by any library wakes the forwarder.
 WAKE_FUNCTION = """CREATE OR REPLACE FUNCTION {table}_wake() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN NOTIFY {table}; RETURN NULL; END $$"""
 WAKE_TRIGGER = """CREATE OR REPLACE TRIGGER {table}_wake AFTER INSERT ON {table}
     FOR EACH STATEMENT EXECUTE FUNCTION {table}_wake()"""
-#: Held by the forwarder to the end of its transaction.
+#: Acquires the lock that the forwarder holds until the end of its transaction.
 LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('rsnotify ' || '{table}', 0))"
 
 
 class Outbox(OutboxRecorder[Any, Any]):
-    """Writes changes by a connection of psycopg, also an `AsyncConnection`, or of Django.
+    """Writes changes through a Django connection or a psycopg `Connection` or `AsyncConnection`.
 
     Args:
-        table: Its name.
+        table: The name of the table.
 
     Raises:
         ConfigurationError: The name would need quotes.
@@ -174,11 +177,11 @@ class Outbox(OutboxRecorder[Any, Any]):
 
     @property
     def ddl(self) -> str:
-        """The statements that create the table, for a migration; harmless if it exists.
+        """The statements that create the table, for a migration. Harmless if the table exists.
 
-        The trigger wakes the forwarder. It may be left out if very many transactions commit at a
-        time, since PostgreSQL commits transactions that notify one after the other; the forwarder
-        then finds changes by polling.
+        The trigger wakes the forwarder. You can leave it out if very many transactions commit at
+        the same time, since PostgreSQL commits transactions that send notifications one after the
+        other. The forwarder then finds changes by polling.
         """
         statements = (_TABLE, WAKE_FUNCTION, WAKE_TRIGGER)
         return ";\n".join(each.format(table=self.table) for each in statements) + ";\n"
@@ -197,8 +200,8 @@ class Outbox(OutboxRecorder[Any, Any]):
 
 
 def _is_alone(connection: Any) -> bool:
-    """Return whether each statement is a transaction of its own."""
-    if hasattr(connection, "in_atomic_block"):  # Django's
+    """Return whether each statement would be a separate transaction."""
+    if hasattr(connection, "in_atomic_block"):  # a Django connection
         return bool(connection.get_autocommit())
     idle = connection.info.transaction_status.name == "IDLE"
     return bool(connection.autocommit) and idle

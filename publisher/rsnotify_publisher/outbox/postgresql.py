@@ -1,6 +1,6 @@
-"""The queue of an outbox in PostgreSQL, woken by NOTIFY.
+"""The queue for an outbox in PostgreSQL, woken by NOTIFY.
 
-It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
+Requires psycopg 3: `pip install "rsnotify[postgresql]"`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _DELETE = "DELETE FROM {table} WHERE id = ANY(%s)"
 
 
 class PostgreSQLQueue:
-    """Reads what an `Outbox`, or any other program, writes into the table.
+    """Reads the changes that an `Outbox`, or any other program, writes to the table.
 
     Args:
-        conninfo: How libpq connects: a URL, or `host=… dbname=…`. Missing parameters come from
-            the environment (PGHOST, PGPASSWORD, …).
-        outbox: With the name of the table, which is created if it is missing.
+        conninfo: The connection string for libpq: a URL, or `host=… dbname=…`. Missing parameters
+            come from the environment (PGHOST, PGPASSWORD, …).
+        outbox: The outbox, which names the table. The table is created if it is missing.
     """
 
     def __init__(self, conninfo: str = "", outbox: Outbox | None = None) -> None:
@@ -41,7 +41,7 @@ class PostgreSQLQueue:
         self._interrupted = threading.Event()
 
     def forward(self, limit: int, record: RecordLines) -> int:
-        """Record what was committed, then delete it; see `OutboxQueue.forward`."""
+        """Record the committed rows, then delete them; see `OutboxQueue.forward`."""
         with self._translated():
             connection = self._connected()
             with connection.transaction():
@@ -77,7 +77,7 @@ class PostgreSQLQueue:
         """Make `wait` return immediately until `close`."""
         self._interrupted.set()
         if self._ends is not None:
-            with suppress(OSError):  # the socket was closed just now
+            with suppress(OSError):  # the socket has just been closed
                 self._ends[1].send(b".")
 
     def close(self) -> None:
@@ -94,15 +94,15 @@ class PostgreSQLQueue:
             connection = psycopg.connect(self._conninfo, autocommit=True)
             self._connection = connection
             self._create_table(connection)
-            # Before the table is first read, so that no change is missed in between.
+            # Listen before the table is first read, so that no change is missed in between.
             self._listener = psycopg.connect(self._conninfo, autocommit=True)
             self._listener.execute(self._sql("LISTEN {table}"))
         return self._connection
 
     def _create_table(self, connection: psycopg.Connection) -> None:
-        """Create the table if it is missing: DDL on a table waits for all transactions."""
+        """Create the table, but only if it is missing, since DDL waits for all transactions."""
         with connection.transaction():
-            # Two processes that create it at once would fail.
+            # Without this lock, creating it in two processes at the same time would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('rsnotify', 0))")
             found = connection.execute("SELECT to_regclass(%s)", (self._outbox.table,)).fetchone()
             if found == (None,):

@@ -1,6 +1,6 @@
 """The outbox for SQLAlchemy: a table in the Source's own metadata, in any database.
 
-It needs SQLAlchemy 2: `pip install "rsnotify[sqlalchemy]"`. Tested with PostgreSQL and SQLite.
+Requires SQLAlchemy 2: `pip install "rsnotify[sqlalchemy]"`. Tested with PostgreSQL and SQLite.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ from rsnotify_publisher.outbox.outbox import (
 
 
 class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | AsyncConnection]):
-    """Writes changes by a `Session` or `Connection`, or their counterparts for asyncio.
+    """Writes changes through a `Session` or `Connection`, or their asyncio counterparts.
 
     Args:
-        metadata: The table is added to it, so that `create_all` and migrations know it.
-        table: Its name.
+        metadata: The metadata to which the table is added, so that `create_all` and migrations
+            include it.
+        table: The name of the table.
 
     Raises:
         ConfigurationError: The name would need quotes.
     """
 
     def __init__(self, metadata: MetaData, table: str = TABLE) -> None:
-        # SQLite numbers rows only if the type is INTEGER.
+        # SQLite assigns row numbers only if the type is INTEGER.
         number = BigInteger().with_variant(Integer(), "sqlite")
         self.table = Table(
             check_table(table),
@@ -71,7 +72,7 @@ class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | Async
 
     def _write(self, connection: Session | Connection, entries: list[str]) -> None:
         if isinstance(connection, Session):
-            connection.flush()  # the data is written first, see `OutboxRecorder`
+            connection.flush()  # the data must be written first; see `OutboxRecorder`
             connection = connection.connection()
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             raise in_no_transaction()
@@ -83,13 +84,13 @@ class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | Async
 
 
 class SQLAlchemyQueue:
-    """Reads what a `SQLAlchemyOutbox` has recorded, by polling.
+    """Reads the changes that a `SQLAlchemyOutbox` has recorded, by polling.
 
-    With PostgreSQL and psycopg, `PostgreSQLQueue` can be used instead, which is notified at once.
+    With PostgreSQL and psycopg, use `PostgreSQLQueue` instead to be notified at once.
 
     Args:
         engine: Connects to the database.
-        outbox: With the table, which is created if it is missing.
+        outbox: The outbox. Its table is created if it is missing.
         poll: Seconds between two polls.
     """
 
@@ -101,7 +102,7 @@ class SQLAlchemyQueue:
         self._created = False
 
     def forward(self, limit: int, record: RecordLines) -> int:
-        """Record what was committed, then delete it; see `OutboxQueue.forward`."""
+        """Record the committed rows, then delete them; see `OutboxQueue.forward`."""
         try:
             if not self._created:
                 self._table.create(self._engine, checkfirst=True)
@@ -146,5 +147,8 @@ class SQLAlchemyQueue:
         self._interrupted.set()
 
     def close(self) -> None:
-        """Reset `interrupt`; the engine belongs to the caller, and replaces broken connections."""
+        """Reset `interrupt`.
+
+        The engine stays open, since the caller owns it and it replaces broken connections itself.
+        """
         self._interrupted.clear()

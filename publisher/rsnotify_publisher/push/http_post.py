@@ -1,7 +1,7 @@
 """Feeds a hub over HTTP: posts fragments, or pings the hub, which then fetches the channel.
 
-WebSub §7 leaves open how a publisher notifies a hub. Other hubs often accept only the form
-`hub.mode=publish`; such a hub refuses the first fragment, and is pinged from then on.
+WebSub §7 does not specify how a publisher notifies a hub. Other hubs often accept only the form
+`hub.mode=publish`. Such a hub refuses the first fragment and is pinged from then on.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.hub_feed import HubFeed
 
 RESPONSE_TIMEOUT = 30.0
-#: The status of a refusal that concerns the Source, so every node would repeat it.
+#: The status code of a refusal that is due to the Source, so that every node would repeat it.
 TOO_MANY = 429
-# Status codes of a hub that does not accept requests of this form.
+# Status codes from a hub that does not accept requests of this form.
 _NO_FORM = frozenset({400, 405, 406, 411, 415, 422, 501})
-# Client errors that do not depend on the request.
+# Client errors that are not caused by the request.
 _TRANSIENT = frozenset({408, 421, 423, 425, 429})
 
 
 async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
-    """Post one fragment after the other, or ping a hub that does not accept them.
+    """Post fragments one after the other, or ping a hub that does not accept them.
 
     Raises:
-        HubFailure: The hub refused something.
-        ClientError: It cannot be reached.
+        HubFailure: The hub refused a request.
+        ClientError: The hub cannot be reached.
     """
     timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT, sock_connect=TIMEOUT)
     connector = Connector(resolver=_OrderedResolver(dialer), socket_factory=dialer.create_socket)
@@ -52,7 +52,7 @@ async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> N
             if is_pinged or refusal is not None:
                 last = fragment.from_ if fragment.is_heartbeat else fragment.until
                 if fetched is None or last > fetched:
-                    # Until the documents have the change, the hub would fetch them in vain.
+                    # If pinged too early, the hub would fetch a channel without the change.
                     fetched = await feed.stream.documented(last)
                     if (failure := await requests.ping()) is not None:
                         raise failure if refusal is None or failure.remedy is None else refusal
@@ -63,7 +63,7 @@ async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> N
 
 
 class _OrderedResolver(AddressResolver):
-    """Returns addresses that failed in earlier attempts last."""
+    """A resolver that returns addresses that failed in earlier attempts last."""
 
     def __init__(self, dialer: Dialer) -> None:
         self._dialer = dialer
@@ -83,7 +83,7 @@ class _HubRequests:
     topic: str
 
     async def post(self, body: bytes) -> HubFailure | None:
-        """Post a fragment; return the refusal of a hub that may accept pings instead."""
+        """Post a fragment. Return the refusal if the hub may accept pings instead."""
         headers = {
             "Content-Type": "application/xml",
             "Link": format_links([(Rel.SELF, self.topic), (Rel.HUB, self.hub.uri)]),
@@ -94,8 +94,8 @@ class _HubRequests:
         return refusal
 
     async def ping(self) -> HubFailure | None:
-        """Request the hub to fetch the channel; return why it does not."""
-        # WebSub names the field `hub.topic`, PubSubHubbub 0.4 `hub.url`; hubs read either.
+        """Ask the hub to fetch the channel, and return its refusal, if any."""
+        # The field is `hub.topic` in WebSub and `hub.url` in PubSubHubbub 0.4; hubs read either.
         form = {"hub.mode": "publish", "hub.topic": self.topic, "hub.url": self.topic}
         _, refusal = await self._send(aiohttp.FormData(form), {})
         return refusal
@@ -122,12 +122,12 @@ class _HubRequests:
 
 
 def seconds_to_wait(retry_after: str | None) -> float:
-    """Return the seconds that a `Retry-After` header requests to wait, if there is one."""
+    """Return the delay in seconds that a `Retry-After` header requests, or 0 without one."""
     return parse_retry_after(retry_after or "", datetime.now(UTC)) or 0.0
 
 
 def remedy(hub: Hub, topic: str, status: int, location: str = "") -> str | None:
-    """Return what the user has to change, as a clause; None if waiting may help."""
+    """Return the action required of the user, as a clause, or None if waiting may help."""
     if status in (401, 403):
         if not hub.token:
             return f"give the Source a token that the hub accepts for {topic}"

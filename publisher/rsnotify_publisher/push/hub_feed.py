@@ -1,13 +1,13 @@
-"""The feed of one hub: which fragment it is sent next, from memory or from the journal.
+"""Feeds a hub: chooses the next fragment to send, from memory or from the journal.
 
-A transport sends one fragment after the other from `HubFeed.fragments`, and calls `accepted` for
-what the hub has made durable. The feed keeps the cursor between connections.
+A transport sends the fragments from `HubFeed.fragments` one after the other, and calls `accepted`
+when the hub has made a fragment durable. The feed keeps the cursor between connections.
 
-All feeds of a channel read one `Stream`, which resumes them. The thread that has committed changes
-passes them to the event loop (`ChangeStream.recorded`), where the newest stay in memory. If the
-Source's callback returns their contents, another thread reads these first: the callback may block,
-and the thread that committed may be one of the Source's own that holds a lock. Changes of other
-processes, and what a hub missed, are read from the journal.
+All feeds of a channel read from one `Stream`, which resumes them. The thread that has committed
+changes passes them to the event loop (`ChangeStream.recorded`), where the newest stay in memory. If
+the Source has a callback for contents, another thread calls it first: the callback may block, and
+the committing thread may belong to the Source and hold a lock. Changes by other processes, and
+changes that a hub missed, are read from the journal.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger("rsnotify.publisher")
 
 
 class Stream(ABC):
-    """What all feeds of a channel read, and what resumes them; used in the event loop."""
+    """The changes or notices of a channel, read by all its feeds. Used in the event loop."""
 
     def __init__(self) -> None:
         self.feeds: list[HubFeed] = []
@@ -61,23 +61,26 @@ class Stream(ABC):
 
     @abstractmethod
     def state(self) -> JournalState:
-        """Return the state of the journal, as far as it concerns the channel."""
+        """Return the state of the journal for this channel."""
 
     @abstractmethod
     def read(self, after: int, limit: int) -> RecordedChanges | None:
-        """Return the changes later than `after` (µs), at most `limit`; None if there are none."""
+        """Return at most `limit` changes after `after` (µs), or None if there are none."""
 
     async def contents(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
-        """Return the contents that may be sent inline, by URI."""
+        """Return the contents that may be sent inline, keyed by URI."""
         return recorded.contents
 
     def notify(self) -> None:
-        """Resume the feeds, which then read what is new."""
+        """Wake the waiting feeds, so that they read new changes."""
         for waiting in self._waiting:
             settle(waiting, True)
 
     async def notified(self, due: float) -> bool:
-        """Wait for the next `notify`, or until the time of the loop is `due`; return which came."""
+        """Wait for the next `notify`, or until the loop's time is `due`.
+
+        Return True if notified.
+        """
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_at(due, settle, waiting, False)
@@ -89,13 +92,16 @@ class Stream(ABC):
             timer.cancel()
 
     def set_documented(self, through: int) -> None:
-        """Note that the documents show every change through an instant (µs)."""
+        """Record that the documents show every change through an instant (µs)."""
         self._documented = through
         self._more_documented.set()
         self._more_documented = asyncio.Event()
 
     async def documented(self, until: Instant) -> Instant:
-        """Wait until the documents show every change through `until`; return how far they go."""
+        """Wait until the documents show every change through `until`.
+
+        Return the instant through which they show every change.
+        """
         while self._documented < to_microseconds(until):
             await self._more_documented.wait()
         return from_microseconds(self._documented)
@@ -105,9 +111,10 @@ class ChangeStream(Stream):
     """The changes of one set, for the feeds of all its hubs.
 
     Args:
-        read_contents: Reads contents, in a thread; with None, only recorded ones are sent inline.
-        call: Calls a function in the event loop, soon.
-        submit: Calls a function in a thread that may wait for contents.
+        read_contents: Reads contents, called in a thread. If it is None, only contents that were
+            recorded with their changes are sent inline.
+        call: Schedules a function in the event loop.
+        submit: Runs a function in a thread that may wait for contents.
     """
 
     def __init__(self, read_contents: InlineContents | None, call: Call, submit: Call) -> None:
@@ -116,27 +123,27 @@ class ChangeStream(Stream):
         self._call = call
         self._submit = submit
         self._lock = threading.Lock()
-        # What waits for a thread that reads contents; it runs until nothing does.
+        # Changes that wait for the thread that reads contents, which runs until none are left.
         self._unread: list[RecordedChanges] = []
         self._is_open = False
 
     def open(self, journal: Journal) -> None:
-        """Feed hubs from now on, since this process leads; the event loop reads the journal."""
+        """Start feeding the hubs, now that this process leads; read `journal` in the event loop."""
         self._journal = journal
         self._recent = RecentChanges(journal.state().last_change)
         # Whether the journal may have later changes than `_recent` and `_unread`.
         self._is_behind = True
-        # The end of what this process has recorded (µs).
+        # The datetime of the last change that this process has recorded (µs).
         self._committed = self._recent.end
         self._is_open = True
 
     def close(self) -> None:
-        """Feed hubs no longer."""
+        """Stop feeding the hubs."""
         self._is_open = False
         self.feeds = []
 
     def recorded(self, recorded: Sequence[RecordedChanges]) -> None:
-        """Pass durable changes to the feeds; call this in any thread, in their order."""
+        """Pass durable changes to the feeds. Must be called in order; any thread may call it."""
         if not (self._is_open and recorded):
             return
         self._committed = recorded[-1].end
@@ -162,7 +169,7 @@ class ChangeStream(Stream):
                 reading = bool(self._unread)
 
     def _missing(self, recorded: RecordedChanges) -> list[str]:
-        """Return the resources whose contents may be sent inline and were not read yet."""
+        """Return the URIs whose contents may be sent inline but have not been read yet."""
         if self._read_contents is None:
             return []
         newest = {change.uri: change for change in recorded.changes}
@@ -173,7 +180,7 @@ class ChangeStream(Stream):
         ]
 
     def _complete(self, recorded: RecordedChanges) -> Mapping[str, bytes | None]:
-        """Return all contents, of which some may have to be read; this may block."""
+        """Return all contents, reading those that are missing. This may block."""
         missing = self._missing(recorded)
         if self._read_contents is None or not missing:
             return recorded.contents
@@ -192,11 +199,11 @@ class ChangeStream(Stream):
         self.notify()
 
     def check(self) -> None:
-        """Find out whether another process has recorded changes."""
+        """Check whether another process has recorded changes, and wake the feeds if so."""
         try:
             if self._journal.state().last_change <= self._committed:
                 return
-        except sqlite3.Error:  # the feed that reads gets the error, too
+        except sqlite3.Error:  # the feed that reads gets the same error
             pass
         self._is_behind = True
         self.notify()
@@ -229,7 +236,7 @@ class ChangeStream(Stream):
         return recorded.contents
 
 
-#: Most changes, and bytes of contents, that are kept for hubs that lag.
+#: Maximum number of changes, and of content bytes, kept in memory for hubs that lag.
 _CHANGES, _BYTES = 1_000, 1_048_576
 
 
@@ -242,7 +249,7 @@ class RecentChanges:
         self._changes = self._bytes = 0
 
     def append(self, recorded: RecordedChanges) -> bool:
-        """Add changes; return False if they are not the ones after `end`."""
+        """Add changes, and return True; return False if they do not follow directly on `end`."""
         if recorded.begin != self.end:
             return False
         self._kept.append(recorded)
@@ -253,7 +260,7 @@ class RecentChanges:
         return True
 
     def drop(self, through: int) -> None:
-        """Drop what no hub lacks."""
+        """Drop the changes through an instant (µs), which no hub lacks."""
         while self._kept and self._kept[0].end <= through:
             self._drop()
 
@@ -267,9 +274,9 @@ class RecentChanges:
         self._bytes += sign * sum(len(content or b"") for content in recorded.contents.values())
 
     def after(self, through: int, limit: int) -> RecordedChanges | None:
-        """Return the changes later than `through`, at most `limit`; None if there are none.
+        """Return at most `limit` changes after `through`, or None if there are none.
 
-        This is at or after `begin`.
+        `through` must not be earlier than `begin`.
         """
         found: RecordedChanges | None = None
         for each in self._kept:
@@ -281,7 +288,7 @@ class RecentChanges:
 
 
 class NoticeStream(Stream):
-    """The notices of a journal, which feeds follow by the names that changes have."""
+    """The notices of a journal, presented to feeds as changes."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
@@ -300,21 +307,21 @@ def notice_state(journal: Journal) -> JournalState:
         journal.state(),
         last_change=journal.last_notice(),
         pruned=journal.first_notice(),
-        sum=None,  # the digest is sent on the channel for changes
+        sum=None,  # the digest is only sent on the channel for changes
     )
 
 
 def promise_notices(journal: Journal) -> JournalState:
-    """Promise that no later notice gets a datetime up to now; within a transaction."""
+    """Promise that every later notice gets a datetime after now. Requires a transaction."""
     journal.promise()
     return notice_state(journal)
 
 
 def resume_at(through: int | None, cursor: int, state: JournalState) -> int:
-    """Return the instant from which a hub is fed.
+    """Return the instant after which to feed a hub, limited to the range of the journal.
 
-    This is what the hub reports, as far as the journal reaches: it may have lost something, or have
-    accepted more than was noted here. If it reports nothing, it is the cursor noted here.
+    The instant that the hub reports takes precedence over the stored cursor: the hub may have lost
+    fragments, or have accepted more than was stored. If it reports none, the cursor is used.
     """
     start = cursor if through is None else through
     return min(max(start, state.pruned), state.reached)
@@ -325,13 +332,14 @@ class HubFeed:
     """Feeds one hub on one channel.
 
     Args:
-        stream: Changes, or notices of documents.
-        cursor: Through which instant (µs) the hub is known to have everything.
+        stream: The changes, or the notices of documents.
+        cursor: The instant (µs) through which the hub is known to have everything.
         writer: Writes the fragments.
-        promise: Makes a promise durable, and returns where the journal then ends, and the digest.
+        promise: Makes a promise durable, and returns the journal's state after it, which includes
+            the digest.
         heartbeat: Seconds of quiet before a heartbeat, and between two digests sent with changes.
-        batch: How many changes are read at once.
-        counters: Counts what is sent.
+        batch: Maximum number of changes to read at once.
+        counters: Counts the fragments that are sent.
     """
 
     stream: Stream
@@ -343,16 +351,16 @@ class HubFeed:
     counters: HubCounters = field(default_factory=HubCounters)
 
     def __post_init__(self) -> None:
-        #: After which instant (µs) the next fragment begins.
+        #: The instant (µs) after which the next fragment begins.
         self.sent = self.cursor
-        #: Through which instant (µs) a hub may have something that is in the journal: where it
-        #: ended before this process promised anything, or what was sent since.
+        #: The latest instant (µs) through which a hub can have received this journal: its end
+        #: before this process promised anything, or the end of the last fragment sent since.
         self._published = self.stream.state().reached
-        #: Through which instant (µs) changes were sent.
+        #: The end (µs) of the last fragment with changes that was sent.
         self._changes_sent = 0
         self._is_pinged = False
         self._digest_due = 0.0
-        #: The last state whose digest is known, which is sent with the last change before it.
+        #: The state at the last promise. Its digest is sent along with its last change.
         self._known: JournalState | None = None
 
     def accepted(self, until: Instant) -> None:
@@ -362,7 +370,7 @@ class HubFeed:
         self.cursor = max(self.cursor, accepted)
 
     def pinged(self, hub: str, reason: str) -> None:
-        """Log once that a hub is pinged, since it does not accept fragments."""
+        """Log that a hub is pinged because it rejects fragments, at INFO only the first time."""
         level = logging.DEBUG if self._is_pinged else logging.INFO
         _log.log(level, "%s does not accept posted changes (%s); it is pinged instead", hub, reason)
         self._is_pinged = True
@@ -370,9 +378,11 @@ class HubFeed:
     async def fragments(
         self, through: Instant | None = None
     ) -> AsyncGenerator[OutgoingFragment, None]:
-        """Yield what the hub lacks, then new changes as they come, without end.
+        """Yield the fragments that the hub lacks, then new ones as changes arrive, indefinitely.
 
-        At the start of this connection, the hub reports to have everything `through` an instant.
+        Args:
+            through: The instant through which the hub reported, when it connected, to have
+                everything; None if it did not report one.
         """
         reported = None if through is None else to_microseconds(through)
         state = self.stream.state()
@@ -398,7 +408,8 @@ class HubFeed:
                 due = clock() + self.heartbeat
             elif not await self.stream.notified(due):
                 state = await self.promise()
-                # A change may be on its way to this feed; and a clock that stands promises nothing.
+                # Send no heartbeat if a change is on its way to this feed, or if the clock stands
+                # still, so that the promise covers nothing new.
                 if state.last_change <= self.sent < state.reached:
                     begin, until = map(from_microseconds, (state.last_change, state.reached))
                     yield self._sending(self.writer.heartbeat(begin, until, state.digest))
@@ -409,11 +420,11 @@ class HubFeed:
     ) -> tuple[RecordedChanges, SetDigest | None]:
         """Return changes, and the digest of the set after them if it is known.
 
-        A Source that is never quiet sends no heartbeats, so changes carry the digest as well. More
-        may have been recorded since the digest was known; they are sent next.
+        A Source that is never quiet sends no heartbeats, so fragments with changes carry the digest
+        as well. Changes recorded after the digest was computed are left for the next call.
         """
         clock = asyncio.get_running_loop().time
-        # A hub that lags is sent the changes that it lacks first.
+        # A hub that lags gets the changes that it lacks before it gets a digest.
         if clock() >= self._digest_due and self.stream.state().last_change <= changes.end:
             self._known = await self.promise()
             self._digest_due = clock() + self.heartbeat
@@ -432,7 +443,7 @@ class HubFeed:
 
 
 class OutgoingFragment(Struct, frozen=True):
-    """A document with all changes after `from_`, through `until`; a heartbeat has none."""
+    """A document with all changes after `from_` and through `until`. A heartbeat has none."""
 
     from_: Instant
     until: Instant
@@ -443,7 +454,7 @@ class OutgoingFragment(Struct, frozen=True):
 class FragmentWriter(Struct, frozen=True):
     """Writes fragments that point `up` to a URI.
 
-    They have at most `max_bytes`, unless a single change is larger.
+    Entries fill at most `max_bytes` of a fragment, unless a single change is larger.
     """
 
     up: str
@@ -459,10 +470,13 @@ class FragmentWriter(Struct, frozen=True):
         contents: Mapping[str, bytes | None],
         digest: SetDigest | None = None,
     ) -> Iterator[OutgoingFragment]:
-        """Write consecutive fragments of changes in order, the first of which comes after `from_`.
+        """Yield consecutive fragments with the given changes, in order.
 
-        `contents` are those of resources, by URI, that may be sent inline, and `digest` is that of
-        the set as of the last change.
+        Args:
+            from_: The datetime of the last change before the first fragment.
+            changes: The changes, in order.
+            contents: The contents that may be sent inline, keyed by URI.
+            digest: The digest of the set as of the last change, which the last fragment carries.
         """
         last = {change.uri: number for number, change in enumerate(changes)}
         entries: list[bytes] = []
@@ -507,7 +521,7 @@ class FragmentWriter(Struct, frozen=True):
 
 
 def may_be_inline(change: Resource) -> bool:
-    """Return whether the content may be sent inline: it is small, and has a hash."""
+    """Return whether a change's content may be sent inline: it has a hash and is not too large."""
     return (
         change.change != "deleted"
         and change.hash is not None
@@ -516,9 +530,9 @@ def may_be_inline(change: Resource) -> bool:
 
 
 def with_content(change: Resource, content: bytes | None) -> Resource:
-    """Return the change with its content inline, if the content has the hash of the change.
+    """Return the change with its content inline if it is small and has the change's hash.
 
-    The content may have changed again since; then it is left out.
+    The content may have changed again since. In that case, return the change without content.
     """
     if content is None or len(content) > INLINE_LIMIT or not matches(change.hash, [content]):
         return change

@@ -1,8 +1,8 @@
-"""All hubs of a Source, fed on both of its channels, and their cursors.
+"""Feeds all hubs of a Source on both of its channels, and saves their cursors.
 
-One channel carries changes, the other notices of the Source's own documents. On each channel every
-hub is fed in a task of its own, so that none waits for another. A hub of several nodes is fed at
-one of them, and at the next when that fails (`NodeRotation`).
+One channel carries changes, the other notices of the Source's own documents. On each channel, every
+hub is fed in a separate task, so that no hub waits for another. A hub with several nodes is fed at
+one of them, and at the next one when that node fails (`NodeRotation`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from rsnotify_publisher.source_documents import CAPABILITY_LIST, allows_second_c
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
 _POLL_CURSORS_EVERY = 0.01
-# Documents are rare, and so is the proof that no notice was missed: one in this many heartbeats.
+# Number of heartbeats for changes per heartbeat for notices. Documents are rare, so the proof that
+# no notice was missed can be rare, too.
 _HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
 
 
 class HubPush:
-    """Feeds the hubs; the journal is read in the event loop's thread.
+    """Feeds the hubs. `journal` is read in the event loop's thread.
 
     Attributes:
-        changes: What the feeds of the channel for changes read; open if there are hubs.
-        notices: What the feeds of the channel for notices of documents read.
+        changes: The stream for the channel of changes, which is open if there are hubs.
+        notices: The stream for the channel of notices.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class HubPush:
             tasks.create_task(self._notice_push.run())
 
     async def drain(self) -> None:
-        """Wait up to `Options.grace` until the hubs have every change."""
+        """Wait until the hubs have every change, for at most `Options.grace` seconds."""
         last = self._journal.state().last_change
         clock = asyncio.get_running_loop().time
         until = clock() + self._source.options.grace
@@ -131,7 +132,8 @@ class HubPush:
     async def save_cursors(self) -> None:
         """Save the cursors, and prune the journal.
 
-        The hubs may be ahead of what is saved: changes that are sent twice are kept once.
+        The hubs may be ahead of the saved cursors. That is harmless, because a hub keeps a change
+        only once even if it receives it twice.
         """
         cursors, notices = current = (self._change_push.cursors, self._notice_push.cursors)
         known = current, self._journal.written()
@@ -141,7 +143,7 @@ class HubPush:
         if through is not None:
             self._warn_of_gaps({hub for hub, cursor in cursors.items() if cursor < through})
         state = self._journal.state()
-        # With hubs, all are applied, so that the next digest takes little time.
+        # If there are hubs, all changes are applied, so that the next digest takes little time.
         wanted = state.last_change if self._source.hubs else through
         if state.tracked and wanted is not None and state.applied < wanted:
             await self._recorder.aapply_changes(wanted)
@@ -161,7 +163,7 @@ class HubPush:
         self._saved = current
 
     def _warn_of_gaps(self, hubs: set[str]) -> None:
-        """Warn once of each hub that lacks changes that are no longer kept for it."""
+        """Warn, once for each hub, that it lacks changes that are no longer kept for it."""
         for hub in hubs - self._left_behind:
             _log.warning(
                 "%s lacks changes that are no longer kept; it will have a gap, which "
@@ -175,9 +177,12 @@ class HubPush:
 class ChannelPush:
     """Feeds the hubs on one channel until it is cancelled.
 
-    It shares `websockets` with other channels. `what` names what waits in the journal while a hub
-    is away, for messages. The push on the other channel, `beside` this one, feeds the same hubs,
-    and warns when a hub is away.
+    Args:
+        topic: The URI of the channel.
+        feeds: The hubs with their feeds.
+        websockets: The WebSockets, shared with the other channel.
+        what: The name, for log messages, of the items that wait in the journal while a hub is away.
+        beside: The push to the same hubs on the other channel, which warns when a hub is away.
     """
 
     topic: str
@@ -188,13 +193,13 @@ class ChannelPush:
 
     def __post_init__(self) -> None:
         self._failed: dict[str, float] = {}
-        #: The last remedy that was reported, by hub.
+        #: The last reported remedy for each hub.
         self._remedies: dict[str, str] = {}
         self._random = Random()
 
     @property
     def cursors(self) -> dict[str, int]:
-        """Through which instant (µs) each hub, by its URI, has everything."""
+        """The instant (µs) through which each hub has everything, keyed by the hub's URI."""
         return {hub.uri: feed.cursor for hub, feed in self.feeds}
 
     def failed_recently(self, hub: Hub) -> bool:
@@ -217,7 +222,7 @@ class ChannelPush:
                 await _in_a_task(feed_hub(hub.at(node), self.topic, feed, dialer, self.websockets))
             except RsnotifyError as error:
                 failure = error
-            except Exception:  # an error of our own must not end the feeding of a hub for good
+            except Exception:  # a bug in this program must not stop feeding the hub for good
                 _log.exception("feeding %s failed; it is tried again", node)
             feed.counters.failures += 1
             dialer.failed()
@@ -240,12 +245,13 @@ class ChannelPush:
     def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
         """Log a warning for the first failure, and for a refusal that the user has to resolve.
 
-        A hub may be away first and refuse the Source when it is back. What repeats is only INFO.
+        A hub may first be away, and refuse the Source when it is back. Repeated failures are logged
+        at INFO.
         """
         self._failed[hub.uri] = asyncio.get_running_loop().time()
         remedy = error.remedy
         is_new = failures == 0
-        if self.beside is not None:  # the other channel has failed before this one fails again
+        if self.beside is not None:  # the other channel fails before this one fails twice
             is_new = failures == 1
         if is_new:
             self._remedies.pop(hub.uri, None)
@@ -265,10 +271,11 @@ def _is_of_every_node(failure: RsnotifyError | None) -> bool:
 
 
 async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
-    """Run a coroutine; end as cancelled if it fails at the moment of being cancelled.
+    """Run a coroutine in a task. Raise CancelledError if it fails while it is being cancelled.
 
-    Before Python 3.13 a task group inside it that fails then hides that it was cancelled. The task
-    around it still knows: it has no group, so it is not being cancelled for any other reason.
+    Before Python 3.13, a task group in the coroutine that fails at that moment hides the
+    cancellation. The calling task still records it. That task has no task group, so nothing else
+    can be cancelling it.
     """
     try:
         await asyncio.create_task(feeding)
@@ -279,11 +286,11 @@ async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
 
 
 class NodeRotation:
-    """Moves on to the next node when one fails; waits once all have failed.
+    """Selects the next node when one fails, and a delay when all have failed.
 
     Attributes:
         current: The node to feed now.
-        rounds: How many times in a row all nodes have failed.
+        rounds: The number of times in a row that all nodes have failed.
     """
 
     def __init__(self, nodes: Sequence[str], retry: Retry, random: Random) -> None:
@@ -294,7 +301,7 @@ class NodeRotation:
         self._random = random
         self._order: Alternatives[str] = Alternatives()
         self._tried: set[str] = set()
-        #: When each node may be tried again, as it requested.
+        #: The earliest time at which each node may be tried again, as the node requested.
         self._not_before = dict.fromkeys(nodes, float("-inf"))
 
     def failed(
@@ -305,16 +312,16 @@ class NodeRotation:
         retry_after: float = 0.0,
         everywhere: bool = False,
     ) -> float:
-        """Note that the current node failed, and choose the next one.
+        """Record that the current node failed, and select the next one.
 
         Args:
             now: The time, in seconds.
-            progressed: Whether it had accepted something since it was chosen.
-            retry_after: Seconds that it requested to wait.
-            everywhere: Whether each node would answer the same.
+            progressed: Whether the node had accepted anything since it was selected.
+            retry_after: The delay that the node requested, in seconds.
+            everywhere: Whether every node would give the same answer.
 
         Returns:
-            The seconds to wait before `current` is tried.
+            The seconds to wait before trying `current`.
         """
         if progressed:
             self.rounds = 0

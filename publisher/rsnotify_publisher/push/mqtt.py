@@ -1,15 +1,15 @@
-"""Publishes fragments at a broker, with or without a hub behind it (docs/mqtt.md, docs/xmpp.md).
+"""Publishes fragments at brokers, and reads from hubs which brokers they have.
 
-A broker does not report its cursor, so the Source keeps one: what the broker has acknowledged, in
-the order in which it was sent.
+The Source can publish at a broker with or without a hub behind it (docs/mqtt.md, docs/xmpp.md). A
+broker does not report its cursor, so the Source keeps one. It moves forward as the broker
+acknowledges fragments, in the order in which they were sent.
 
-The brokers that the hubs of a Source state, which its Capability List advertises.
-
-Theory of operation. A hub that is named by its base URL states its endpoints in a document. Those
-of HTTP and WebSocket are advertised as the user named the hub, since that is known to work; what
-cannot be derived from that name is its brokers. They are kept in a file, so that a Source whose hub
-does not answer advertises what it did before. Only a valid document changes that: an error, a
-document of something else, and a hub that is down do not.
+The Capability List also advertises the brokers that the Source's hubs state. A hub that is given by
+its base URL states its endpoints in a document. Its HTTP and WebSocket endpoints are advertised as
+derived from the base URL, since that URL is known to work. Its brokers cannot be derived from it,
+so they are read from the document. They are kept in a file, so that a Source whose hub does not
+answer keeps advertising the same brokers. Only a valid document changes them. An error, a document
+of another kind, or a hub that is down does not.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _log = logging.getLogger("rsnotify.publisher")
 
 _XML = "application/xml"
 _Sent = asyncio.Queue[tuple[OutgoingFragment, asyncio.Future[None]]]
-#: Sends a fragment; the future is done when the broker has acknowledged it.
+#: Sends a fragment, and returns a future that is done when the broker has acknowledged it.
 Publish = Callable[[bytes], Awaitable[asyncio.Future[None]]]
 
 
 async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
-    """Feed an MQTT broker until that fails, always with Unavailable."""
+    """Feed an MQTT broker until an error occurs. Always raises Unavailable in the end."""
     broker = parse_broker(hub.uri)
     assert isinstance(hub.login, BrokerLogin)
     dial = dialer.dial if broker.path is None else None  # a WebSocket may need a proxy
@@ -58,12 +58,12 @@ async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> N
 
 
 async def feed_broker(lost: Coroutine[Any, Any, None], publish: Publish, feed: HubFeed) -> None:
-    """Send fragments, and confirm to the feed what the broker has acknowledged.
+    """Send fragments, and confirm to the feed those that the broker has acknowledged.
 
     Args:
         lost: Raises Unavailable when the connection ends.
         publish: Sends one fragment.
-        feed: What the broker lacks.
+        feed: Yields the fragments that the broker lacks.
     """
     sent: _Sent = asyncio.Queue()
     async with asyncio.TaskGroup() as tasks:
@@ -91,23 +91,23 @@ async def _confirm(sent: _Sent, feed: HubFeed) -> None:
         except ConnectionRefused as error:
             if not error.is_final:
                 raise
-            # A retry cannot succeed; Destinations detect the gap and read the Change List.
+            # A retry cannot succeed. Destinations detect the gap and read the Change List.
             _log.warning("a fragment was left out: %s", error)
         feed.accepted(fragment.until)
 
 
-#: How often a document is read, in seconds; up to half of it is added at random.
+#: Seconds between two reads of a document, plus up to half of that at random.
 EVERY = 300.0
 RETRY = Retry(first=1.0, most=EVERY)
 _TIMEOUT = aiohttp.ClientTimeout(total=30.0)
 _MAX_BYTES = 65_536
 
-#: The brokers by the URL of the document that states them.
+#: The brokers, keyed by the URL of the document that states them.
 _Stated = dict[str, tuple[str, ...]]
 
 
 class StatedBrokers:
-    """Reads the documents of the hubs of a channel, and keeps the brokers in a file."""
+    """Reads the brokers of a channel from its hubs' documents, and keeps them in a file."""
 
     def __init__(self, hubs: Sequence[Hub], topic: str, file: Path) -> None:
         self._documents = tuple(document for hub in hubs for document in hub.documents)
@@ -118,12 +118,12 @@ class StatedBrokers:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The URLs of the brokers, with the topic of the channel, each once."""
+        """The URLs of the brokers with the channel's topic, without duplicates."""
         stated = (url for each in self._documents for url in self._stated.get(each, ()))
         return tuple(dict.fromkeys(url_for_topic(url, self._topic) for url in stated))
 
     def load(self) -> None:
-        """Read the file, if there is one that can be used."""
+        """Read the brokers from the file, if there is a usable one."""
         try:
             found = msgspec.json.decode(self._file.read_bytes(), type=_Stated)
             self._stated = {document: _checked(*urls) for document, urls in found.items()}
@@ -133,7 +133,7 @@ class StatedBrokers:
             _log.warning("%s cannot be used, and is written again: %s", self._file, error)
 
     async def follow(self, changed: Callable[[], Awaitable[object]]) -> None:
-        """Read the documents regularly until cancelled; call `changed` when `urls` has changed."""
+        """Read the documents regularly until cancelled. Call `changed` when `urls` has changed."""
         if not self._documents:
             return
         async with (
@@ -173,13 +173,17 @@ class StatedBrokers:
 
 
 def _connector() -> Connector:
-    # Nothing is kept open for documents that are read so rarely; names are resolved by the system
-    # also where aiodns is installed.
+    # Connections are not kept open, since the documents are rarely read. The operating system
+    # resolves names, even if aiodns is installed.
     return Connector(force_close=True, resolver=AddressResolver())
 
 
 async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:
-    """Return the brokers that a document states; raise ValueError if it is not such a document."""
+    """Return the brokers that a hub's document states.
+
+    Raises:
+        ValueError: It is not the document of a hub.
+    """
     async with session.get(document, allow_redirects=False) as response:
         if response.status != 200:
             raise ValueError(f"it answered {response.status}")
@@ -199,17 +203,17 @@ async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...
 
 
 def _checked(*urls: str | None) -> tuple[str, ...]:
-    """Return the URLs that are given, and whose transports are installed.
+    """Return the URLs that are not None and whose transports are installed.
 
     Raises:
-        ConfigurationError: One names no broker.
+        ConfigurationError: A URL does not name a broker.
     """
     found = []
     for url in urls:
         if url is not None:
             try:
                 place = place_of(url)
-            except MissingExtension:  # the name of the channel there is not known
+            except MissingExtension:  # without it, the channel's name at the broker is unknown
                 continue
             if place is None:
                 raise ConfigurationError(f"{url!r} names no broker")

@@ -1,6 +1,6 @@
-"""The transports to a hub: HTTP, WebSocket, brokers and extensions, by the scheme of its URI.
+"""Feeds a hub over the transport for its URI's scheme: HTTP, WebSocket, a broker or an extension.
 
-Each function feeds a hub until something fails, and then raises `HubFailure`.
+Each transport feeds a hub until an error occurs, and then raises `HubFailure`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class FragmentFeed(Protocol):
     """The fragments of a channel that one hub lacks, in the order of the changes."""
 
     def fragments(self, through: Instant | None = None) -> AsyncGenerator[OutgoingFragment, None]:
-        """Yield fragments endlessly, and heartbeats while there are no changes.
+        """Yield fragments indefinitely, and heartbeats while there are no changes.
 
         Args:
-            through: The instant through which the hub reports to have all changes, if it does.
+            through: The instant through which the hub reports that it has all changes, if it does.
         """
 
     def accepted(self, until: Instant) -> None:
@@ -42,37 +42,38 @@ class FragmentFeed(Protocol):
 
 
 class TransportFeed(Protocol):
-    """The part of a transport for a Source; those that are built in are functions here."""
+    """The function of a transport that feeds a hub."""
 
     async def __call__(self, hub: Hub, topic: str, feed: HubFeed, dialer: Dialer, /) -> None:
-        """Send what a hub lacks, and confirm what it has accepted, until that fails.
+        """Send the fragments that a hub lacks, and confirm accepted ones, until an error occurs.
 
         Args:
-            hub: The hub, with the login.
+            hub: The hub, with its login.
             topic: The URI of the channel.
-            feed: Yields fragments, and records what was accepted.
+            feed: Yields fragments, and records which ones the hub has accepted.
             dialer: Opens connections to allowed addresses.
 
         Raises:
-            HubFailure: Always, in the end; or Unavailable.
+            HubFailure: Always raised in the end, or else Unavailable.
         """
 
 
 class SourceTransport(PushTransport, Protocol):
-    """A transport by which a Source can publish."""
+    """A transport over which a Source can publish."""
 
     @property
     def feed(self) -> TransportFeed:
-        """Feeds a hub."""
+        """The function that feeds a hub."""
 
 
 async def feed_hub(
     hub: Hub, topic: str, feed: HubFeed, dialer: Dialer, websockets: HubConnections
 ) -> None:
-    """Feed a hub, by the transport of its URI, until that fails.
+    """Feed a hub over the transport for its URI until an error occurs.
 
     Raises:
-        HubFailure: Always, in the end; of a broker, Unavailable.
+        HubFailure: Always raised in the end, except for brokers.
+        Unavailable: Always raised in the end for brokers.
     """
     try:
         await _feed_of(hub, websockets)(hub, topic, feed, dialer)

@@ -1,6 +1,7 @@
-"""A WebSocket to a hub, which many feeds may share: one publication for each topic.
+"""Feeds a hub over a WebSocket, which many feeds may share with one publication per topic.
 
-Fragments and acknowledgements pass without a task or queue, with many fragments in flight.
+Many fragments are in flight at a time. Neither fragments nor acknowledgements pass through a task
+or queue.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, remedy
 from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
 
-#: The seconds between pings, and until a hub that does not answer one counts as dead.
+#: Seconds between pings, and seconds after which a hub that has not answered one counts as dead.
 _PING, _PONG = 5.0, 10.0
 _IN_FLIGHT = 256
-#: The codes of errors that another node of the hub would not repeat (docs/protocol.md).
+#: Error codes that another node of the hub would not return (docs/protocol.md).
 _OF_ONE_NODE = frozenset({"unavailable", "misdirected"})
 
 
 class _Accepted(Struct, frozen=True, tag="accepted"):
-    """All fragments of a topic up to the one that ends at `until` are durable."""
+    """A frame acknowledging that a topic's fragments through `until` are durable."""
 
     until: Annotated[Instant, Meta(tz=True)]
     topic: str | None = None
 
 
 class _Control(Struct, frozen=True):
-    """Any other frame, or a rare form of an acknowledgement."""
+    """Any other frame, or an acknowledgement in a rare form."""
 
     type: str
     topic: str | None = None
@@ -55,17 +56,17 @@ class _Control(Struct, frozen=True):
 
 _decode = msgspec.json.Decoder(_Accepted).decode
 _decode_control = msgspec.json.Decoder(_Control).decode
-#: Seconds after an acknowledgement until the next ones are read, all together: each would wake up a
-#: thread, which costs more than to read them, and nothing waits for them.
+#: Seconds after an acknowledgement until the next ones are read, all at once. Otherwise each would
+#: wake up a thread, which costs more than reading it, although nothing waits for it.
 _PAUSE = 0.05
 
 
 class HubPublication:
-    """A feed's publication on one topic; its fragments in flight are at most `_IN_FLIGHT`.
+    """A feed's publication on one topic, with at most `_IN_FLIGHT` fragments in flight.
 
     Attributes:
-        begun: Is done with the end of the hub's log, or None, once the hub accepts fragments.
-        ended: Is done once the connection is lost, or with the failure that the hub reports.
+        begun: Done when the hub accepts fragments. The result is the end of the hub's log, or None.
+        ended: Done when the connection is lost, or with the failure that the hub reports.
     """
 
     def __init__(self, hub: Hub, topic: str, feed: HubFeed) -> None:
@@ -83,13 +84,13 @@ class HubPublication:
         self._waiting.append(fragment.until)
 
     def accepted(self, until: Instant) -> None:
-        """Note that everything up to an instant is durable."""
+        """Confirm to the feed that the fragments through an instant are durable."""
         while self._waiting and self._waiting[0] <= until:
             self._feed.accepted(self._waiting.popleft())
             self._free.release()
 
     def process(self, control: _Control) -> None:
-        """Handle a control frame; an error ends this topic only."""
+        """Handle a control frame. An error ends only this topic."""
         try:
             self._process(control)
         except HubFailure as failure:
@@ -120,17 +121,17 @@ class HubPublication:
     def end(self, failure: Exception | None) -> None:
         settle(self.ended, failure)
         if not self.ended.cancelled():
-            self.ended.exception()  # or asyncio logs it if nothing waits
+            self.ended.exception()  # otherwise asyncio logs it if nothing is waiting
 
 
 class HubConnection(SharedWebSocket[HubPublication]):
-    """A connection that publishes on topics."""
+    """A WebSocket that publishes on topics."""
 
-    #: The topic of the fragments that follow.
+    #: The topic last announced for the fragments that follow.
     _current: str | None = None
 
     def publish(self, hub: Hub, topic: str, feed: HubFeed) -> HubPublication:
-        """Announce that fragments of a topic follow."""
+        """Start a publication: announce to the hub that fragments of a topic will follow."""
         publication = self.topics[topic] = HubPublication(hub, topic, feed)
         self.send_frame({"type": "publish", "topic": topic})
         if self.protocol.state is State.CLOSED:
@@ -138,7 +139,7 @@ class HubConnection(SharedWebSocket[HubPublication]):
         return publication
 
     async def send_fragment(self, topic: str, body: bytes) -> None:
-        """Send a fragment; wait if the hub reads slowly."""
+        """Send a fragment, and wait if the hub is reading slowly."""
         if self.protocol.state is not State.OPEN:
             await self.wait_closed()
             raise self.close_exc
@@ -209,7 +210,7 @@ async def _open(hub: Hub, dialer: Dialer) -> HubConnection:
         subprotocols=[TOPICS],
         additional_headers=hub.headers,
         user_agent_header=f"rsnotify/{__version__}",
-        # Compression would cost more time than it saves on a small fragment.
+        # For small fragments, compression would cost more time than it saves.
         compression=None,
         max_size=65_536,
         open_timeout=TIMEOUT,
@@ -221,7 +222,7 @@ async def _open(hub: Hub, dialer: Dialer) -> HubConnection:
         return cast(HubConnection, await opening())
     try:
         opened = await opening(sock=await _dial(hub.uri, dialer))
-    except ValueError:  # a redirect, which cannot be followed with a socket
+    except ValueError:  # a redirect, which cannot be followed if a socket is given
         opened = await opening()
     return cast(HubConnection, opened)
 
@@ -242,7 +243,7 @@ async def _send(websocket: HubConnection, publication: HubPublication, feed: Hub
 
 
 async def _fail(hub: Hub, websocket: HubConnection, publication: HubPublication) -> None:
-    """Wait until the publication ends, and raise why."""
+    """Wait until the publication ends, and raise the reason as an exception."""
     try:
         await publication.ended
         raise websocket.close_exc

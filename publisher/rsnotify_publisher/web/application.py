@@ -1,6 +1,7 @@
 """Serves the documents over HTTP, as an aiohttp application or as routes for one.
 
-Blocking calls of many requests are made in a thread together: a hand-over costs more than a call.
+The blocking calls of several requests share a thread, since handing over to a thread costs more
+than a call.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from rsnotify_publisher.web.responses import Representation, respond
 
 T = TypeVar("T")
 
-#: How many threads are used at a time, so that calls which block delay only a part of the others.
+#: Maximum number of threads used at a time, so that slow calls delay only some of the others.
 _THREADS = 4
 
 _Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class SharedThreads:
-    """Makes calls in threads; those that come while all are busy share the next one."""
+    """Makes calls in threads. Calls that arrive while all threads are busy share the next one."""
 
     def __init__(self) -> None:
         self._waiting: list[_Call] = []
@@ -43,7 +44,7 @@ class SharedThreads:
         self._waiting.append((work, made))
         if len(self._waiting) == 1 and self._busy < _THREADS:
             self._busy += 1
-            loop.call_soon(self._begin)  # with all that arrive in this iteration of the loop
+            loop.call_soon(self._begin)  # with all calls that arrive in this loop iteration
         return await made
 
     def _begin(self) -> None:
@@ -57,7 +58,7 @@ class SharedThreads:
         else:
             self._busy -= 1
         for (_, made), outcome in zip(calls, outcomes, strict=True):
-            settle(made, outcome)  # it was cancelled if the client hung up
+            settle(made, outcome)  # the future was cancelled if the client has disconnected
 
 
 def _make(calls: list[_Call]) -> list[Any]:
@@ -76,11 +77,11 @@ def application(
 ) -> web.Application:
     """Return an aiohttp application that serves the documents at the paths of their URLs.
 
-    It starts the Publisher, or those of all sets, with itself, and closes them.
+    It starts `source` when the application starts, and closes it when the application shuts down.
 
     Args:
         source: A set of resources, or several.
-        app: The application to which the documents are added; by default a new one.
+        app: The application to add the documents to. By default, a new one.
     """
 
     async def running(_: web.Application) -> AsyncIterator[None]:
@@ -88,7 +89,7 @@ def application(
             yield
 
     serving = web.Application() if app is None else app
-    # Before contexts and hooks that the caller has added, which may record changes.
+    # Runs before the contexts and hooks that the caller has added, since they may record changes.
     serving.cleanup_ctx.insert(0, running)
     serving.add_routes(routes(source))
     if app is None and path_of(source) == "/":
@@ -101,7 +102,7 @@ def routes(source: Publisher | SourceDescription, prefix: str | None = None) -> 
 
     Args:
         source: A set of resources, or several.
-        prefix: The path below which the documents are served; by default that of the base URL.
+        prefix: The path below which the documents are served. By default, the base URL's path.
     """
     prefix = path_of(source) if prefix is None else prefix
     part = f"{{part:{part_name(source)}}}"
@@ -112,7 +113,7 @@ def routes(source: Publisher | SourceDescription, prefix: str | None = None) -> 
 
 
 def robots(source: Publisher | SourceDescription) -> Handler:
-    """Return the handler of a robots.txt that lists every Resource List (core §6.3.4)."""
+    """Return the handler for a robots.txt that lists every Resource List (core §6.3.4)."""
     return _handler(documents.robots(source))
 
 
@@ -130,6 +131,9 @@ async def respond_with(
     headers: Mapping[str, str],
     threads: SharedThreads,
 ) -> web.StreamResponse:
-    """Respond to a GET or HEAD with what `load`, which must be quick, returns in a thread."""
+    """Respond to a GET or HEAD with the representation from `load`.
+
+    `load` runs in a thread and must be quick.
+    """
     response = await threads.call(partial(respond, request_in(request), load, headers))
     return await send_response(response, request)

@@ -1,13 +1,14 @@
-"""Responds to requests for the documents of a Source, whatever server passes them on.
+"""Responds to requests for the documents of a Source, independently of the server.
 
-Files are served as they are, but the open Change List and the channel are made from the journal:
-a response has every change that was durable when the request arrived. Everything here blocks, so
-it runs in threads.
+Most documents are served from their files. The open Change List and the channel are generated from
+the journal, so that a response has every change that was durable when the request arrived. All code
+in this module blocks, so it runs in threads.
 
-The change memory returns the changes since an instant, a page at a time (early draft §4.1). A page
-is a standard Change List. A page that has a next one is closed, and the next one begins at its
-`until`. The last page is open, and its `next` is empty until something changes. Recent changes are
-read from the journal, older ones from the closed Change Lists; a page reads only one of them.
+The change memory returns the changes since an instant, one page at a time (early draft §4.1). Each
+page is a standard Change List. A page that is followed by another is closed, and the next page
+begins at its `until`. The last page is open, and its `next` page is empty until something changes.
+Recent changes are read from the journal, older ones from the closed Change Lists. A single page
+uses only one of these sources.
 """
 
 from __future__ import annotations
@@ -62,27 +63,27 @@ from rsnotify_publisher.web.responses import (
 
 _log = logging.getLogger("rsnotify.publisher")
 
-#: Responds to a GET or HEAD.
+#: Responds to a GET or HEAD request.
 Answer = Callable[[WebRequest], WebResponse]
-#: The extensions of the names of closed documents, parts, packages, and the usual views.
+#: The file name extensions of closed documents, parts, packages, and the built-in views.
 _SUFFIXES = (".xml", ".xml.gz", ".zip", ".json", ".ttl")
 
-#: Clients revalidate what may change; a 304 costs little.
+#: Headers of documents that may change: clients revalidate them, and a 304 is cheap.
 LIVE = {"Cache-Control": "no-cache"}
 _CLOSED = {"Cache-Control": "public, max-age=31536000, immutable"}
 _XML = {"Content-Type": "application/xml"}
-#: Pages of browsers may read the views (IIIF Change Discovery §4.1).
+#: Scripts on any web page may read the views (IIIF Change Discovery §4.1).
 _ANY_ORIGIN = {"Access-Control-Allow-Origin": "*"}
 
 
 class DocumentPaths:
-    """The documents by their paths on the host of the base URL.
+    """Maps paths on the host of the base URL to documents.
 
-    A request for one starts the Publisher, or those of all sets, unless they run.
+    A request for a document starts `source` unless it is running.
 
     Args:
         source: A set of resources, or several.
-        with_robots: Whether robots.txt is one of them, for a Source at the root of its host.
+        with_robots: Whether to include robots.txt if the Source is at the root of its host.
     """
 
     def __init__(self, source: Publisher | SourceDescription, *, with_robots: bool) -> None:
@@ -95,7 +96,7 @@ class DocumentPaths:
         self._answers = {unquote(path): answer for path, answer in table.items()}
 
     def find(self, path: str) -> Answer | None:
-        """Return what responds to requests for a path; None if it is not one of a document."""
+        """Return the function that responds to requests for a path, or None for other paths."""
         folder, _, name = path.rpartition("/")
         found = self._answers.get(path) if name else None
         if found is None and self._is_part(name) is not None:
@@ -114,7 +115,7 @@ class DocumentPaths:
 
 
 def part_name(source: Publisher | SourceDescription) -> str:
-    """Return a pattern for the names of closed documents, parts and packages, and of views."""
+    """Return a pattern for the file names of closed documents, parts, packages and views."""
     suffixes = dict.fromkeys(_SUFFIXES)
     for publisher in [source] if isinstance(source, Publisher) else source.sets:
         suffixes |= {view.suffix: None for view in publisher.source.views.values()}
@@ -122,7 +123,7 @@ def part_name(source: Publisher | SourceDescription) -> str:
 
 
 def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Answer]:
-    """Return what responds, by path; a path that ends in a slash stands for all parts below it.
+    """Return the responding functions by path. A path that ends in a slash covers all parts below.
 
     Args:
         source: A set of resources, or several.
@@ -136,13 +137,13 @@ def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Ans
             below = path_of(publisher).removeprefix(path_of(source))
             table |= _answers_of_set(publisher.source, prefix + below)
         table[prefix + DESCRIPTION] = _constant(write_document(source.document()))
-    # core §6.3.2: the well-known URI belongs to the host, not to the base URL.
+    # The well-known URI belongs to the host, not to the base URL (core §6.3.2).
     table[WELL_KNOWN_PATH] = table[prefix + DESCRIPTION]
     return table
 
 
 def robots(source: Publisher | SourceDescription) -> Answer:
-    """Return what responds with a robots.txt that lists every Resource List (core §6.3.4)."""
+    """Return a function that serves a robots.txt listing every Resource List (core §6.3.4)."""
     return _constant(robots_lines(source).encode(), {"Content-Type": "text/plain"})
 
 
@@ -162,7 +163,7 @@ def _answers_of_set(source: SourceContext, prefix: str) -> dict[str, Answer]:
         links = _links(channel.topic, channel.hubs)
         table[prefix + FRAMEWORK] = _offered(folder / FRAMEWORK, _XML | LIVE | links)
     fresh = _FreshList(source)
-    # The file may lag behind what changelist.xml had before it became an index.
+    # Generated, since the file may lag behind what changelist.xml last showed as a single list.
     table[prefix + OPEN_PART] = _loaded(fresh.load_open_part, _XML | LIVE)
     table[prefix + PARTS] = _part(folder, {view.suffix: view for view in source.views.values()})
     table[prefix + CHANGE_LIST] = _loaded(fresh.load, _XML | LIVE)
@@ -176,13 +177,13 @@ def _loaded(load: Callable[[], Representation], headers: dict[str, str]) -> Answ
 
 
 def _offered(path: Path, headers: dict[str, str]) -> Answer:
-    """Respond with a document; while it is not written yet, with 503."""
+    """Return a function that responds with a document, or with 503 until it has been written."""
     respond_with_file = _loaded(lambda: file_representation(path), headers)
 
     def answer(request: WebRequest) -> WebResponse:
         response = respond_with_file(request)
         if response.status == 404:
-            # A client that starts at the same time as the Source would give up on a 404.
+            # A client that starts at the same time as the Source would give up after a 404.
             text = "503: this document is not written yet; try again later"
             return text_response(503, text, {"Retry-After": "1"})
         return response
@@ -191,12 +192,15 @@ def _offered(path: Path, headers: dict[str, str]) -> Answer:
 
 
 def _links(topic: str, hubs: tuple[str, ...]) -> dict[str, str]:
-    """Return the header by which a subscriber discovers hub and topic (WebSub §4)."""
+    """Return the header that lets subscribers discover the hubs and the topic (WebSub §4)."""
     return {"Link": format_links([(Rel.SELF, topic), *((Rel.HUB, hub) for hub in hubs)])}
 
 
 def _part(folder: Path, views: Mapping[str, type[View]]) -> Answer:
-    """Return what responds with a file below PARTS; `views` are by the extension of names."""
+    """Return a function that responds with a file below PARTS.
+
+    `views` maps file name extensions to views.
+    """
 
     def answer(request: WebRequest) -> WebResponse:
         path = folder / PARTS / request.path.rpartition("/")[2]
@@ -209,8 +213,8 @@ def _part(folder: Path, views: Mapping[str, type[View]]) -> Answer:
                 "Content-Type": guess_media_type(f"/{path.name}") or "application/octet-stream"
             }
         is_constant = is_final(path.name) and (view is None or not view.heads_change)
-        # A `.xml.gz` is served as the XML document with a content coding, so that every client
-        # can read it, also one that cannot inflate, and a browser shows it.
+        # A `.xml.gz` is served as the XML document with a content coding, so that browsers show it
+        # and even clients that cannot decompress can read it.
         return respond(
             request,
             lambda: file_representation(path, is_gzip=path.suffix == ".gz"),
@@ -227,7 +231,7 @@ def _constant(body: bytes, type_: dict[str, str] = _XML) -> Answer:
 
 
 class _FreshList:
-    """The open Change List, updated from the journal at every request."""
+    """The open Change List, updated from the journal for each request."""
 
     def __init__(self, source: SourceContext) -> None:
         self._open_journal = source.open_journal
@@ -270,10 +274,10 @@ def _change_memory(source: SourceContext) -> Answer:
 
 
 def _parse_query(query: dict[str, str]) -> tuple[int | None, int]:
-    """Return the instant and the number of changes of a query.
+    """Return the instant (µs) and the maximum number of changes from a query.
 
     Raises:
-        ValueError: One of them is invalid.
+        ValueError: A parameter is invalid.
     """
     since, limit = query.get("since"), query.get("limit", str(USUAL_LIMIT))
     if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
@@ -281,7 +285,7 @@ def _parse_query(query: dict[str, str]) -> tuple[int | None, int]:
     if since is None:
         return None, int(limit)
     try:
-        # The + of a time zone that was not escaped arrives as a space.
+        # An unescaped + of a time zone arrives as a space.
         instant = parse_datetime(since.replace(" ", "+") if "T" in since else since)
     except ValueError as error:
         raise ValueError(f"since: {error}") from None
@@ -294,13 +298,13 @@ def _modified(page: Document) -> float:
     return last.timestamp()
 
 
-#: Changes in a page, unless the client sets a limit.
+#: Maximum number of changes in a page, unless the client sets a limit.
 USUAL_LIMIT = 1_000
 _MOST = 10_000
 
 
 class ChangesForgotten(RsnotifyError, LookupError):
-    """The changes since the instant are no longer known; the text says what to do instead."""
+    """The changes since the instant are no longer known. The message says what to do instead."""
 
 
 class SourceChangeMemory:
@@ -309,9 +313,10 @@ class SourceChangeMemory:
         self._documents = source.documents
 
     def page(self, since: int | None, limit: int = USUAL_LIMIT) -> Document:
-        """Return the page of changes later than an instant (µs), by default the earliest known.
+        """Return a page of changes after an instant (µs), by default from the earliest known one.
 
-        There are fewer changes than `limit` if a closed list ends.
+        A page that is read from a closed list ends where the list ends, so it may have fewer
+        changes than `limit`.
 
         Raises:
             ChangesForgotten: The journal and the closed lists begin later.
@@ -351,7 +356,7 @@ class SourceChangeMemory:
     def _document(
         self, since: int, changes: list[Resource], end: int | None, limit: int
     ) -> Document:
-        """Return a page; closed if it has an `end`."""
+        """Return a page, which is closed if it has an `end`."""
         links = [Link(Rel.UP, self._documents.uri(CAPABILITY_LIST))]
         if end is not None:
             links.append(Link(Rel.NEXT, self._uri(end, limit)))

@@ -1,4 +1,4 @@
-"""Serves the documents over HTTP, as an ASGI or WSGI application around another one."""
+"""Serves the documents over HTTP, as an ASGI or WSGI application that wraps another one."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def asgi_application(
 ) -> ASGIApplication:
     """Return an ASGI application that serves the documents at the paths of their URLs.
 
-    It starts the Publisher, or those of all sets, with itself, and closes them. A server without
-    lifespan events starts them with the first request for a document.
+    It starts `source` when the application starts, and closes it when the application shuts down.
+    If the server does not send lifespan events, the first request for a document starts `source`.
 
     Args:
         source: A set of resources, or several.
-        app: The application for all other paths; by default they are answered with 404.
+        app: The application for all other paths. By default, they are answered with 404.
     """
     return _DocumentsASGI(source, app)
 
@@ -57,11 +57,11 @@ class _DocumentsASGI:
             await send_response(response, scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Start the source before the other application, and close it after that."""
+        """Start the Source before the other application, and close it after that application."""
         startup = await receive()
         try:
             await asyncio.to_thread(self._source.start)
-        except Exception as error:  # any other end would mean that there is no lifespan
+        except Exception as error:  # if it propagated, the server would assume no lifespan support
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         waiting = [startup]
@@ -82,7 +82,7 @@ class _DocumentsASGI:
                 if sent:
                     raise
             if not sent:
-                # It has no lifespan, as with Django.
+                # Like Django, the application does not support lifespan events.
                 waiting[:] = [startup]
                 await asgi_not_found(scope, receive_all, send_before_closing)
         finally:
@@ -100,12 +100,12 @@ def wsgi_application(
 ) -> WSGIApplication:
     """Return a WSGI application that serves the documents at the paths of their URLs.
 
-    The first request for a document starts the Publisher, or those of all sets, in each worker
-    process. They are closed at the end of the program.
+    In each worker process, the first request for a document starts `source`. It is closed at the
+    end of the program.
 
     Args:
         source: A set of resources, or several.
-        app: The application for all other paths; by default they are answered with 404.
+        app: The application for all other paths. By default, they are answered with 404.
     """
     paths = DocumentPaths(source, with_robots=app is None)
     others = app or wsgi_not_found

@@ -1,8 +1,8 @@
-"""Responds with representations as clients request them: whole, in part, compressed, or not at all.
+"""Responds to HTTP requests with representations: whole, in part, compressed, or not modified.
 
-Conditional requests (RFC 9110 §13) and ranges (§14) are decided without I/O. Reading, compressing
-and inflating happen while a response is sent, a piece at a time, so that a long document does not
-occupy memory. aiohttp's `FileResponse` does this for aiohttp alone, not for ASGI and WSGI.
+Conditional requests (RFC 9110 §13) and ranges (§14) are evaluated without I/O. Files are read,
+compressed and decompressed one piece at a time while a response is sent, so that a long document
+does not fill the memory. aiohttp's `FileResponse` works only with aiohttp, not with ASGI and WSGI.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from rsnotify_publisher.files import TICK
 
 _log = logging.getLogger("rsnotify.publisher")
 _PIECE = 256 * 1024
-#: A response with fewer bytes than this fits into one packet anyway.
+#: Minimum number of bytes worth compressing: a smaller response fits into one packet anyway.
 _WORTH_COMPRESSING = 1_400
 _GZIP_WINDOW = 31
-_GZIP_LEVEL = 2  # lists are so repetitive that more effort makes them hardly smaller
+_GZIP_LEVEL = 2  # lists are so repetitive that higher levels hardly make them smaller
 
 
 class Representation(Struct):
     """Bytes that can be sent.
 
     Args:
-        tag: Differs whenever the bytes do.
-        modified: When they were last modified, in seconds since 1970.
-        length: How many bytes there are.
-        read: Reads a part of them, from a start to a stop, in pieces.
+        tag: The entity tag, which differs whenever the bytes do.
+        modified: The time of the last modification, in seconds since 1970.
+        length: The number of bytes.
+        read: Yields the bytes from a start to a stop, in pieces.
         close: Called at the end.
-        is_gzip: Whether they are the compressed document.
+        is_gzip: Whether the bytes are compressed with gzip.
     """
 
     tag: str
@@ -56,7 +56,7 @@ class Representation(Struct):
 
 
 def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
-    """Open a file; OSError if it cannot be read, or is not a file."""
+    """Open a file as a representation. Raises OSError if it is not a readable file."""
     file = open(path, "rb")  # noqa: SIM115 - closed by the caller of `close`
     status = os.fstat(file.fileno())
     tag = f"{status.st_mtime_ns:x}-{status.st_size:x}"
@@ -65,11 +65,11 @@ def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
 
 
 def resource_representation(path: Path) -> Representation:
-    """Open a file that others may write at any time.
+    """Open a file that other programs may write at any time.
 
-    The entity tag is made of size and modification time, which prove nothing until the clock of
-    the file system has moved on (RFC 9110 §8.8.1). Until then each response has another tag, so
-    that no later request gets a 304.
+    The entity tag consists of the modification time and the size. They do not prove that the file
+    is unchanged until the clock of the file system has moved on (RFC 9110 §8.8.1). Until then, each
+    response has a different tag, so that no later request gets a 304.
     """
     representation = file_representation(path)
     if time.time() - representation.modified < TICK:
@@ -91,9 +91,9 @@ def respond(
     *,
     compressible: bool = False,
 ) -> WebResponse:
-    """Return the response to a GET or HEAD: what `load` returns, or 404 if it raises OSError.
+    """Return a response with the representation from `load`, or 404 if it raises OSError.
 
-    The headers are those of every response, also of a 304.
+    `headers` are added to every response other than 404 and 503, including a 304.
     """
     try:
         return _prepare(request.headers, load, headers, compressible)
@@ -113,7 +113,7 @@ class _Form(Struct):
 def _choose(
     headers: Mapping[str, str], representation: Representation, compressible: bool
 ) -> _Form:
-    # A range refers to stored bytes, so a version that is coded for the response has no length.
+    # A range refers to stored bytes, so a version that is encoded on the fly has no length.
     gzip = accepts_gzip(headers)
     plain = RepresentationVersion(
         representation.tag, representation.modified, representation.length
@@ -136,7 +136,7 @@ def _prepare(
     headers: Mapping[str, str],
     compressible: bool,
 ) -> WebResponse:
-    """Decide how to respond, and read the first piece."""
+    """Prepare the response, and read its first piece."""
     representation = load()
     try:
         form = _choose(requested, representation, compressible)
@@ -167,7 +167,7 @@ def _headers(form: _Form, now: float, *, varies: bool) -> dict[str, str]:
 
 
 def _begin(response: WebResponse, form: _Form, start: int, whole: int, stop: int | None) -> None:
-    """Read the first pieces; stream only if there are more."""
+    """Read the first piece, and stream the body only if there are more."""
     if form.is_gzip:
         response.headers["Content-Encoding"] = "gzip"
     response.length = form.version.length
@@ -197,7 +197,7 @@ def _part(chunks: Sequence[bytes], start: int, stop: int) -> Iterator[bytes]:
 
 
 def _gather(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small chunks to pieces that are worth a write."""
+    """Join small chunks into pieces that are large enough to be worth a write."""
     waiting: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -235,12 +235,12 @@ _GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGN
 
 
 class RepresentationVersion(Struct, frozen=True):
-    """The version of a representation, to which conditions refer.
+    """The version of a representation, which conditional requests refer to.
 
     Args:
-        tag: A strong entity tag, without quotes: other bytes have another one.
-        modified: When it was last modified, in seconds since 1970.
-        length: Bytes, or None where ranges are not served.
+        tag: A strong entity tag, without quotes. It differs whenever the bytes do.
+        modified: The time of the last modification, in seconds since 1970.
+        length: The number of bytes, or None if ranges are not served.
     """
 
     tag: str
@@ -248,21 +248,21 @@ class RepresentationVersion(Struct, frozen=True):
     length: int | None
 
     def last_modified(self, now: float) -> int:
-        """Return the Last-Modified to send, in whole seconds.
+        """Return the `Last-Modified` date to send, in whole seconds.
 
-        A representation that was modified within this second may be modified again within it. It
-        gets a date one second older, so that clients can distinguish the two by date.
+        A representation that was modified during the current second may be modified again within
+        it. It gets a date one second older, so that clients can distinguish the two by date.
         """
         return min(int(self.modified), int(now) - 1)
 
 
 class ConditionalResponse(Struct, frozen=True):
-    """How to respond.
+    """The decision on how to respond.
 
     Args:
-        status: 200, 206, 304, 412 or 416.
-        start: The first byte to send.
-        stop: The byte after the last one to send; None for all.
+        status: The status code: 200, 206, 304, 412 or 416.
+        start: The position of the first byte to send.
+        stop: The position after the last byte to send; None to send all of them.
     """
 
     status: int
@@ -273,7 +273,7 @@ class ConditionalResponse(Struct, frozen=True):
 def decide(
     headers: Mapping[str, str], version: RepresentationVersion, now: float
 ) -> ConditionalResponse:
-    """Return how to respond to a GET or HEAD, by the order of RFC 9110 §13.2.2."""
+    """Decide how to respond to a GET or HEAD, in the order of RFC 9110 §13.2.2."""
     modified = int(version.modified)
     if (match := headers.get("if-match")) is not None:
         if not _matches(match, version.tag, weak=False):
@@ -308,7 +308,7 @@ def _date(headers: Mapping[str, str], name: str) -> float | None:
 
 
 def _range_applies(headers: Mapping[str, str], version: RepresentationVersion, now: float) -> bool:
-    """Return whether the range is one of this version (RFC 9110 §13.1.5)."""
+    """Return whether the requested range applies to this version (RFC 9110 §13.1.5)."""
     condition = headers.get("if-range", "").strip()
     if not condition:
         return True
@@ -318,7 +318,7 @@ def _range_applies(headers: Mapping[str, str], version: RepresentationVersion, n
 
 
 def _range(header: str, length: int) -> ConditionalResponse:
-    """Parse a range. Several ranges, and invalid ones, get the whole representation."""
+    """Parse a `Range` header. Multiple and invalid ranges select the whole representation."""
     match = _RANGE.fullmatch(header)
     first, last = match.groups() if match else ("", "")
     if first and last and int(last) < int(first):
