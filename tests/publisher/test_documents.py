@@ -21,7 +21,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.documents.change_list_files import OpenChangeList
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.source_documents import SourceDocuments
 from tests.fork_server import forked

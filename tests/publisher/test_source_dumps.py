@@ -16,7 +16,7 @@ from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.changes import CheckedContents, SourceContents
-from rsnotify_publisher.documents.change_list_files import still_listed
+from rsnotify_publisher.documents.open_change_list import still_listed
 from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.packed import sha256

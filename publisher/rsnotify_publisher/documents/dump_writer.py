@@ -42,8 +42,8 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile, entry, write_document
 from rsnotify_publisher.changes import CheckedContents
 from rsnotify_publisher.documents.archives import Archives
-from rsnotify_publisher.documents.change_list_files import changes_in, still_listed
 from rsnotify_publisher.documents.document_writer import notify_version
+from rsnotify_publisher.documents.open_change_list import changes_in, still_listed
 from rsnotify_publisher.documents.packages import (
     Bitstream,
     BitstreamSupplier,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Capability, Resource
 from rsnotify.runtime.extensions import MissingExtension, offered
-from rsnotify_publisher.documents.change_list_files import changes_in
+from rsnotify_publisher.documents.open_change_list import changes_in
 from rsnotify_publisher.files import remove, write_atomically
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext

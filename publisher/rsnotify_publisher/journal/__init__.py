@@ -6,8 +6,8 @@ from rsnotify_publisher.journal.database import (
     consecutive,
     system_clock,
 )
+from rsnotify_publisher.journal.group_commit import Recorder
 from rsnotify_publisher.journal.journal import FinishedDocument, Journal
-from rsnotify_publisher.journal.recorder import Recorder
 
 __all__ = [
     "FinishedDocument",

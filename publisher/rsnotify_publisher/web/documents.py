@@ -36,7 +36,7 @@ from rsnotify.format.model import WELL_KNOWN_PATH, Capability, Document, Link, R
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
 from rsnotify_publisher.description import SourceDescription, robots_lines
-from rsnotify_publisher.documents.change_list_files import OpenChangeList, changes_in
+from rsnotify_publisher.documents.open_change_list import OpenChangeList, changes_in
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.source_context import SourceContext
