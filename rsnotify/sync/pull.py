@@ -139,7 +139,7 @@ class DocumentQueue:
 _FALLBACKS = 8
 _LISTS = (Capability.CHANGE_LIST, Capability.CHANGE_LIST_ARCHIVE)
 _DUMPS = (Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
-#: The capabilities of documents below each kind of root.
+#: The capabilities of documents below each kind of root; and, by capability, the kind of archive.
 _CAPABILITIES = {
     DocumentKind.CHANGE_LIST: _LISTS,
     DocumentKind.CHANGE_LIST_ARCHIVE: _LISTS,
@@ -164,7 +164,7 @@ _MOST_ENTRIES = 500_000
 class PullStep(Struct, frozen=True):
     """The step that follows from a document of a pull.
 
-    Only one of `fetch`, `gap_ends` and `failure` is set. If none is, the pull is complete.
+    At most one of `fetch`, `gap_ends` and `failure` is set. If none is, the pull is complete.
 
     Args:
         coverage: The document's coverage, if it lists changes and joins the confirmed ones.
