@@ -311,7 +311,7 @@ class ExpectationReader:
         self._packages = DumpPackages(fetcher)
         self._expected = expected
         self._activity = activity
-        #: Whether the documents must not end before the last Resource List that was compared.
+        #: Whether documents that end before the last compared Resource List are older than it.
         self._is_comparable = False
 
     async def read(self) -> None:
@@ -491,7 +491,7 @@ class ExpectationReader:
             self._note_doubtful(change, reduced)
 
     def _note_doubtful(self, change: Change, reduced: ReducedChanges) -> None:
-        """Record whether an added change determines if the resource exists."""
+        """Mark the resource of an added change as respelled or ambiguous, if it is."""
         uri, expected = change.uri, self._expected
         expected.respelled.pop(uri, None)
         expected.ambiguous.discard(uri)
