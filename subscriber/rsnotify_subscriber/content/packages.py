@@ -180,7 +180,7 @@ def _fault(info: ZipInfo) -> str | None:
 
 
 def _inflated(data: bytes | None, info: ZipInfo) -> bytes | None:
-    """Return a member's content, cut off one byte after its announced length to reveal an excess."""
+    """Return a member's content, cut off one byte after its stated length to reveal excess."""
     if data is None or info.compress_type == ZIP_STORED:
         return data
     return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, info.file_size + 1)
