@@ -1,4 +1,4 @@
-"""The actions that a `Follower` requests from its program, and the progress to store."""
+"""The actions that a `Follower` requests from the surrounding program, and its progress."""
 
 from __future__ import annotations
 
@@ -187,9 +187,9 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """The progress that a Destination stores in the same transaction as the state it covers.
 
     Args:
-        through: T, the instant up to and including which every change is durably applied.
-        confirmed: The instant up to which the standard documents, not only the hub, have confirmed
-            the changes.
+        through: T. Every change up to and including this instant is durably applied.
+        confirmed: The standard documents, not only the hub, have confirmed all changes up to this
+            instant.
         seen: The changes that the documents list at exactly `confirmed`.
         running: Whether more changes at that instant may have followed the read: datetimes may be
             whole seconds or days, and that second or day may not have been over.
@@ -197,8 +197,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         missing: Resources that were announced but are not available. T does not wait for them.
         last_list: The last Resource List that was compared and is completely applied.
         closed: The closed lists that are known and completely applied.
-        coarse_until: The instant up to which changes with a coarse datetime, such as a date, may
-            have happened.
+        coarse_until: Changes with a coarse datetime, such as a date, may have happened up to this
+            instant.
     """
 
     through: Instant

@@ -31,7 +31,7 @@ from rsnotify.sync.actions import (
 
 
 class ChangeBacklog:
-    """The backlog: what the state is known to store, and the requests without an answer yet."""
+    """Tracks the backlog stored in the state, and the requests that have no answer yet."""
 
     def __init__(self, actions: ActionList) -> None:
         self._actions = actions

@@ -212,7 +212,7 @@ class Baseline:
             self._at = at if self._at is None else min(self._at, at)
 
     def skip(self, error: RsnotifyError) -> None:
-        """Skip the document that `current` requested, because it is unusable.
+        """Skip the unusable document that `current` requested.
 
         The remaining packages are still read, because fetching their resources one by one would
         cost more.
@@ -646,7 +646,7 @@ class ComparisonSchedule:
         self.capability_list = capability_list
 
     def is_due(self, now: float) -> bool:
-        """Return whether a comparison is due. It never is twice without a pull in between."""
+        """Return whether a comparison is due; never twice without a pull in between."""
         was_just_done, self._was_just_done = self._was_just_done, False
         due = max(self._not_before, self.compared + self._pace.compare)
         if self._is_urgent:
@@ -656,9 +656,9 @@ class ComparisonSchedule:
     def begin(self, now: float, *, is_forced: bool) -> None:
         """Decide whether to request resources whose entries do not show if they have changed.
 
-        The first comparison of a run requests them, and later one comparison in each
-        `Pace.compare`. Where a conditional request shows a change, and no document lists changes,
-        they are requested more often: one resource per second on average.
+        They are requested in a run's first comparison, and then once per `Pace.compare`. If a
+        conditional request can show a change, and no document lists changes, they are requested
+        more often: one resource per second on average.
         """
         compare = self._pace.compare
         wait = min(compare, max(self._pace.poll, self._last_checkable))

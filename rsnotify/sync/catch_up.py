@@ -71,8 +71,8 @@ class FailurePolicy:
     def needs_baseline(self) -> bool:
         """Return whether changes have been unreadable for long enough to compare everything.
 
-        This is the case each time that the number of failures has doubled, because a list that
-        stays broken must not cost a baseline each time.
+        This is the case each time the number of failures has doubled, because a list that stays
+        broken must not cost a baseline each time.
         """
         if isinstance(self.error, Unavailable):
             return False
@@ -169,7 +169,7 @@ class CatchUp:
     # Beginning
 
     def begin(self, now: float) -> None:
-        """Begin a pull, or a baseline if only that helps; later if a read is not allowed yet."""
+        """Begin a pull, or a baseline if only that helps. Postpone it if no read is allowed yet."""
         state, frontiers = self._state, self._state.frontiers
         if not state.schedule.may_begin(now):
             return

@@ -14,8 +14,8 @@ stored version (`CheckMethod.COMPARE`).
 
 A list is then reduced to the final change of each resource (`reduce_changes`). `rsnotify audit`
 uses the same function, so the two never disagree. A list in chronological order (core §12.1) is
-read from its first to its last entry. Some Sources write the newest change first, or use no order.
-Datetimes then decide. The resource itself is fetched if they cannot:
+read from its first to its last entry. Some Sources list the newest change first, or use no
+particular order. Datetimes then decide. The resource itself is fetched if they cannot:
 
 - A coarse datetime, such as a date, leaves open which change is later.
 - A resource is listed in two spellings, once deleted and once not: a Source that changes how it
@@ -316,7 +316,10 @@ class ChangeIntake:
             self._pending.announce(change, at_once=True)
 
     def _must_compare_open(self, fetch: Fetch, coverage: Coverage, now: float) -> bool:
-        """Return whether datetimes do not prove which entries of an open list are old."""
+        """Return whether the entries of an open list have to be compared with the copy.
+
+        That is the case if datetimes do not prove which of them are old.
+        """
         frontiers = self._frontiers
         confirmed, last = frontiers.confirmed, frontiers.prefix
         prefix = prefix_of(fetch.uri, coverage, confirmed)
@@ -334,7 +337,7 @@ class ChangeIntake:
         return compare
 
     def _must_compare_closed(self, coverage: Coverage) -> bool:
-        """Return whether datetimes do not prove which entries of a closed list or package are old.
+        """Return the same for a closed list or a package.
 
         While it was open, the list had another URI.
         """
@@ -355,8 +358,8 @@ class ChangeIntake:
     def _checked(self, change: Change, coverage: Coverage) -> Change:
         """Mark a change for comparison if a pushed change of its resource is overdue.
 
-        If the pushed change is recent and lies after the end of the list, the list says nothing
-        about it, and only datetimes count.
+        If the pushed change is recent and lies after the end of the list, the list does not cover
+        it, and only datetimes count.
         """
         if change.check is CheckMethod.FETCH or change.uri not in self._unconfirmed:
             return change

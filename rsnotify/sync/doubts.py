@@ -1,4 +1,4 @@
-"""Doubts: why a copy may differ from the Source's documents; and the continuous audit.
+"""Doubts about whether a copy agrees with the Source's documents, and the continuous audit.
 
 A follower is `level` only while there is no doubt. Each doubt is a sentence for the operator of the
 Destination, and each leads to a verification:

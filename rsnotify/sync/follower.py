@@ -268,7 +268,7 @@ class Follower:
 
     @property
     def notified_through(self) -> Instant | None:
-        """The instant up to which all Framework Notifications were received; None if none was."""
+        """The instant up to which Framework Notifications were received; None before the first."""
         return self._notices.through
 
     def notified(self, document: Document, now: float) -> list[Action]:
@@ -304,7 +304,7 @@ class Follower:
     def fetched(
         self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
     ) -> list[Action]:
-        """Use a requested document, which was read completely.
+        """Process a requested document that was read completely.
 
         `sent` is when it was sent, by the Source's clock; None if unknown.
         """
@@ -432,7 +432,7 @@ class Follower:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the copy may differ from the Source's documents; empty while `level`."""
+        """The reasons why the copy may differ from the Source's documents; empty while `level`."""
         return tuple(self.doubts_by_kind.values())
 
     @property
@@ -459,7 +459,7 @@ class Follower:
 
     @property
     def in_step(self) -> bool | None:
-        """Whether the copy agreed with the Source's statement when they were last compared."""
+        """Whether the last comparison with the Source's statement agreed; None if unknown."""
         return self._audit.in_step
 
     @property
@@ -545,7 +545,7 @@ class ApplyResults:
         pushed = frozenset(one.uri for one in candidates if one.uri in unconfirmed)
         if passed is not self._passed or pushed != self._only_pushed:
             self._passed, self._only_pushed = passed, pushed
-            # No later run waits for a list that confirms what was not applied.
+            # No later run waits for a list to confirm a change that was not applied.
             self._missing = tuple(
                 MissingResource(one.resource.uri) if one.uri in pushed else _missing_resource(one)
                 for one in passed

@@ -102,7 +102,7 @@ class DocumentNotices:
 SPEEDUP_AFTER_NEWS = 8
 #: Maximum number of consecutive reads without news, for reasons other than a due poll.
 _MOST_IN_A_ROW = 8
-#: Number of seconds that is too short for a timer.
+#: Maximum wait, in seconds, that is too short for a timer.
 _NEGLIGIBLE = 0.001
 
 
@@ -225,7 +225,7 @@ class Schedule:
         self.catch_up_by(now + self._pace.retry.delay(attempts, self._random))
 
     def back_off(self, now: float, failures: int, retry_after: float | None, least: float) -> None:
-        """Retry later, after this many consecutive failures, but at least `least` seconds later."""
+        """Schedule a retry after this many consecutive failures, in at least `least` seconds."""
         least = max(retry_after or 0.0, least)
         self.due = now + self._pace.retry.delay(failures, self._random, at_least=least)
         if retry_after is not None:

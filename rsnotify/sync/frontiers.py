@@ -72,7 +72,7 @@ class ReorderBuffer:
             self._discarded_until = coverage.until
 
     def pop_joining(self, known: Instant) -> Coverage | None:
-        """Remove and return the first fragment if it joins the known changes by now."""
+        """Remove and return the first fragment if it now joins the known changes."""
         if not self._fragments or not self._fragments[0].reaches(known):
             return None
         coverage = self._fragments.pop(0)
@@ -220,7 +220,7 @@ class SyncFrontiers:
         return until is not None and until > latest
 
     def join_held(self) -> list[Change]:
-        """Return the changes of held fragments that join by now."""
+        """Return the changes of held fragments that now join."""
         fresh: list[Change] = []
         while self._known and (held := self.held.pop_joining(self._known.instant)) is not None:
             fresh += self._known.learn(held)
@@ -243,7 +243,7 @@ class SyncFrontiers:
         return fresh
 
     def baseline(self, at: Instant) -> None:
-        """Advance to `at`, as of which the whole set was compared. Call `join_held` next."""
+        """Advance to `at`, because the whole set was compared. Call `join_held` next."""
         self.advance(at, over=False)
         if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
             self.uncovered_gap = None

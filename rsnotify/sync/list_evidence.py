@@ -25,12 +25,12 @@ The stored datetimes then no longer prove anything, and everything is compared.
 
 **A closed list or package has gained entries** since a Destination passed it (`ClosedLists`), from
 a transaction that committed late, or because an entry was added before the list was closed. Its
-index, archive or dump shows this by another hash, length or `lastmod`, and a checksum of these is
+index, archive or dump then states a different hash, length or `lastmod`. A checksum of these is
 stored with the progress. A list that was closed since the last pull is read once more. Reading an
-archive costs a request that is not needed otherwise, so only the first pull of each run, and pulls
-after a rotation or a comparison with the whole set, read it. An index is read anyway. Some Sources
-give all lists a new `lastmod` each time, so lists are read again only a few times until the next
-such occasion.
+archive costs a request that is not needed otherwise, so it is read only by the first pull of each
+run, and by pulls after a rotation or a comparison with the whole set. An index is read anyway. Some
+Sources give all lists a new `lastmod` each time, so lists are read again only a few times until the
+next such occasion.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class ClockRegressionDetector:
 
     @property
     def begins(self) -> Instant:
-        """The instant from which the lists count after the clock has gone back."""
+        """The beginning of the lists that count after the clock has gone back."""
         known = (self._begins, self._lost_since, self.ends)
         return min(instant for instant in known if instant is not None)
 

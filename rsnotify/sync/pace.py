@@ -36,9 +36,9 @@ class Pace(Struct, frozen=True):
             Source causes (docs/audit.md). They become rarer if they do not help.
         compare: Time between two comparisons with the Resource List while no digest from the Source
             shows that the copy is complete. Some Sources never list their deletions.
-        stale: Maximum time for which a Change List may be an old copy. If lists that continue to
-            change still end before earlier listed changes after this time, the Source's clock has
-            gone back.
+        stale: Maximum time for which a Change List may be an old copy. If, after this time, lists
+            that keep changing still end before changes listed earlier, the Source's clock has gone
+            back.
         spread: Time within which the resources named by a fragment are fetched, at a random moment,
             so that subscribers do not all send requests at once. None derives it from the number of
             subscribers, if known. Inline content never waits.

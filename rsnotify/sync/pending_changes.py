@@ -79,10 +79,11 @@ class UnconfirmedChanges:
     def confirm(
         self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
     ) -> list[Verification]:
-        """Remove the changes that a list repeats or covers. Return verifications of those missing.
+        """Remove the changes that a list repeats or covers, and return verifications.
 
-        `latest` maps each resource with new changes in the list to its latest change. Earlier
-        lists contained all changes up to `before`.
+        A change that the list covers but does not repeat has to be verified. `latest` maps each
+        resource with new changes in the list to its latest change. Earlier lists contained all
+        changes up to `before`.
         """
         until = coverage.until
         assert until is not None
@@ -103,16 +104,16 @@ class UnconfirmedChanges:
         return verifications
 
     def remove_compared(self, at: Instant) -> list[Change]:
-        """Remove and return the changes up to `at`, as of which the whole set was compared."""
+        """Remove and return the changes up to `at`, because the whole set was compared."""
         compared = [each.change for each in self._pushed.values() if each.change.at <= at]
         for change in compared:
             del self._pushed[change.uri]
         return compared
 
     def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
-        """Count the changes that the lists lack; return verifications of those missing too long.
+        """Count the overdue changes. Return verifications for those that are missing for too long.
 
-        Called when all lists are read. They end at `confirmed`, and reading them began at
+        Called after all lists are read. They end at `confirmed`, and reading them began at
         `requested`.
         """
         self.overdue = 0
@@ -287,9 +288,8 @@ class PendingChanges:
     def passed(self) -> tuple[Change, ...]:
         """The changes of resources that T has passed because they are, or were, watched.
 
-        If another change of such a resource has followed, it is replaced by one that fetches the
-        current version, because it may be false. The tuple is the same object until its changes
-        differ.
+        If such a resource has changed again, its entry fetches the current version, because the
+        later change may be false. The tuple is the same object until its changes differ.
         """
         if self._passed is None:
             self._passed = tuple(
@@ -549,7 +549,7 @@ class PendingChanges:
         extent: BacklogExtent,
         changes: Iterable[tuple[Change, Instant]],
     ) -> None:
-        """Add changes taken from the backlog. `extent` describes what remains in it."""
+        """Add changes taken from the backlog. `extent` describes the remaining backlog."""
         if self.backlog.answered(action, extent):
             due = action.due if isinstance(action, TakeBacklog) else None
             for change, since in changes:
@@ -642,7 +642,7 @@ class PendingChanges:
         return [each.change for each in self._pending.values() if each.attempts >= attempts]
 
     def missing_since(self, change: Change) -> float | None:
-        """Return the time since which every attempt has found the resource missing.
+        """Return when an unbroken series of attempts first found the resource missing.
 
         None if the last attempt did not, or if the resource was already removed from the copy.
         """
@@ -719,7 +719,7 @@ def _verified_if_needed(change: Change, announced: Change) -> Change:
 
 
 def _successor(change: Change, before: Change) -> Change | None:
-    """Return a change in the form that supersedes an earlier one; None if it does not."""
+    """Return the change that supersedes `before`; None if `change` does not supersede it."""
     if change.at < before.at and change.check is not CheckMethod.FETCH:
         return None
     if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
@@ -738,7 +738,7 @@ def _is_undecided(change: Change, announced: Change) -> bool:
 
 
 def _contradicts(change: Change, listed: Change) -> bool:
-    """Return whether a change that is compared contradicts an entry of a Resource List.
+    """Return whether a change that has to be compared contradicts a Resource List entry.
 
     A change with neither a datetime nor a hash may be later than the list.
     """

@@ -139,7 +139,7 @@ class DocumentQueue:
 _FALLBACKS = 8
 _LISTS = (Capability.CHANGE_LIST, Capability.CHANGE_LIST_ARCHIVE)
 _DUMPS = (Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
-#: The capabilities of documents below each kind of root; and, by capability, the kind of archive.
+#: The capabilities of documents below each kind of root, and the archive for each capability.
 _CAPABILITIES = {
     DocumentKind.CHANGE_LIST: _LISTS,
     DocumentKind.CHANGE_LIST_ARCHIVE: _LISTS,
@@ -348,8 +348,8 @@ class Pull:
     def _check_skipped(self, begins: Instant) -> None:
         """Read the archive once more if the open period begins later than the closed ones end.
 
-        A list was then closed in the meantime. If it were not read, an earlier change from a list
-        that is read again would replace a later one in it.
+        A list must then have been closed in the meantime. If it were not read, an earlier change
+        from a list that is read again would replace a later one in it.
         """
         through, root = self._closed_through, self._archive or self._first
         if not self.is_rereading or through is None or not self.is_open(self.current):
@@ -365,7 +365,7 @@ class Pull:
         return None if root is self._first else root
 
     def _empty(self, frontier: Frontier) -> PullStep:
-        """Read the archive unless it was read: an empty list does not say where it begins."""
+        """Read the archive, unless it was read, because an empty list has no known beginning."""
         archive = self._archive
         if self.at_first and archive is not None and archive.uri not in self._requested:
             self._queue = DocumentQueue([archive, self._first])
@@ -431,12 +431,12 @@ class Pull:
         """Return the latest instant at which a document may begin to join."""
         joint = self._joint(frontier)
         was_tried = joint == self._fell_back_at and not self._fallbacks
-        # If no other root is left, no document has more changes of an instant that may not be over.
+        # If no other root is left, no document has more changes at an instant that may not be over.
         is_last = len(self._roots) == 1 or (self.at_first and was_tried)
         return frontier.instant if is_last and not frontier.running else joint
 
     def _joint(self, frontier: Frontier) -> Instant:
-        """Return the instant up to which nothing can be missing."""
+        """Return the instant up to which no change can be missing."""
         accepted = frontier.instant == self._accepted
         return frontier.instant if accepted else frontier.joint
 
@@ -526,7 +526,7 @@ class PullRun:
         return self._follow(fetch, self.pull.abandon(error, frontier), now)
 
     def proceed(self) -> None:
-        """Request the next document, if the changes of the last one no longer fill the memory.
+        """Request the next document as soon as the changes from the last one permit it.
 
         Before a list, they must be stored. Before a package, most of them must be applied. Memory
         use is therefore constant, and at most two packages are needed at once. Failed changes do

@@ -28,7 +28,7 @@ class Retry(Struct, frozen=True):
     def delay(self, failures: int, random: Random, *, at_least: float = 0.0) -> float:
         """Return how long to wait after this many consecutive failures (at least 1).
 
-        The wait is a random part, from half to all, of the current step, so clients that failed
+        The wait is random, between half the current step and all of it, so clients that failed
         together do not retry together. A longer wait requested by the server is respected, up to an
         hour.
         """

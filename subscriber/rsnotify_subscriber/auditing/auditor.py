@@ -86,7 +86,7 @@ class Audit(Struct, frozen=True):
         created: URIs that the Source has and the mirror lacks.
         updated: URIs whose content differs.
         deleted: Files that no list names, relative to the mirror.
-        foreign: Those of `deleted` that are not part of the copy, according to its state.
+        foreign: Files in `deleted` that are not part of the copy, according to its state.
         absent: URIs that the Source lists, but that neither its server (404, 410) nor the mirror
             has.
         unknown: URIs that could not be compared; with doubts, also files that no list names.

@@ -165,7 +165,7 @@ class ExpectedResources:
             self._database.execute("DELETE FROM resources")
 
     def find(self, uris: Sequence[str]) -> dict[str, Expectation]:
-        """Return the known information by URI. URIs without any are left out."""
+        """Return the stored expectations by URI. URIs without one are left out."""
         query = f"SELECT {_COLUMNS} FROM resources WHERE uri IN"
         with self._lock:
             rows = list(select_in(self._database.execute, query, uris))

@@ -77,7 +77,7 @@ async def repair(
         options: The options for following the Source during the repair. Selection and preferred
             media types are those of the copy, and push is not used.
         dry_run: Whether to return only what would be done.
-        remove_foreign: Whether to remove files that are not part of the copy, too.
+        remove_foreign: Whether to also remove files that are not part of the copy.
         pause: Seconds to wait before comparing differences again.
         activity: Updated during the repair with the current activity and its progress.
 

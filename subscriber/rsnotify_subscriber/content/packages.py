@@ -126,8 +126,8 @@ class ZipPackage:
     def small(self, path: str) -> bytes | None:
         """Return a small member; None if it is large, or has to be read with `pieces`.
 
-        `pieces` reports any error. Without this method, streams of `zipfile` would take most of the
-        time.
+        `pieces` reports any error. This method avoids the streams of `zipfile`, which would take
+        most of the time.
         """
         info = self._members.get(path.removeprefix("/"))
         if info is None or _fault(info) or info.flag_bits & _UNREADABLE:

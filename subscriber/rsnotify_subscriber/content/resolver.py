@@ -61,8 +61,8 @@ _Answer = TypeVar("_Answer", bound=Content | Unchanged)
 _ROUNDED = timedelta(seconds=2)
 #: Number of attempts before an old answer is accepted with a doubt.
 _TRIES = 5
-#: Number of requests that bypass caches and return no newer version, after which the Source's dates
-#: are considered inconsistent.
+#: Number of unsuccessful requests bypassing caches after which the Source's dates are considered
+#: inconsistent.
 _VAIN = 3
 #: Maximum number of resources for which failed attempts are counted.
 _MOST_RESOURCES = 10_000
@@ -391,7 +391,7 @@ class ContentResolver:
         """Fetch the current content of a resource from its own URI, bypassing caches.
 
         Raises:
-            ContentMismatch: It is neither the content in the copy nor the announced content.
+            ContentMismatch: The content is neither the copy's nor the announced one.
         """
         home = replace(wanted.entry, uri=wanted.home.uri)
         content = await self._fetcher.current_content(home)

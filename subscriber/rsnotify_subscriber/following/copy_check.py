@@ -359,7 +359,7 @@ class CopyCheck:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all files were compared, and a fetch of everything that was lost was tried."""
+        """Whether all files were compared, and a fetch of everything lost was attempted."""
         is_tried = self._has_tried_all and not self._follower.level
         return self.has_compared and (not self._state.lost or is_tried)
 
@@ -375,7 +375,7 @@ class CopyCheck:
         return self._scans >= self._last_scan
 
     def request(self) -> None:
-        """Request a comparison of the files, for a comparison with the whole set, unless recent."""
+        """Request a comparison of the files for a new baseline, unless the last one is recent."""
         has_files = self._handler is not None or self._store is not None
         if has_files and monotonic() - self._checked_at > _NEW:
             self._due.set()

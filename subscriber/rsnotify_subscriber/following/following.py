@@ -207,7 +207,7 @@ class Rediscovery:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._worker, self._state.store_identity, self.identity)
                 self._changed(before.offer, offer)
-            # Not earlier: before it gets the new offer, the follower may be level by old documents.
+            # Not earlier: without the new offer, the follower may be level by the old documents.
             self.doubt = ""
             self._failed.clear()
         self._reading = None
@@ -381,7 +381,7 @@ class Following:
     @property
     def status(self) -> Status:
         follower, progress = self._follower, self._follower.progress
-        # Failures of the Source's lists come first, and those of push last.
+        # Failures of the Source's lists come first, failures of push last.
         listed = follower.failures.error if follower.failures.count else None
         away, _ = self._applier.unavailable or (None, 0.0)
         failed = away or next(iter(self._errors.values()), None)
@@ -423,7 +423,7 @@ class Following:
         """The current activity, if it may take a long time."""
         follower, untried = self._follower, self._follower.state.untried
         received = self._context.fetcher.received
-        is_waiting = follower.state.pending.is_holding or not untried  # for what is being read
+        is_waiting = follower.state.pending.is_holding or not untried  # for the current document
         if self._reading is not None and is_waiting and not self._is_level:
             fetch, since, before = self._reading
             is_first = follower.baselining and not self._listed
@@ -461,7 +461,7 @@ class Following:
 
     @property
     def _doubt(self) -> str:
-        """The first reason, unknown to the follower, why the copy may be wrong; empty if none."""
+        """A doubt that the follower does not know; empty if there is none."""
         return next((reason for _, reason in self._other_doubts()), "")
 
     def _other_doubts(self) -> Iterator[tuple[DoubtKind, str]]:
@@ -477,7 +477,7 @@ class Following:
             return
 
     def _limits(self) -> Iterator[str]:
-        """Yield limits of the Source's lists: differences that they cannot reveal."""
+        """Yield the limits of the Source's lists: changes that they cannot reveal."""
         counts, kept = self._state.counts, self._state.baseline.trusts_dates
         if count := counts.undated if kept else counts.unhashed:
             offer = self._rediscovery.identity.offer
@@ -564,7 +564,7 @@ class Following:
 
     def _after_change(self) -> None:
         if self._errors and self._is_level:
-            self._errors.clear()  # of resources that the documents no longer list
+            self._errors.clear()  # the documents no longer list these resources
         self._end_if_caught_up()
         self._observers.moved()
         self._audit()
