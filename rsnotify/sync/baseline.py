@@ -2,7 +2,7 @@
 
     needed (`BaselinePolicy`)   an empty copy; a gap that no document covers; lists of changes that
                                 stay broken; a Source that moved, or whose clock went back
-    due (`ComparisonSchedule`)  once in `Pace.compare`: some Sources never list their deletions
+    due (`ComparisonSchedule`)  once per `Pace.compare`: some Sources never list their deletions
 
     root ──read completely──> FindUnlisted ──> known = its `at`
       └─ broken, or a dump that is too old ──> the next root, finally an archived one
@@ -491,9 +491,9 @@ class BaselineRun:
     def record_age(self, *, has_list: bool) -> None:
         """Record whether the documents read are older than those compared before.
 
-        Called if no document lists changes. A dump is older if its `at` says so, unless a Resource
-        List is compared as well. Any document is older if it was sent before the confirmed instant,
-        by the Source's clock.
+        Called if no document lists changes. A dump is older if its `at` shows that, unless a
+        Resource List is compared as well. Any document is older if it was sent before the confirmed
+        instant, by the Source's clock.
         """
         frontiers, at, sent = self._state.frontiers, self.baseline.dump_at, self._sent
         last_list = frontiers.last_list or ComparedList()
@@ -539,7 +539,7 @@ def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> 
 _MOST_IN_A_ROW = 2
 #: Factor by which the comparison after a failed one comes sooner than usual.
 _SPEEDUP_AFTER_FAILURE = 24
-#: Maximum number of seconds by which a poll may come early.
+#: Maximum number of seconds that a poll may come early.
 _ROUNDING = 0.5
 
 

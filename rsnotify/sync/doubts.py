@@ -242,7 +242,7 @@ class ContinuousAudit:
         self.in_step, self.reason = None, reason
 
     def read_list(self, document: Document) -> None:
-        """Record how far a list of resources reaches, which may be later than its `at`."""
+        """Record how far a list of resources reaches, possibly beyond its `at`."""
         latest = document.completed or document.at
         self._latest_list = max(self._latest_list, latest or EARLIEST)
 

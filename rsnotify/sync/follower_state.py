@@ -38,7 +38,7 @@ _RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP})
 
 
 class DocumentsToRead(Struct):
-    """Whether to read the Source's offer, and the documents from which to catch up."""
+    """Whether to read the Source's offer, and whether to read the lists for catching up."""
 
     offer: bool = False
     lists: bool = False

@@ -100,7 +100,7 @@ def _size(coverage: Coverage) -> int:
     return len(coverage.changes) or 1
 
 
-#: Maximum time by which a fragment may be dated ahead of both `known` and the current time.
+#: Maximum time that a fragment may be dated ahead of both `known` and the current time.
 LONGEST_LEAP = timedelta(days=1)
 
 
@@ -178,7 +178,7 @@ class SyncFrontiers:
         return at < self.uncovered_gap.ends if self.uncovered_gap else at <= self.confirmed
 
     def may_lack_known(self, at: Instant) -> bool:
-        """Return whether changes may have happened after `at` that are not dated after it."""
+        """Return whether changes dated up to `at` may have happened after it."""
         return at < min(self.coarse_until, self.confirmed)
 
     @property

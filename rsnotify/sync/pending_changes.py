@@ -345,7 +345,7 @@ class PendingChanges:
         """Add a change after all earlier ones, some of which may be in the backlog.
 
         The arguments are as in `add`. With `at_once`, the change does not wait for changes of other
-        resources. Return whether it says anything that has not been tried yet.
+        resources. Return whether it announces anything that has not been tried yet.
         """
         pending = self._pending.get(change.uri)
         self.is_holding = self.is_holding or parked
@@ -368,7 +368,7 @@ class PendingChanges:
     ) -> bool:
         """Add a change, which supersedes an earlier change of the same resource.
 
-        The new change also ends the backoff of the earlier one, unless both say the same. A change
+        The new change also ends the backoff of the earlier one, unless it is the same. A change
         that fetches the resource supersedes any other, whatever its datetime. If another change
         follows before the fetch is done, that change is compared with the copy, because the
         datetime of the stored version may be wrong. If a list of changes contradicts an unapplied
@@ -387,7 +387,7 @@ class PendingChanges:
                 the announcement.
 
         Returns:
-            Whether the change says anything that has not been tried yet.
+            Whether the change announces anything that has not been tried yet.
         """
         since = since or change.at
         pending = self._pending.get(change.uri)

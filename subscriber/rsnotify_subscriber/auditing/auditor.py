@@ -327,7 +327,7 @@ class _MirrorComparison:
         return unlisted if has_state else set()
 
     def _files(self) -> Iterator[_ComparedFile]:
-        """Yield the files to compare: those of resources, and all others in the mirror's folder."""
+        """Yield the files to compare: files of resources, and all others in the mirror's folder."""
         suspects = self._suspects
         self._expected.hold(read_held(self._state))  # file names depend on the copy's spelling
         left = set(suspects or ())

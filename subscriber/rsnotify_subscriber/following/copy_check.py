@@ -276,7 +276,7 @@ class FileScan:
         return {path for path in self._paths() if path not in self._known}
 
     def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
-        """Return those of the `unknown_paths` that are not part of the copy.
+        """Return the paths, out of the result of `unknown_paths`, that are not part of the copy.
 
         Changes applied since the comparison have files too. The state contains those committed
         before this call, and `applying` names the resources of the others.
