@@ -662,7 +662,7 @@ class PendingChanges:
     # The low-water mark, which limits T
 
     def low_water(self) -> Instant | None:
-        """Return the datetime of the earliest pending change, if there is one."""
+        """Return the earliest instant that T must not reach, if there is one."""
         return self._with_backlog(self._low_water())
 
     def _with_backlog(self, since: Instant | None) -> Instant | None:
