@@ -1,1 +1,1 @@
-"""The follower state machine, which keeps a Destination in sync: events in, actions out, no I/O."""
+"""The state machine that keeps a Destination in sync: events in, actions out, no I/O."""

@@ -1,4 +1,4 @@
-"""What a `Follower` asks the surrounding program to do, and the progress the program stores."""
+"""The actions that a `Follower` requests from the surrounding program, and its progress."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class DocumentKind(StrEnum):
 
 
 class Fetch(Struct, frozen=True):
-    """GET this document and read it to its end; answer with `fetched` or `fetch_failed`.
+    """GET this document and read it completely. Answer with `fetched` or `fetch_failed`.
 
-    A `package` is the entry of a package in its dump, and the document is the manifest inside the
-    ZIP. Until the follower is level, changes may refer to the members of this package and of the
-    one before it (`Change.package`).
+    If `package` is set, it is the package's entry in its dump, and the document is the manifest
+    inside the ZIP. Until the follower is level, changes may refer to members of this package and of
+    the previous one (`Change.package`).
     """
 
     uri: str
@@ -39,7 +39,7 @@ class Fetch(Struct, frozen=True):
 
 
 class Apply(Struct, frozen=True):
-    """Apply these changes, each on its own; answer with `applied` or `failed`.
+    """Apply these changes, each independently. Answer with `applied` or `failed`.
 
     A change older than the stored version counts as applied, and has no effect.
     """
@@ -48,20 +48,21 @@ class Apply(Struct, frozen=True):
 
 
 class StoreBacklog(Struct, frozen=True):
-    """Append changes to the backlog; answer with `backlog_done`.
+    """Append changes to the backlog. Answer with `backlog_done`.
 
-    Each has the instant that T must not reach before it is applied. The backlog is temporary: it is
-    empty when a follower starts.
+    Each change comes with the instant that T must not reach before it is applied. The backlog is
+    temporary, and must be empty when a follower starts.
     """
 
     changes: tuple[tuple[Change, Instant], ...]
 
 
 class TakeBacklog(Struct, frozen=True):
-    """Remove changes from the backlog; answer with `backlog_done`, and the changes in their order.
+    """Remove changes from the backlog. Answer with `backlog_done` and the changes in their order.
 
-    All changes of a resource are removed together: those of the resources `uris` or, without any,
-    those of the at most `most` resources with the earliest instants. `due` is for the follower.
+    All changes of a resource are removed together. Select the resources in `uris` or, if it is
+    empty, at most `most` resources, those with the earliest instants. `due` is only for the
+    follower.
     """
 
     most: int
@@ -74,22 +75,22 @@ class ClearBacklog(Struct, frozen=True):
 
 
 class BacklogExtent(Struct, frozen=True):
-    """How many resources have changes in the backlog, and the earliest instant of these changes."""
+    """The number of resources in the backlog, and the earliest instant of their changes."""
 
     resources: int = 0
     since: Instant | None = None
 
 
 class BeginBaseline(Struct, frozen=True):
-    """Forget which resources an earlier baseline has listed. Needs no answer."""
+    """Forget the resources listed by an earlier baseline. Needs no answer."""
 
 
 class Compare(Struct, frozen=True):
-    """Record these resources as listed, and answer `differing` with those stored differently.
+    """Record these resources as listed. Answer `differing` with those stored differently.
 
-    They are entries of a Resource List as of `at`; stored resources that changed later do not
-    count. With `lost`, those whose content the copy has lost count as differing. `packaged` says
-    that they are the entries of a package, which has the content itself.
+    They are entries of a Resource List as of `at`. Stored resources that changed later do not
+    count as different. With `lost`, resources whose content the copy has lost do. `packaged` means
+    that the entries come from a package, which has the content itself.
     """
 
     resources: tuple[Resource, ...]
@@ -99,9 +100,9 @@ class Compare(Struct, frozen=True):
 
 
 class FindUnlisted(Struct, frozen=True):
-    """Answer `unlisted` with the resources that are stored, but not listed since `BeginBaseline`.
+    """Answer `unlisted` with the resources that are stored but not listed since `BeginBaseline`.
 
-    Resources that changed after `at`, which the Resource List describes, do not count.
+    Resources that changed after `at`, the instant of the Resource List, do not count.
     """
 
     at: Instant
@@ -111,8 +112,8 @@ class ForgetDatetimes(Struct, frozen=True):
     """Forget the datetimes of resources that are later than `after`. Needs no answer.
 
     Such a datetime was wrong, and would make the Source's later changes look old for years. The
-    resources stay as they are, with an unknown datetime. With `entirely`, the progress is forgotten
-    too, as the Source's clock has gone back.
+    resources stay as they are, with an unknown datetime. With `entirely`, forget the progress too,
+    because the Source's clock has gone back.
     """
 
     after: Instant
@@ -120,17 +121,17 @@ class ForgetDatetimes(Struct, frozen=True):
 
 
 class Discover(Struct, frozen=True):
-    """Read the Capability List again; answer with `offered`. Nothing waits for it."""
+    """Read the Capability List again. Answer with `offered`. Nothing waits for the answer."""
 
 
 class LogNote(Struct, frozen=True):
-    """Write a sentence to the operator's log: for example, which document is read and why."""
+    """Write a sentence to the operator's log, for example which document is read and why."""
 
     text: str
     warning: bool = False
 
 
-#: The actions on the backlog; they are carried out, and answered, in their order.
+#: The actions on the backlog. They must be performed and answered in their order.
 BacklogAction = StoreBacklog | TakeBacklog | ClearBacklog
 Action = (
     Fetch
@@ -156,9 +157,9 @@ class MissingResource(Struct, frozen=True, array_like=True):
     """A resource that was announced but is not available.
 
     Args:
-        announced: When the documents announced it; `EARLIEST` if only push did.
-        entry: The entry that announced it; None if its current version is to be stored, whatever
-            was announced.
+        announced: When the documents announced the resource; `EARLIEST` if only push did.
+        entry: The entry that announced the resource; None to store the resource's current version,
+            whatever was announced.
         at: The datetime of the change that the entry describes.
     """
 
@@ -169,12 +170,12 @@ class MissingResource(Struct, frozen=True, array_like=True):
 
 
 class ComparedList(Struct, frozen=True, array_like=True):
-    """The Resource List that was compared last; the dump, if the Source offers nothing else.
+    """The last Resource List that was compared, or the dump if the Source offers nothing else.
 
     Args:
-        fingerprint: A fingerprint, if its first document identifies it.
-        at: The latest instant described by it, or by one compared before, if any is known.
-        is_older: Whether it describes an earlier instant.
+        fingerprint: The list's fingerprint, if its first document identifies it.
+        at: The latest known `at` of this list or one compared before.
+        is_older: Whether this list describes an earlier instant than `at`.
     """
 
     fingerprint: bytes | None = None
@@ -183,19 +184,21 @@ class ComparedList(Struct, frozen=True, array_like=True):
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
-    """What a Destination stores in the same transaction as the state it covers.
+    """The progress that a Destination stores in the same transaction as the state it covers.
 
     Args:
-        through: T: every change up to and including this instant is durably applied.
-        confirmed: The standard documents, not only the hub, have confirmed the changes up to here.
+        through: T. Every change up to and including this instant is durably applied.
+        confirmed: The standard documents, not only the hub, have confirmed all changes up to this
+            instant.
         seen: The changes that the documents list at exactly `confirmed`.
-        running: Whether more changes of that same instant may have followed since it was read:
-            datetimes may be whole seconds or days, and that second or day may not have been over.
-        prefix: A fingerprint of the Change List that was read last and is applied completely.
-        missing: Resources that were announced and are not available. T does not wait for them.
-        last_list: The Resource List that was compared last and is applied completely.
-        closed: The closed lists that are known and applied completely.
-        coarse_until: Changes with a coarse datetime, such as a date, may have happened up to here.
+        running: Whether more changes at that instant may have followed the read: datetimes may be
+            whole seconds or days, and that second or day may not have been over.
+        prefix: A fingerprint of the last Change List that was read and is completely applied.
+        missing: Resources that were announced but are not available. T does not wait for them.
+        last_list: The last Resource List that was compared and is completely applied.
+        closed: The closed lists that are known and completely applied.
+        coarse_until: Changes with a coarse datetime, such as a date, may have happened up to this
+            instant.
     """
 
     through: Instant

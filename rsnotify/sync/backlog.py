@@ -1,18 +1,18 @@
-"""The changes that wait in the Destination's state until no later one can supersede them.
+"""The backlog: changes that wait in the Destination's state until no later one can supersede them.
 
-While lists are read, most of the changes in them are superseded by later ones. Fetching a resource
-before the last list is read would mostly fail, as its server has a later version than was
-announced. So changes are parked until then: some in memory (`PendingChanges`), and all others here,
-as there may be millions.
+While lists are read, later changes supersede most of those in them. Fetching a resource before the
+last list is read would mostly fail, because its server has a later version than announced. Changes
+are therefore parked until then: some in memory (`PendingChanges`), and all others here, because
+there may be millions.
 
     `PendingChanges.announce` ──> stored ──> taken ──> `PendingChanges.add`
                                     │          when all lists are read, the earliest first;
-                                    │          at once, if push names the resource, or if it is
-                                    │          pending already
-                                    └─> cleared, if everything will be listed again
+                                    │          at once if push names the resource, or if it is
+                                    │          already pending
+                                    └─> cleared if everything will be listed again
 
-While there is a backlog, all changes that are announced pass through it, so that those of one
-resource are merged in the order in which they were announced. It does not have to outlive the
+While there is a backlog, all announced changes pass through it. The changes of one resource are
+therefore merged in the order in which they were announced. The backlog does not have to outlive the
 process: T does not pass its changes, so the next run reads them again.
 """
 
@@ -31,14 +31,14 @@ from rsnotify.sync.actions import (
 
 
 class ChangeBacklog:
-    """What the state holds of the backlog, as far as it has answered, and what was requested."""
+    """Tracks the backlog stored in the state, and the requests that have no answer yet."""
 
     def __init__(self, actions: ActionList) -> None:
         self._actions = actions
         self._extent = BacklogExtent()
-        #: The unanswered requests, and the earliest instant of the changes that they store.
+        #: The unanswered requests, each with the earliest instant of the changes that it stores.
         self._unanswered: list[tuple[BacklogAction, Instant | None]] = []
-        #: What the current event adds, and the resources that it needs at once.
+        #: The changes that the current event adds, and the resources that it needs at once.
         self._new: list[tuple[Change, Instant]] = []
         self._needed: dict[str, None] = {}
         self._due: float | None = None
@@ -47,7 +47,7 @@ class ChangeBacklog:
         return bool(self._extent.resources or self._unanswered or self._new)
 
     def __len__(self) -> int:
-        """Return how many resources wait here; changes that are being stored count as one each."""
+        """Return the number of waiting resources. Each change being stored counts as one."""
         storing = (len(a.changes) for a, _ in self._unanswered if isinstance(a, StoreBacklog))
         return self._extent.resources + len(self._new) + sum(storing)
 
@@ -60,7 +60,7 @@ class ChangeBacklog:
 
     @property
     def is_storing(self) -> bool:
-        """Whether more changes would only fill the memory."""
+        """Whether changes are still being stored, so that more would only fill the memory."""
         return bool(self._new) or any(isinstance(a, StoreBacklog) for a, _ in self._unanswered)
 
     @property
@@ -69,9 +69,9 @@ class ChangeBacklog:
         return any(isinstance(a, TakeBacklog) and not a.uris for a, _ in self._unanswered)
 
     def add(self, change: Change, since: Instant, *, at_once: bool, due: float | None) -> None:
-        """Add a change; with `at_once`, all changes of its resource are requested.
+        """Add a change. With `at_once`, request all changes of its resource.
 
-        They are dispatched when they are `due`, if not at once.
+        Those are dispatched at `due`, or at once if it is None.
         """
         self._new.append((change, since))
         if at_once:
@@ -79,7 +79,7 @@ class ChangeBacklog:
             self._due = due
 
     def store(self) -> None:
-        """Request what the current event needs, before it ends."""
+        """Request the actions that the current event needs. Call this before the event ends."""
         if self._new:
             self._request(StoreBacklog(tuple(self._new)), min(since for _, since in self._new))
             self._new.clear()
@@ -97,7 +97,7 @@ class ChangeBacklog:
         self._actions.append(action)
 
     def answered(self, action: BacklogAction, extent: BacklogExtent) -> bool:
-        """Record what is left after an action; return whether its answer is still expected."""
+        """Record the backlog's extent after an action. Return whether the answer is expected."""
         if not self._unanswered or self._unanswered[0][0] is not action:
             return False  # the backlog was cleared since
         del self._unanswered[0]
@@ -105,7 +105,7 @@ class ChangeBacklog:
         return True
 
     def clear(self) -> None:
-        """Remove everything, including what was requested, as it will be listed again."""
+        """Remove everything, including unanswered requests, because it will be listed again."""
         if self:
             self._actions.append(ClearBacklog())
         self._extent = BacklogExtent()

@@ -1,18 +1,19 @@
-"""A baseline: everything is compared with the Source's whole set (core §5.2, §10, §11).
+"""Baselines: comparing the copy with the Source's whole set of resources (core §5.2, §10, §11).
 
     needed (`BaselinePolicy`)   an empty copy; a gap that no document covers; lists of changes that
                                 stay broken; a Source that moved, or whose clock went back
-    due (`ComparisonSchedule`)  once in `Pace.compare`: some Sources never list their deletions
+    due (`ComparisonSchedule`)  once per `Pace.compare`: some Sources never list their deletions
 
-    root ──read to its end──> FindUnlisted ──> known = its `at`
+    root ──read completely──> FindUnlisted ──> known = its `at`
       └─ broken, or a dump that is too old ──> the next root, finally an archived one
 
 The roots are the Resource List and the Resource Dump, and if these are broken, the latest of their
-archived predecessors. One of them, read to its end, is enough. An empty copy begins with the dump,
-as one download costs less than a GET for each resource; any other copy with the list.
+archived predecessors. Reading one of them completely is enough. An empty copy begins with the dump,
+because one download costs less than a GET for each resource. Any other copy begins with the list.
 
-A `Baseline` chooses: it receives each document that it has requested, and returns its entries. A
-`BaselineRun` has them compared with the copy, and adds the differences to the pending changes.
+A `Baseline` chooses which documents to read. It receives each document that it has requested, and
+returns its entries. A `BaselineRun` requests their comparison with the copy, and adds the
+differences to the pending changes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from rsnotify.sync.pull import DocumentQueue, fetch_member, resource_documents
 _DUMPS = (DocumentKind.RESOURCE_DUMP, DocumentKind.RESOURCE_DUMP_ARCHIVE)
 _ARCHIVES = (DocumentKind.RESOURCE_LIST_ARCHIVE, DocumentKind.RESOURCE_DUMP_ARCHIVE)
 _ARCHIVE_CAPABILITIES = (Capability.RESOURCE_LIST_ARCHIVE, Capability.RESOURCE_DUMP_ARCHIVE)
-#: The capabilities of documents reached from a root. A plain Sitemap has none (core §6.1).
+#: The capabilities of documents below each kind of root. A plain Sitemap has none (core §6.1).
 _CAPABILITIES = {
     DocumentKind.RESOURCE_LIST: (Capability.RESOURCE_LIST, None),
     DocumentKind.RESOURCE_DUMP: (Capability.RESOURCE_DUMP,),
@@ -60,7 +61,7 @@ _MANIFEST = (Capability.RESOURCE_DUMP_MANIFEST,)
 
 
 class ListedResources(Struct, frozen=True):
-    """Entries of one Resource List, or of the manifest of a `package`, as of `at`."""
+    """Entries from one Resource List, or from the manifest of a `package`, as of `at`."""
 
     resources: tuple[Resource, ...]
     at: Instant
@@ -71,13 +72,13 @@ class Baseline:
     """One pass over all resources of a Source.
 
     Args:
-        offer: What the Source offers; at least one document must list resources.
+        offer: The Source's offer. At least one document must list resources.
         at_least: The value of `at` if no document states one.
         dump_first: Whether packages cost less than a GET for each missing resource.
-        is_old: Returns whether a document that describes an instant cannot have anything new. A
-            Resource List is read in any case: it costs little.
-        last_dump: The dump that was last read to its end.
-        until: A document that describes a later time is considered undated: its `at` is `at_least`.
+        is_old: Returns whether a document as of an instant cannot contain anything new. A Resource
+            List is read in any case because it costs little.
+        last_dump: The last dump that was read completely.
+        until: A document with a later `at` is treated as undated, and gets `at_least` instead.
     """
 
     def __init__(
@@ -99,39 +100,39 @@ class Baseline:
         self._is_old = is_old
         self._last_dump = last_dump
         self._until = until
-        #: The instant that a dump states, even if it is too old to have anything new.
+        #: The `at` of a dump, even if the dump is too old to contain anything new.
         self.dump_at: Instant | None = None
-        #: Why reading a root to its end failed, if it did.
+        #: The reason why a root could not be read completely, if any.
         self.error: RsnotifyError | None = None
         if not self._remaining:
             self._remaining, self._archived = self._archived, []
         self._begin(self._remaining.pop(0))
 
     def _begin(self, root: Fetch) -> None:
-        #: The root that is being read, and the document that was requested last.
+        #: The root that is being read, and the last requested document.
         self.root = self.current = root
-        #: Whether everything reached from the root has been read so far.
+        #: Whether every document below the root has been readable so far.
         self.complete = True
         self._at: Instant | None = None
         self._undated: Document | None = None
-        #: The root, if it is a Resource List that was read.
+        #: The root, if it is a Resource List and was read.
         self.resource_list: ComparedList | None = None
-        #: Whether that list was dated later than the response with it.
+        #: Whether that list was dated later than the response that contained it.
         self.is_list_ahead = False
         self._queue = DocumentQueue([root])
         self._queue.pop()
         self._parts = 0
-        #: The share of the lists below the root that was read; None if it is unknown.
+        #: The share of the lists below the root that has been read; None if unknown.
         self.share_read: float | None = None
 
     @property
     def undated_dump(self) -> Document | None:
-        """The dump that was read to its end, if it has no `at` to show its age."""
+        """The dump that was read completely, if it has no `at` to show its age."""
         return self._undated if self.complete else None
 
     @property
     def at(self) -> Instant:
-        """The instant from which changes have to be followed: the earliest `at` read."""
+        """The instant from which to follow changes: the earliest `at` of the documents read."""
         return self._at or self._at_least
 
     @property
@@ -139,9 +140,9 @@ class Baseline:
         return self.root.kind in _DUMPS
 
     def read(self, document: Document, sent: Instant | None = None) -> ListedResources | None:
-        """Return the resources of the document requested by `current`, if it has any.
+        """Return the resources listed in the document that `current` requested, if it lists any.
 
-        `sent` is when it was sent, by the clock of the Source; None if that is not known.
+        `sent` is when the document was sent, by the Source's clock; None if unknown.
         """
         package = self.current.package
         expected = _CAPABILITIES[self.current.kind] if package is None else _MANIFEST
@@ -211,9 +212,10 @@ class Baseline:
             self._at = at if self._at is None else min(self._at, at)
 
     def skip(self, error: RsnotifyError) -> None:
-        """Skip the document requested by `current`, as it is unusable.
+        """Skip the unusable document that `current` requested.
 
-        The remaining packages are still read, so that their content is not fetched one by one.
+        The remaining packages are still read, because fetching their resources one by one would
+        cost more.
         """
         self.error = self.error or error
         self.complete = False
@@ -221,7 +223,7 @@ class Baseline:
             self._queue.clear()
 
     def next(self) -> Fetch | None:
-        """Return what to read next; None if a root was read completely, or none is left."""
+        """Return the next document to read; None if a root was read completely or none is left."""
         following = self._queue.pop()
         if following is not None:
             self.current = following
@@ -237,7 +239,7 @@ class Baseline:
 
 
 def _fingerprint(document: Document) -> bytes | None:
-    """Return the fingerprint of a Resource List by its first document, if that tells it apart."""
+    """Return a fingerprint of a Resource List's first document, if that identifies the list."""
     if document.at is None and (document.index or document.link(Rel.NEXT) is not None):
         return None
     return blake2b(msgspec.msgpack.encode(document), digest_size=16).digest()
@@ -250,18 +252,18 @@ def _latest_member(archive: Document) -> tuple[Resource, ...]:
 
 
 class BaselineRun:
-    """One run of a `Baseline`, which begins at once.
+    """One run of a `Baseline`, which begins on construction.
 
-    `capability_list` has led to its documents; `is_routine` says that the copy is compared only
-    because that is due.
+    `capability_list` is the URI of the Capability List that led to the documents. `is_routine`
+    means that the comparison runs only because it is due.
 
-    In a routine comparison, the Resource List may be out of date. Where the copy differs from the
-    list that was compared last, changes were applied since, perhaps dated before its `at`: the
-    resource is fetched if it is stored, and otherwise left alone. If the copy `has_lost` resources,
-    the list describes the content they must have.
+    In a routine comparison, the Resource List may be out of date. If the same list was already
+    compared last time, differences come from changes applied since, perhaps dated before its `at`.
+    A differing resource is then fetched if it is stored, and otherwise left alone. If the copy
+    `has_lost` resources, the list describes the content they must have.
 
-    `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that a
-    list of that instant lacks are fetched, as either of the two may be wrong.
+    `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that are
+    missing from a list as of that instant are fetched, because either document may be wrong.
     """
 
     def __init__(
@@ -279,18 +281,18 @@ class BaselineRun:
         self._intake = intake
         self._next: Fetch | FindUnlisted | None = None
         self._comparing: ListedResources | None = None
-        #: When the last document was sent, by the clock of the Source, if that is known.
+        #: When the last document was sent, by the Source's clock, if known.
         self._sent: Instant | None = None
-        #: The listed resources that are pending.
+        #: The URIs of listed resources that are pending.
         self._still_listed: set[str] = set()
-        #: Whether anything was found that was not known before.
+        #: Whether anything new was found.
         self._has_found = False
         self.baseline = baseline
         self.capability_list = capability_list
         self.is_routine = is_routine
         self.has_lost = has_lost
         self._dump_at = dump_at
-        #: Whether the Source has begun to offer a Resource Dump since this began.
+        #: Whether the Source has begun to offer a Resource Dump since this run began.
         self.has_new_dump = False
         self._begin_root()
         self._next = baseline.current
@@ -304,41 +306,41 @@ class BaselineRun:
         root = self.baseline.root
         self._state.actions.note(f"baseline from the {root.kind} {root.uri}")
         self._state.actions.append(BeginBaseline())
-        #: Whether stored datetimes were compared with the time of the first list.
+        #: Whether stored datetimes were checked against the time of the first list.
         self.are_datetimes_checked = False
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the Resource List is the one that was compared last, and has nothing new.
+        """Whether the Resource List is the one that was compared last, with nothing new.
 
-        While a gap is uncovered, only a newer list helps, as this one was already compared for it.
+        While a gap is uncovered, only a newer list helps. This one has already been compared.
         """
         read, known = self.baseline.resource_list, self._state.frontiers.last_list
         if self.has_lost or read is None or read.fingerprint is None or known is None:
             return False
         if not self.baseline.is_list_ahead and (read.at or EARLIEST) > (known.at or EARLIEST):
-            return False  # its date was in the future when it was compared, and has passed since
+            return False  # its date was in the future when it was compared, but is not any more
         is_expected = self.is_routine or self._state.frontiers.uncovered_gap is not None
         return is_expected and read.fingerprint == known.fingerprint
 
     @property
     def is_in_package(self) -> bool:
-        """Whether the resources that are being compared are those of a package."""
+        """Whether the resources being compared come from a package."""
         return self._comparing is not None and self._comparing.package is not None
 
     def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
-        """Return the resources of the document requested by `current`, if it has any.
+        """Return the resources listed in the document that `current` requested, if it lists any.
 
-        They have to be compared with the copy; `add_differing` follows.
+        Compare them with the copy, then call `add_differing`.
         """
         self._comparing = self.baseline.read(document, sent)
         self._sent = sent or self._sent
         return self._comparing
 
     def advance(self) -> bool:
-        """Decide what to request next; return False if nothing is left.
+        """Choose the next request; return False if nothing is left.
 
-        `proceed` makes the request, as most of the last document has to be applied first.
+        `proceed` sends the request, because most of the last document has to be applied first.
         """
         following = self.baseline.next()
         if following is not None:
@@ -352,13 +354,13 @@ class BaselineRun:
         return True
 
     def proceed(self) -> None:
-        """Request the next document once the differences of the last one are stored.
+        """Request the next document after the differences found in the last one are stored.
 
-        Those of a package are applied first. So memory use stays constant, and at most two packages
-        are needed at once. Before another root is compared, everything from the first is applied,
-        so that it is not fetched again. Resources that only a dump has can be found only once they
-        are stored. A baseline begins without a backlog: an earlier one may have listed resources
-        that its list lacks.
+        The differences found in a package have to be applied first. Memory use therefore stays
+        constant, and at most two packages are needed at once. Everything from one root is applied
+        before the next root is compared, because it would otherwise be fetched again. Resources
+        that only a dump contains can be found only after they are stored. A baseline begins
+        without a backlog: an earlier one may have listed resources that its list lacks.
         """
         following = self._next
         if following is None or not self._is_ready(following):
@@ -385,7 +387,7 @@ class BaselineRun:
 
     @property
     def is_dump_better(self) -> bool:
-        """Whether an empty copy is filled resource by resource, and a dump has come since."""
+        """Whether a dump has appeared while an empty copy is being filled resource by resource."""
         state = self._state
         if self._next is None or self.baseline.by_dump or not self.has_new_dump:
             return False
@@ -398,10 +400,10 @@ class BaselineRun:
         unproven: Iterable[Resource],
         unchecked: Iterable[Resource],
     ) -> bool:
-        """Add the resources of the last comparison that are stored differently, or not at all.
+        """Add the resources of the last comparison that are stored differently or not at all.
 
-        Those that are `unproven` are requested, and those that are `unchecked` only if they are
-        pending. Return whether a comparison was under way.
+        `unproven` resources are fetched as well. `unchecked` ones only count as still listed, if
+        they are pending. Return whether a comparison was in progress.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
@@ -422,25 +424,25 @@ class BaselineRun:
     def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending, uri = self._state.pending, normalize(resource.uri)
         if change is not None and not (self.is_repeated and uri in pending):
-            # The lists of changes that follow may have a later one.
+            # The change documents that follow may contain a later change.
             is_new = pending.announce(change, since=EARLIEST, parked=change.package is None)
             self._has_found = self._has_found or (is_new and is_news)
         if uri in pending:
-            self._still_listed.add(uri)  # it may turn out to be missing before all is compared
+            self._still_listed.add(uri)  # its server may lack it before the comparison ends
 
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
-        """Return the change of a resource that is stored differently."""
+        """Return the change for a resource that is stored differently."""
         change = self._as_listed(resource, listed)
         if self.is_repeated or self._state.frontiers.may_lack_known(listed.at):
-            # No later than what is confirmed: the list shows nothing that was changed since.
+            # Not later than `confirmed`, because the list shows nothing that has changed since.
             return fetching(replace(change, at=min(change.at, self._state.frontiers.confirmed)))
         return change
 
     def _missed(self, resource: Resource, listed: ListedResources) -> Change | None:
-        """Return the change of a resource that is not stored.
+        """Return the change for a resource that is not stored.
 
-        If the lists of changes go on after the Resource List, it may have been deleted since;
-        unless they announced it, and its server lacks it.
+        If the change documents reach beyond the Resource List, the resource may have been deleted
+        since, unless they announced it and only its server lacks it.
         """
         change = self._as_listed(resource, listed)
         if self.is_repeated:
@@ -452,16 +454,16 @@ class BaselineRun:
         return change
 
     def _as_listed(self, resource: Resource, listed: ListedResources) -> Change:
-        # Resources changed or deleted since an older dump was made would come back from it.
+        # An older dump would restore resources that were changed or deleted since.
         package = listed.package if listed.at >= self._state.frontiers.confirmed else None
-        # No later than what is confirmed afterwards: only push has changes later than that.
+        # Not later than `confirmed` will be. Only push has later changes.
         at = min(listed.at, self.baseline.at)
         return Change(normalize(resource.uri), ChangeType.UPDATED, at, resource, package)
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
         """Add deletions of the resources that are stored but not listed, and end the comparison.
 
-        Return whether it settles all missing resources.
+        Return whether the comparison settles all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
         repeated = self.is_repeated
@@ -482,15 +484,16 @@ class BaselineRun:
         is_settled = pending.drop_unlisted(at, self._still_listed)
         frontiers = self._state.frontiers
         if not is_settled and frontiers.last_list is not None:
-            # The next comparison with the same list has to settle the others.
+            # The next comparison with the same list has to settle the rest.
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)
         return self.baseline.complete and is_settled
 
     def record_age(self, *, has_list: bool) -> None:
-        """Record whether what was read is older than what was compared before.
+        """Record whether the documents read are older than those compared before.
 
-        Called if no document lists changes. A dump is, if it says so, unless a Resource List is
-        compared as well; and so is whatever was sent before that time, by the clock of the Source.
+        Called if no document lists changes. A dump is older if its `at` shows that, unless a
+        Resource List is compared as well. Any document is older if it was sent before the confirmed
+        instant, by the Source's clock.
         """
         frontiers, at, sent = self._state.frontiers, self.baseline.dump_at, self._sent
         last_list = frontiers.last_list or ComparedList()
@@ -502,7 +505,7 @@ class BaselineRun:
         frontiers.last_list = last_list
 
     def _record_list(self) -> bool:
-        """Record which Resource List was compared; return whether it has changed."""
+        """Record the Resource List that was compared. Return whether it has changed."""
         frontiers = self._state.frontiers
         known, read = frontiers.last_list or ComparedList(), self.baseline.resource_list
         if read is None:
@@ -515,10 +518,10 @@ class BaselineRun:
 
 
 def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> Iterator[str]:
-    """Yield the URIs of watched resources that a list still announces as they were announced.
+    """Yield the URIs of watched resources that a list still announces with the same content.
 
-    The copy may have such a resource as it is listed, from before it was missing. If the list has
-    another hash, what was announced before is no longer expected.
+    The copy may hold such a resource as listed, from before it was missing. If the list has another
+    hash, the content announced before is no longer expected.
     """
     for resource in listed:
         change = watched.get(normalize(resource.uri))
@@ -531,36 +534,36 @@ def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> 
             yield change.uri
 
 
-#: How many baselines in a row are tried before a gap stays uncovered. Two, as the Resource List may
-#: have been replaced by a newer one while it was read.
+#: Number of consecutive baselines to try before a gap stays uncovered. Two, because a newer
+#: Resource List may have replaced the first one while it was read.
 _MOST_IN_A_ROW = 2
-#: How much sooner than usual everything is compared after a comparison has failed.
+#: Factor by which the comparison after a failed one comes sooner than usual.
 _SPEEDUP_AFTER_FAILURE = 24
-#: A poll comes at most this much before it is due, in seconds.
+#: Maximum number of seconds that a poll may come early.
 _ROUNDING = 0.5
 
 
 class BaselinePolicy:
-    """Why a baseline is needed, and how it begins."""
+    """Decides whether a baseline is needed, and with which documents it begins."""
 
     def __init__(self, state: SyncState) -> None:
         self._state = state
         self._in_a_row = 0
         self._last_dump: Document | None = None
-        #: Where the Source's lists of changes begin and end, once its clock has gone back.
+        #: Where the Source's change documents begin and end, if its clock has gone back.
         self._restarted: tuple[Instant, Instant] | None = None
-        #: Whether a pull is not enough.
+        #: Whether a baseline is needed because a pull is not enough.
         self.needed = False
-        #: The instant of the last Resource Dump, until a later Resource List is compared. A list
-        #: that is no later does not show that what it lacks was deleted.
+        #: The `at` of the last Resource Dump, until a later Resource List is compared. A list that
+        #: is not later does not show that the resources it lacks were deleted.
         self.dump_at: Instant | None = None
 
     def new_baseline(self, offer: Offer, *, reads_old: bool) -> Baseline:
         """Return the next baseline.
 
         An empty copy needs everything, and a dump has it in one document. If the Resource List did
-        not close a gap, a newer dump may. With `reads_old`, even an old dump is compared: the
-        Source has moved, so that its resources may have new URIs, or the copy has lost resources.
+        not close a gap, a newer dump may. With `reads_old`, even an old dump is compared, because
+        the Source has moved and its resources may have new URIs, or the copy has lost resources.
         """
         frontiers = self._state.frontiers
         begins, ends = self._restarted or (None, None)
@@ -593,16 +596,19 @@ class BaselinePolicy:
             self._in_a_row = 0
 
     def restart(self, begins: Instant, ends: Instant, *, can_compare: bool) -> None:
-        """Forget earlier baselines, as the Source's clock has gone back to these lists."""
+        """Forget earlier baselines because the Source's clock has gone back.
+
+        Its change documents now begin at `begins` and end at `ends`.
+        """
         self._in_a_row = 0
         self.needed = can_compare
         self._restarted = (begins, ends) if can_compare else None
         self._state.frontiers.reset(None if can_compare else begins)
 
     def handle_gap(self, ends: Instant, *, can_compare: bool, cure: str) -> None:
-        """Compare everything, or skip the gap, as no document covers the changes until it ends.
+        """Request a baseline or skip the gap, because no document covers the changes up to `ends`.
 
-        `cure` is what the Source should add to its documents, if that is known.
+        `cure` states what the Source should add to its documents, if known.
         """
         frontiers, note = self._state.frontiers, self._state.actions.note
         self._state.settled = False
@@ -611,7 +617,7 @@ class BaselinePolicy:
             note(f"no list of changes reaches back to {after}")
             self.needed = True
         elif not can_compare and frontiers.confirmed == EARLIEST:
-            # A first copy of a Source that lists only changes can begin nowhere else.
+            # A first copy of a Source that lists only changes has to begin here.
             note(f"the Source lists nothing before {before}")
             frontiers.begin(ends)
         else:
@@ -621,10 +627,10 @@ class BaselinePolicy:
 
 
 class ComparisonSchedule:
-    """Decides when everything is compared as a matter of routine.
+    """Decides when to compare everything as a matter of routine.
 
     Some Sources never list a deletion, and only leave the resource out of the Resource List.
-    `capability_list` is the Capability List of the Source at the last comparison.
+    `capability_list` is the URI of the Source's Capability List at the last comparison.
     """
 
     def __init__(self, pace: Pace, compared: float, capability_list: str | None) -> None:
@@ -632,15 +638,15 @@ class ComparisonSchedule:
         self._is_urgent = self._was_just_done = False
         self._not_before = self._unproven_at = self._checked_at = -inf
         self._requests_unproven = self._requests_checkable = False
-        #: How many resources of the comparison under way, and of the last, are checkable.
+        #: Number of checkable resources in the current comparison and in the last one.
         self._checkable = self._last_checkable = 0
-        #: Whether the copy was made from a dump, and the Resource List was not compared yet.
+        #: Whether the copy was made from a dump and not compared with the Resource List yet.
         self.awaits_list = False
         self.compared = compared
         self.capability_list = capability_list
 
     def is_due(self, now: float) -> bool:
-        """Return whether everything has to be compared; never twice without a pull in between."""
+        """Return whether a comparison is due; never twice without a pull in between."""
         was_just_done, self._was_just_done = self._was_just_done, False
         due = max(self._not_before, self.compared + self._pace.compare)
         if self._is_urgent:
@@ -650,9 +656,9 @@ class ComparisonSchedule:
     def begin(self, now: float, *, is_forced: bool) -> None:
         """Decide whether to request resources whose entries do not show if they have changed.
 
-        This is done in the first comparison of a run, and as often as everything is compared. Where
-        a conditional request shows it, and no document lists changes, it is done more often: for
-        one resource per second on average.
+        They are requested in a run's first comparison, and then once per `Pace.compare`. If a
+        conditional request can show a change, and no document lists changes, they are requested
+        more often: one resource per second on average.
         """
         compare = self._pace.compare
         wait = min(compare, max(self._pace.poll, self._last_checkable))
@@ -668,7 +674,10 @@ class ComparisonSchedule:
         *,
         has_content: bool,
     ) -> tuple[list[Resource], list[Resource]]:
-        """Return which of the resources to request, and which not; `has_content` of a package."""
+        """Split the resources into those to request and those to leave.
+
+        `has_content` means that they are in a package, which has their content.
+        """
         self._checkable += len(checkable)
         requested: list[Resource] = []
         left: list[Resource] = []
@@ -677,7 +686,7 @@ class ComparisonSchedule:
         return requested, left
 
     def expedite(self) -> None:
-        """Compare soon, as only that shows whether a resource is still listed."""
+        """Compare soon, because only a comparison shows whether a resource is still listed."""
         self._is_urgent = True
 
     def done(
@@ -690,8 +699,8 @@ class ComparisonSchedule:
     ) -> None:
         """Record a complete comparison, and whether it settled all missing resources.
 
-        A first copy that was made from a dump is compared with the Resource List once, as either
-        of them may lack resources. The next run does that if this one cannot.
+        A first copy that was made from a dump is compared with the Resource List once, because
+        either of them may lack resources. If this run cannot do that, the next one does.
         """
         self.awaits_list = awaits_list
         if not awaits_list:
@@ -706,7 +715,7 @@ class ComparisonSchedule:
         self._was_just_done = True
 
     def put_off(self, now: float) -> None:
-        """Try again later, as a comparison has failed; but not without a pull in between."""
+        """Postpone the next comparison after a failure, at least until after the next pull."""
         self._not_before = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
         self._was_just_done = True
         self._is_urgent = self.awaits_list = False

@@ -1,18 +1,18 @@
-"""Catches up from the Source's documents: one pull or baseline at a time, when it is due.
+"""Catches up from the Source's documents, with one pull or baseline at a time, when it is due.
 
     idle ──due──> PullRun ──complete──> idle, until the next poll
-     ^              │  └─ a document is broken: other documents; else idle and again with backoff,
+     ^              │  └─ a document is broken: other documents; else idle and retry with backoff,
      │              │     after some failures with a baseline
      │              └─ no document covers ──> BaselineRun ──complete──> PullRun
-     │                                           │  └─ older than what lists changes, too:
+     │                                           │  └─ older than the change documents, too:
      │                                           │     a gap stays uncovered until a later baseline
      └───────────── broken, with backoff ────────┘
 
-A document that cannot be fetched or read ends the run, which is retried with backoff; the changes
-read before it are kept. Documents of the past are given up at once, and the next kind is read.
-Documents of the present are given up after some attempts (`FailurePolicy`); if the Change List
-itself stays broken, the others are read in its place, and now and then everything is compared.
-Where a document has vanished, the Capability List is read again.
+A document that cannot be fetched or read ends the run, which is retried with backoff. The changes
+read before it are kept. If the document describes the past, it is given up at once, and the next
+kind is read. If it describes the present, it is given up after some attempts (`FailurePolicy`). If
+the Change List itself stays broken, the other documents are read instead, and everything is
+compared from time to time. When a document has vanished, the Capability List is read again.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _DOUBLINGS = 16
 
 
 class FailurePolicy:
-    """Counts the failures to catch up, in a row."""
+    """Counts consecutive failures to catch up, and decides how to react."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        #: How many times in a row the Source's lists could not be followed, and the last reason.
+        #: Number of consecutive failures to follow the Source's lists, and the last reason.
         self.count = 0
         self.error: RsnotifyError | None = None
         #: When the first of these failures happened.
         self.since = 0.0
 
     def is_lasting(self, fetch: Fetch, error: RsnotifyError, pull: Pull | None) -> bool:
-        """Return whether to try other documents, rather than the same one again.
+        """Return whether to try other documents rather than the same one again.
 
         Documents of the past, packages, and documents that are too large do not improve within
-        moments. Documents of the present may; and while the Source is merely unreachable, so are
+        moments, but documents of the present may. While the Source is merely unreachable, so are
         all its documents. `pull` is None for a baseline.
         """
         if pull is not None and pull.is_optional:
@@ -69,10 +69,10 @@ class FailurePolicy:
         self.error = error
 
     def needs_baseline(self) -> bool:
-        """Return whether changes have been unreadable for so long that everything is compared.
+        """Return whether changes have been unreadable for long enough to compare everything.
 
-        That happens after each doubling of the failures, so that a list that stays broken does not
-        cost a baseline each time.
+        This is the case each time the number of failures has doubled, because a list that stays
+        broken must not cost a baseline each time.
         """
         if isinstance(self.error, Unavailable):
             return False
@@ -81,7 +81,7 @@ class FailurePolicy:
         return is_too_large or self.count in doublings
 
     def least_delay(self, *, is_dump: bool) -> float:
-        """Return the minimum wait, so that large documents are not downloaded over and over."""
+        """Return the minimum wait, which avoids downloading large documents over and over."""
         if not (is_dump or isinstance(self.error, TooLarge)):
             return 0.0
         return self._pace.poll * 2.0 ** min(self.count, _DOUBLINGS)
@@ -99,17 +99,17 @@ class CatchUp:
         self._state = state
         self._intake = ChangeIntake(state)
         self._policy = BaselinePolicy(state)
-        #: What is under way; None while idle.
+        #: The run in progress; None while idle.
         self.run: PullRun | BaselineRun | None = None
         self._has_pulled = False
         self._lag_tries = 0
         #: Whether the copy has lost resources that only a list can describe.
         self._has_lost = False
-        #: Whether a comparison for what the copy has lost has failed, and none succeeded since.
+        #: Whether a comparison for lost resources has failed, and none has succeeded since.
         self.lacks_comparison = False
-        #: When something new was last found or applied, or the follower was started.
+        #: When something new was last found or applied, or when the follower started.
         self.news_at = 0.0
-        #: The time by the clock of the Source, as far as it is known.
+        #: The last known time by the Source's clock.
         self._source_time: Instant | None = None
         self.failures = FailurePolicy(state.pace)
         self.comparisons = ComparisonSchedule(state.pace, compared, offer.capability_list)
@@ -118,12 +118,12 @@ class CatchUp:
 
     @property
     def began(self) -> float:
-        """When the documents were last read, or the current reading began."""
+        """When the current run, or the last one, began to read documents."""
         return self._intake.requested
 
     @property
     def is_behind(self) -> bool:
-        """Whether the Change List ends before, or lacks, changes that it listed earlier."""
+        """Whether the Change List lacks changes that it listed earlier, or ends before them."""
         return self._intake.clock.is_behind
 
     @property
@@ -132,22 +132,22 @@ class CatchUp:
 
     @property
     def can_compare(self) -> bool:
-        """Whether the Source lists all its resources somewhere."""
+        """Whether the Source offers a document that lists all its resources."""
         return bool(resource_documents(self._offer))
 
     @property
     def _has_moved(self) -> bool:
-        """Whether the set has another Capability List than when everything was last compared.
+        """Whether the set has another Capability List than at the last comparison.
 
-        Its resources may have new URIs, which no Change List lists.
+        Its resources may then have new URIs, which no Change List lists.
         """
         known = (None, self.comparisons.capability_list)
         return self._offer.capability_list not in known and self.can_compare
 
     def set_offer(self, offer: Offer, now: float) -> None:
-        """Use what the Source offers now from the next pull or baseline on.
+        """Use the Source's current offer from the next pull or baseline on.
 
-        If a Resource Dump was not offered before, a first copy that is under way may use it.
+        A first copy that is in progress may use a newly offered Resource Dump.
         """
         before, self._offer = self._offer, offer
         schedule = self._state.schedule
@@ -169,7 +169,7 @@ class CatchUp:
     # Beginning
 
     def begin(self, now: float) -> None:
-        """Begin a pull, or a baseline if only that helps; later if that is not allowed yet."""
+        """Begin a pull, or a baseline if only that helps. Postpone it if no read is allowed yet."""
         state, frontiers = self._state, self._state.frontiers
         if not state.schedule.may_begin(now):
             return
@@ -177,7 +177,7 @@ class CatchUp:
         state.settled = state.schedule.begin() and state.settled
         has_changes = bool(change_documents(self._offer))
         if frontiers.known is None and not self.can_compare:
-            # The lists of changes are all that there is.
+            # The Source offers nothing but lists of changes.
             frontiers.advance(EARLIEST)
         is_forced = frontiers.known is None or self._policy.needed or self._has_moved
         is_needed = is_forced or not has_changes
@@ -193,7 +193,7 @@ class CatchUp:
             state.schedule.catch_up_by(now + state.pace.retry.most)
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
-        """Begin at `when`, as something may be missing; call it only while idle."""
+        """Schedule a run at `when`, because something may be missing. Call this only while idle."""
         self._state.settled = False
         self._policy.needed = everything
         self._state.schedule.catch_up_by(when)
@@ -202,13 +202,13 @@ class CatchUp:
 
     @property
     def is_comparing(self) -> bool:
-        """Whether a comparison with the whole set is under way, or about to begin."""
+        """Whether a comparison with the whole set is in progress or about to begin."""
         return isinstance(self.run, BaselineRun) or self._has_lost
 
     def compare_lost(self, now: float) -> None:
-        """Compare the copy with all that the lists say, as the content served is not what was lost.
+        """Schedule a full comparison, because the Source does not serve the lost content.
 
-        Where the Source lists only changes, that is the next Change List.
+        If the Source lists only changes, the copy is compared with the next Change List.
         """
         self._state.settled = False
         self._has_lost = self.can_compare
@@ -217,7 +217,7 @@ class CatchUp:
         self._state.schedule.catch_up_by(now)
 
     def proceed(self) -> None:
-        """Request the next document, if little of the last one is left to apply."""
+        """Request the next document if little of the last one is left to apply."""
         run = self.run
         if isinstance(run, BaselineRun) and run.is_dump_better:
             self._begin_with_dump()
@@ -225,7 +225,7 @@ class CatchUp:
             self.run.proceed()
 
     def _begin_with_dump(self) -> None:
-        """Begin a first copy again; the content that was fetched already is not fetched again."""
+        """Restart a first copy with the dump. Content already fetched is not fetched again."""
         self._state.actions.note("the Source has a Resource Dump now, which is quicker")
         self._state.pending.drop_waiting()
         self._begin_baseline(is_routine=False)
@@ -235,7 +235,7 @@ class CatchUp:
     def fetched(
         self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
     ) -> None:
-        """Use a document that was requested; raise `DocumentError` if it cannot be used."""
+        """Use a requested document; raise `DocumentError` if that is impossible."""
         self._source_time = sent or self._source_time
         run = self.run
         if run is None or fetch is not run.current:
@@ -247,7 +247,7 @@ class CatchUp:
         if listed is None:
             self._advance(run, now)
             return
-        at = min(listed.at, run.baseline.at)  # as that of the changes that the comparison finds
+        at = min(listed.at, run.baseline.at)  # the `at` of changes that the comparison finds
         if not run.are_datetimes_checked and self._source_time is not None:
             self._forget_wrong_datetimes(at)
             run.are_datetimes_checked = True
@@ -255,7 +255,7 @@ class CatchUp:
         self._state.actions.append(Compare(listed.resources, at, lost, packaged))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
-        """Use other documents, or try again later, as one could not be fetched or read."""
+        """Use other documents or retry later, because one could not be fetched or read."""
         run = self.run
         if run is None or fetch is not run.current:
             return
@@ -279,7 +279,7 @@ class CatchUp:
         baseline = run.baseline if isinstance(run, BaselineRun) else None
         is_awaited = self.comparisons.awaits_list and isinstance(error, Unavailable)
         if isinstance(run, BaselineRun) and run.is_routine and not is_awaited:
-            # The lists of changes are enough, unless they leave something out.
+            # The lists of changes are enough unless they leave something out.
             text = f"the copy could not be compared with the whole set: {error}"
             self._state.actions.note(text, warning=True)
             self.comparisons.put_off(now)
@@ -297,15 +297,14 @@ class CatchUp:
         """Forget stored datetimes that are later than the Source's time can be.
 
         An earlier run may have stored them and crashed before T passed them. T alone is not a
-        limit, as it may have waited for days while later changes were applied. Where there never
-        was a T, nothing shows that the clock of the Source has not gone back since.
+        limit, because it may have stood still for days while later changes were applied. If there
+        has never been a T, the clock of the Source may have gone back since they were stored.
         """
         frontiers = self._state.frontiers
-        latest = max(at, frontiers.known or EARLIEST, self._source_time or EARLIEST)
-        latest = postponed(latest, LONGEST_LEAP)
-        if frontiers.known is None and frontiers.last_list is None:
-            latest = at
-        self._state.actions.append(ForgetDatetimes(latest))
+        if frontiers.known is not None or frontiers.last_list is not None:
+            known = max(at, frontiers.known or EARLIEST, self._source_time or EARLIEST)
+            at = postponed(known, LONGEST_LEAP)
+        self._state.actions.append(ForgetDatetimes(at))
 
     # The end of a pull
 
@@ -340,7 +339,7 @@ class CatchUp:
             self._poll_later(now)
 
     def _restart(self, now: float) -> None:
-        """Compare everything with the copy, as the stored datetimes no longer prove anything."""
+        """Compare everything with the copy, because stored datetimes no longer prove anything."""
         state, clock = self._state, self._intake.clock
         confirmed = state.frontiers.confirmed
         begins, ends = clock.begins, clock.ends
@@ -375,7 +374,7 @@ class CatchUp:
     def _retry_lagging_lists(self, now: float) -> bool:
         """Schedule another read of lists that lag behind push.
 
-        Return False after the last try: push has announced a false change.
+        Return False after the last attempt: push has then announced a false change.
         """
         self._lag_tries += 1
         if self._lag_tries <= self._state.pace.lag_tries:
@@ -424,7 +423,7 @@ class CatchUp:
         unproven: Sequence[Resource],
         checkable: Sequence[Resource],
     ) -> None:
-        """Add the resources of the last `Compare` that are stored differently, or not at all."""
+        """Add the resources of the last `Compare` that are stored differently or not at all."""
         run = self.run
         if not isinstance(run, BaselineRun):
             return

@@ -1,23 +1,23 @@
 """Decides which entries of Change Lists and packages have to be applied.
 
-Most lists extend the one that was read before, and their new entries are found by datetime. All
-entries of a list are compared with the stored versions if datetimes do not prove enough:
+Most lists extend the previous one, and their new entries are found by datetime. If datetimes do not
+prove enough, all entries of a list are compared with the stored versions. That is the case if:
 
-- It is the first list after a baseline: the `at` of a Resource List may be wrong, or be the time at
-  which the list was finished.
+- The list is the first after a baseline: the `at` of a Resource List may be wrong, or may be the
+  time when the list was finished.
 - The part that was read before has changed (`prefix`), or is not known.
-- Its datetimes contradict each other, or the time at which it was sent.
-- It ends before earlier lists ended (`clock`).
+- The list's datetimes contradict each other, or the time when it was sent.
+- The list ends before earlier lists ended (`clock`).
 
 A comparison costs a look-up for each resource, and a request only if the entry contradicts the
 stored version (`CheckMethod.COMPARE`).
 
-A list is then reduced to the final change of each resource (`reduce_changes`), as `rsnotify audit`
-does too, so that they never disagree. A list in chronological order (core §12.1) is read from its
-first to its last entry. Some Sources write the newest change first, or in no order: then datetimes
-decide. The resource itself is fetched where they do not:
+A list is then reduced to the final change of each resource (`reduce_changes`). `rsnotify audit`
+uses the same function, so the two never disagree. A list in chronological order (core §12.1) is
+read from its first to its last entry. Some Sources list the newest change first, or use no
+particular order. Datetimes then decide. The resource itself is fetched if they cannot:
 
-- A coarse datetime, as of a day, leaves open which change is later.
+- A coarse datetime, such as a date, leaves open which change is later.
 - A resource is listed in two spellings, once deleted and once not: a Source that changes how it
   spells its URIs may list this as the creation of one resource and the deletion of another.
 """
@@ -48,9 +48,10 @@ from rsnotify.sync.pending_changes import Verification, verification
 class ReducedChanges(Struct, frozen=True):
     """The latest change of each resource in a list, by URI in document order.
 
-    `since` has the datetime of its earliest change in the list. If the list does not determine the
-    latest one, the resource is `ambiguous`, and its change makes a Destination store its current
-    state. So is one that is `respelled`: deleted in one spelling of its URI, and not in another.
+    `since` has the datetime of the resource's earliest change in the list. If the list does not
+    determine the latest change, the resource is `ambiguous`, and its change makes a Destination
+    store its current state. A resource is also ambiguous if it is `respelled`, that is, deleted in
+    one spelling of its URI and not in another.
     """
 
     latest: dict[str, Change]
@@ -66,10 +67,11 @@ def reduce_changes(
     compare: bool = False,
     from_: Instant | None = None,
 ) -> ReducedChanges:
-    """Return the final change of each resource in a list, whose entries are in document order.
+    """Return the final change of each resource in a list.
 
-    `ordered` means that they are in chronological order, `compare` that their datetimes may still
-    be wrong. The list begins at `from_`; an entry dated before it has no reliable datetime.
+    `changes` are in document order. `ordered` means that this is chronological order, and `compare`
+    that the datetimes may be wrong nevertheless. The list begins at `from_`, and an entry dated
+    before that has no reliable datetime.
     """
     latest: dict[str, Change] = {}
     since: dict[str, Instant] = {}
@@ -93,7 +95,7 @@ def reduce_changes(
             undecided.add(uri)
         if ordered:
             if change.stated_at < before.stated_at and not _is_equal(before, change):
-                undecided.add(uri)  # the clock went back, or the newest entries are the first
+                undecided.add(uri)  # the clock went back, or the newest entries come first
             latest[uri] = change
             continue
         if _contradict(before, change, newest_first=newest_first):
@@ -112,7 +114,7 @@ def reduce_changes(
 
 
 def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]) -> None:
-    """Mark the ambiguous resources to be fetched."""
+    """Replace the changes of ambiguous resources by ones that fetch the resource."""
     if not ambiguous:
         return
     deleted = {change.uri for change in changes if change.change is ChangeType.DELETED}
@@ -135,7 +137,7 @@ def _is_newest_first(changes: Sequence[Change]) -> bool:
 
 
 def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
-    """Return whether position and datetime leave open which of two changes came last."""
+    """Return whether position and datetime leave open which of two changes is the later one."""
     if change.at == before.at:
         return not _is_equal(before, change)
     # A `lastmod` may be older than the change (core §7): a restored file keeps it. Position and
@@ -154,7 +156,7 @@ def _is_equal(first: Change, second: Change) -> bool:
 
 
 def _is_respelled(first: Change, second: Change) -> bool:
-    """Return whether a resource is deleted in one spelling of its URI, and not in the other."""
+    """Return whether a resource is deleted in one spelling of its URI but not in the other."""
     is_deleted = first.change is ChangeType.DELETED
     return first.resource.uri != second.resource.uri and (
         is_deleted is not (second.change is ChangeType.DELETED)
@@ -165,9 +167,9 @@ def _is_dated_by_lastmod(change: Change) -> bool:
     return change.resource.datetime is None
 
 
-#: How many packages are remembered; others are read once more.
+#: Maximum number of packages to remember. Forgotten ones are read once more.
 _PACKAGES = 50_000
-#: How many versions of the open list are remembered by their fingerprints: replicas may alternate.
+#: Maximum number of versions of the open list to remember by fingerprint: replicas may alternate.
 _REPLICAS = 8
 
 
@@ -179,20 +181,20 @@ class ChangeIntake:
         self._pending = state.pending
         self._unconfirmed = state.unconfirmed
         self._last_closed: tuple[str, Instant | None] | None = None
-        #: The fingerprints of the lists that were read last.
+        #: The fingerprints of the last lists that were read.
         self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
         if self._frontiers.prefix is not None:
             self._read.append(self._frontiers.prefix)
-        #: When the current pull or baseline, or the last one, began.
+        #: When the current pull or baseline, or else the last one, began.
         self.requested = 0.0
-        #: Whether the open lists show that the Source's clock has gone back.
+        #: Detects in the lists that the Source's clock has gone back.
         self.clock = ClockRegressionDetector(state.pace)
-        #: By URI, the packages that were read last, as their dump listed them.
+        #: By URI, the last packages that were read, as listed by their dump.
         self.packages: dict[str, Resource] = {}
-        #: The closed lists of the Source, as far as they are known.
+        #: The known closed lists of the Source.
         self.closed = ClosedLists(state.frontiers.closed)
         self._has_reread = False
-        #: Whether anything later than all before was read since this was last reset.
+        #: Whether anything later than all earlier changes was read since the last reset.
         self.has_news = False
         self._news_through = EARLIEST
 
@@ -206,11 +208,11 @@ class ChangeIntake:
         more: bool,
         again: bool,
     ) -> int:
-        """Add the new changes of a document that joins the confirmed ones; return their number.
+        """Add the new changes of a document that joins the confirmed ones. Return their number.
 
         `is_open` means that the Source keeps the list up to date, and `more` that other documents
-        follow. If closed lists are read `again`, their entries are compared with the copy, and so
-        are those of the lists after them, which may have later changes of the same resources.
+        follow. If closed lists are read `again`, their entries are compared with the copy. So are
+        the entries of later lists, which may have later changes of the same resources.
         """
         frontiers = self._frontiers
         before = frontiers.frontier.instant
@@ -223,7 +225,7 @@ class ChangeIntake:
             compare = self._must_compare_closed(coverage)
             if again and not any(known.has_all_of(coverage) for known in read):
                 self._has_reread = True
-        # A closed list that goes on is read for the first time.
+        # A closed list that reaches beyond `before` is read for the first time.
         goes_on = not is_open and coverage.until > before
         undated = list(filter(_is_undated, coverage.changes)) if goes_on else []
         compare = compare or bool(undated) or (again and self._has_reread)
@@ -232,7 +234,7 @@ class ChangeIntake:
         reduced = reduce_changes(
             listed, ordered=coverage.ordered, compare=compare, from_=coverage.from_
         )
-        # If more lists follow, a resource may change once more, and one GET is enough. A package
+        # If more lists follow, a resource may change again. Waiting for that saves a GET. A package
         # has the content itself, unless it is read again.
         has_content = fetch.package is not None and not again
         parked = more and not has_content
@@ -249,7 +251,7 @@ class ChangeIntake:
         self._join_held(now)
         if fetch.package is not None:
             self._remember(fetch.uri, fetch.package)
-        # A baseline without `at` may go back to an instant from which all was read before.
+        # A baseline without `at` may go back to an instant after which everything was read before.
         if new and frontiers.confirmed > max(before, self._news_through):
             self.has_news, self._news_through = True, frontiers.confirmed
         return len(new)
@@ -257,7 +259,7 @@ class ChangeIntake:
     def record_closed(
         self, members: Sequence[Resource], *, has_reread: bool, has_skipped: bool
     ) -> None:
-        """Record the closed lists that a complete pull has read as known."""
+        """Record as known the closed lists that a complete pull has read."""
         prefix = self._frontiers.prefix
         begins = None if prefix is None else prefix.from_
         self.closed.record(members, begins, has_reread=has_reread, has_skipped=has_skipped)
@@ -274,31 +276,31 @@ class ChangeIntake:
                 self._pending.announce(change, since=LATEST)
 
     def reset(self) -> None:
-        """Forget the lists that were read, as everything is compared."""
+        """Forget the lists that were read, because everything will be compared."""
         self._read.clear()
         self.closed.reset()
         self._unconfirmed.clear()
         self._news_through = EARLIEST
 
     def end(self, now: float) -> None:
-        """Verify what the lists should have confirmed, now that they are read to their end."""
+        """Verify the changes that the lists, now read completely, should have confirmed."""
         confirmed = self._frontiers.confirmed
         self._verify(self._unconfirmed.end_of_lists(confirmed, self.requested, now))
 
     def end_baseline(self, at: Instant, now: float) -> None:
-        """Record that the whole set as of an instant was compared."""
+        """Record that the copy was compared with the whole set as of an instant."""
         self._frontiers.baseline(at)
         self.closed.cover(at)
         self._frontiers.closed = self.closed.known
         self.compare_next_list()
         for change in self._unconfirmed.remove_compared(at):
-            # It may not exist, and never be applied.
+            # The resource may not exist, and the change may never be applied.
             if self._pending.backlog or self._pending.holds(change):
                 self._verify([(verification(change, at), change.at)])
         self._join_held(now)
 
     def compare_next_list(self) -> None:
-        """Compare all entries of the next Change List with the copy."""
+        """Force a full comparison of the next Change List, whatever was read before."""
         self._frontiers.supersede_prefix()
         self._read.clear()
 
@@ -314,7 +316,10 @@ class ChangeIntake:
             self._pending.announce(change, at_once=True)
 
     def _must_compare_open(self, fetch: Fetch, coverage: Coverage, now: float) -> bool:
-        """Return whether datetimes do not prove which entries of an open list are old."""
+        """Return whether the entries of an open list have to be compared with the copy.
+
+        That is the case if datetimes do not prove which of them are old.
+        """
         frontiers = self._frontiers
         confirmed, last = frontiers.confirmed, frontiers.prefix
         prefix = prefix_of(fetch.uri, coverage, confirmed)
@@ -326,13 +331,16 @@ class ChangeIntake:
         if not any(read.is_same_as(prefix) for read in known):
             is_behind = is_behind or coverage.contradictory
         compare = is_behind or not any(read.is_extended_by(prefix, coverage) for read in known)
-        if not has_lost:  # else the next run has to see it, too
+        if not has_lost:  # else the next run has to detect the loss, too
             frontiers.prefix = prefix
         self._read.append(prefix)
         return compare
 
     def _must_compare_closed(self, coverage: Coverage) -> bool:
-        """Return the same for a closed list or a package, which had another URI while open."""
+        """Return the same for a closed list or a package.
+
+        While it was open, the list had another URI.
+        """
         frontier, last, until = self._frontiers.frontier, self._frontiers.prefix, coverage.until
         assert until is not None
         if frontier.undecided(coverage):
@@ -348,10 +356,10 @@ class ChangeIntake:
         return coverage.contradictory or has_changed
 
     def _checked(self, change: Change, coverage: Coverage) -> Change:
-        """Have a change compared with the copy if a later one, pushed long ago, is unconfirmed.
+        """Mark a change for comparison if a pushed change of its resource is overdue.
 
-        If the later one was pushed a moment ago and lies after the end of the list, the list says
-        nothing about it, and the change is not compared.
+        If the pushed change is recent and lies after the end of the list, the list does not cover
+        it, and only datetimes count.
         """
         if change.check is CheckMethod.FETCH or change.uri not in self._unconfirmed:
             return change
@@ -367,9 +375,9 @@ class ChangeIntake:
             del self.packages[next(iter(self.packages))]
 
     def _without_rewritten_until(self, fetch: Fetch, coverage: Coverage) -> Coverage:
-        """Return a list whose `until` moves, and so is not closed, without its `until`.
+        """Treat a list as open if its `until` has moved since the last read.
 
-        A Source that sets it to the current time may append an earlier change a moment later.
+        A Source that sets `until` to the current time may append an earlier change a moment later.
         """
         if not coverage.closed:
             return coverage
@@ -381,7 +389,7 @@ class ChangeIntake:
 
 
 def _appended(coverage: Coverage, read: Iterable[ListFingerprint]) -> Sequence[Change]:
-    """Return the entries of a list after those that were read before, whatever their datetimes."""
+    """Return the entries of a list after those already read, whatever their datetimes."""
     for before in sorted(read, key=lambda one: one.size, reverse=True):
         if before.from_ == coverage.from_ and before.is_appended_to(coverage):
             return coverage.changes[before.size :]
@@ -389,7 +397,7 @@ def _appended(coverage: Coverage, read: Iterable[ListFingerprint]) -> Sequence[C
 
 
 def _is_unproven(change: Change, before: Instant) -> bool:
-    """Return whether neither hash nor datetime shows that a new change is not in the copy yet."""
+    """Return whether neither hash nor datetime shows if a new change is already in the copy."""
     if change.change is ChangeType.DELETED or change.package is not None:
         return False
     # A `lastmod` may stay the same, or be older than the change (core §7).
@@ -398,13 +406,13 @@ def _is_unproven(change: Change, before: Instant) -> bool:
 
 
 def _is_undated(change: Change) -> bool:
-    """Return whether an entry states neither when its resource has changed nor its content."""
+    """Return whether an entry has neither a datetime nor a hash."""
     return change.resource.changed_at is None and change.resource.hash is None
 
 
 def _from_package_if_new(change: Change, before: Instant) -> Change:
-    """Return an old change without its package: content that is out of order is fetched.
+    """Return an old change without its package, so that its content is fetched instead.
 
-    A later change, such as a deletion, may have been applied and forgotten already.
+    A later change, such as a deletion, may already have been applied and forgotten.
     """
     return structs.replace(change, package=None) if change.at < before else change

@@ -1,4 +1,4 @@
-"""Why a copy may differ from the Source's documents, and the audit by count and digest.
+"""Doubts about whether a copy agrees with the Source's documents, and the continuous audit.
 
 A follower is `level` only while there is no doubt. Each doubt is a sentence for the operator of the
 Destination, and each leads to a verification:
@@ -10,23 +10,24 @@ Destination, and each leads to a verification:
     changes not applied   a known change          `PendingChanges`          `applied`
     pushed gap            an early fragment       `SyncFrontiers.held`      lists that reach it, or
                                                                             still end before it
-    uncovered gap         lists that begin late   `.uncovered_gap`          a younger list of all
-    older list of all     a list of all           `.last_list`              a list that is younger
+    uncovered gap         lists that begin late   `.uncovered_gap`          a newer list of all
+    older list of all     a list of all           `.last_list`              a newer list of all
     overdue pushed ones   a list without them     `UnconfirmedChanges`      a list with them, a GET
     clock gone back       a list that lost some   `ClockRegressionDetector` a comparison of all
 
-The subscriber adds doubts that only it can know: about the files of the copy, content that may be
+The subscriber adds doubts that only it can detect: about the files of the copy, content that may be
 old, and an offer that could not be read (`Following.status`).
 
-Continuous audit (docs/audit.md): a fragment may state how many resources the Source has as of its
-`until`, and their digest. That can be compared with the copy only at this exact instant: when
-everything up to it is applied, nothing later is, and nothing is in flight. Such a moment usually
-comes sooner or later; if not, the next statement is used. If the two differ:
+In a continuous audit (docs/audit.md), a fragment states the number of the Source's resources as of
+its `until`, and their digest. This statement can be compared with the copy only at that exact
+instant: when everything up to it is applied, nothing later is, and nothing is in flight. Such a
+moment usually occurs sooner or later. If it does not, the next statement is used. If the two
+differ:
 
-    statement ──differs──> the Change Lists are read from `confirmed` on, as a hub may have withheld
-                           something; again with each statement, for as long as lists may lag
-              ──still────> everything is compared with the Resource List; again as long as that does
-                           not help, but less and less often
+    statement ──differs──> the Change Lists are read from `confirmed` on, because a hub may have
+                           withheld changes; repeated with each statement while lists may lag
+              ──still────> everything is compared with the Resource List; repeated, but less and
+                           less often, until the two agree
               ──agrees───> in step
 """
 
@@ -61,7 +62,7 @@ BEHIND = (
 
 
 class DoubtKind(StrEnum):
-    """The kinds of doubts, for metrics; the last three come from the subscriber."""
+    """The kinds of doubts, for metrics. The subscriber raises the last three."""
 
     LISTS_UNREADABLE = "lists-unreadable"
     COMPARING = "comparing"
@@ -79,14 +80,14 @@ class DoubtKind(StrEnum):
     CONTENT = "content"
 
 
-#: The doubts that a copy has while it catches up, without any failure.
+#: The doubts about a copy while it catches up without any failure.
 CATCHING_UP = frozenset(
     {DoubtKind.COMPARING, DoubtKind.LISTS_UNREAD, DoubtKind.WAITING, DoubtKind.PUSHED_GAP}
 )
 
 
 def undated(count: int, entries: int, *, are_dates_kept: bool = True) -> str:
-    """Return how many of the entries of a list do not show whether their content has changed."""
+    """Return a clause on the number of entries that do not show whether content has changed."""
     lack = "no date and no hash" if are_dates_kept else "no hash, and no date that is kept"
     return f"{count:,} of {counted(entries, 'entry has', 'entries have')} {lack}"
 
@@ -105,7 +106,7 @@ def has_doubts(state: SyncState, catch_up: CatchUp) -> bool:
 
 
 def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[tuple[DoubtKind, str]]:
-    """Yield each doubt in a sentence, with its kind."""
+    """Yield the kind of each doubt, and the doubt in a sentence."""
     frontiers, failures = state.frontiers, catch_up.failures
     if failures.count:
         text = f"the Source's documents could not be read: {failures.error}"
@@ -164,7 +165,7 @@ _LONGEST_WAIT = 64
 
 
 class Remedy(Enum):
-    """How a difference is repaired."""
+    """The ways to repair a difference."""
 
     NOTHING = "nothing"
     PULL = "read the Change Lists"
@@ -172,9 +173,9 @@ class Remedy(Enum):
 
 
 class _Statement(Struct, frozen=True):
-    """What the Source states about its set as of `until`.
+    """A Source's statement about its set as of `until`.
 
-    `is_repeated` says that it was compared before, and a remedy was applied since.
+    `is_repeated` means that it was already compared, and a remedy was applied since.
     """
 
     until: Instant
@@ -183,7 +184,7 @@ class _Statement(Struct, frozen=True):
 
 
 class ContinuousAudit:
-    """The audit of one set of resources.
+    """The continuous audit of one set of resources.
 
     `incomparable`, unless empty, states why the copy is not an exact copy of the whole set.
     """
@@ -192,29 +193,29 @@ class ContinuousAudit:
         self._pace = pace
         self._note = actions.note
         self._incomparable = incomparable
-        #: The last statement, until it is compared.
+        #: The last statement, until it has been compared.
         self.statement: _Statement | None = None
         self._latest_list = EARLIEST
         self._differs_since: float | None = None
         self._has_reported = False
         self._next = 0.0
         self._wait = pace.repair
-        #: Whether everything was compared for a difference that still exists, and how many
-        #: resources were found to differ.
+        #: Whether everything was compared because of a difference that still exists, and the number
+        #: of resources found to differ.
         self.repairing = False
         self.differences = 0
-        #: Whether they agreed when they were last compared; None if they never were.
+        #: Whether copy and Source agreed at the last comparison; None if they were never compared.
         self.in_step: bool | None = None
-        #: What differs, or why nothing can be compared; empty if they agree.
+        #: The difference, or why no comparison is possible; empty if copy and Source agree.
         self.reason = ""
 
     def read_fragment(
         self, document: Document, until: Instant | None, known: Instant | None
     ) -> None:
-        """Read what a fragment states about the set.
+        """Read a fragment's statement about the set.
 
-        `until` is where its interval ends, if it has one; every change up to `known` is known by
-        now.
+        `until` is where the fragment's interval ends, if it has one. Every change up to `known` is
+        known by now.
         """
         try:
             digest = set_digest(document)
@@ -222,7 +223,7 @@ class ContinuousAudit:
             self._set_unusable(f"the digest of the set in a fragment cannot be read: {error}")
             return
         if until is None:
-            self.statement = None  # its changes may be later than all that is known
+            self.statement = None  # the fragment's changes may be later than all known ones
         elif digest is not None and known is not None and until >= known:
             self._use(_Statement(until, digest))
 
@@ -236,29 +237,30 @@ class ContinuousAudit:
 
     def _set_unusable(self, reason: str) -> None:
         if reason != self.reason:
-            is_wanted = reason == self._incomparable  # then there is nothing to repair
+            is_wanted = reason == self._incomparable  # intended, so there is nothing to repair
             self._note(f"the copy cannot be audited: {reason}", warning=not is_wanted)
         self.in_step, self.reason = None, reason
 
     def read_list(self, document: Document) -> None:
-        """Record how far a list of resources reaches: it may be later than its `at`."""
+        """Record how far a list of resources reaches, possibly beyond its `at`."""
         latest = document.completed or document.at
         self._latest_list = max(self._latest_list, latest or EARLIEST)
 
     def reset(self) -> None:
-        """Forget all statements and lists, as the Source's clock has gone back."""
+        """Forget all statements and lists, because the Source's clock has gone back."""
         self.statement, self._latest_list, self.in_step = None, EARLIEST, None
 
     def is_due(self, known: Instant | None) -> bool:
-        """Return whether there is a statement of the set at this very instant."""
+        """Return whether there is a statement about the set at exactly this instant."""
         return self.statement is not None and self.statement.until == known
 
     def compare(
         self, held: SetSum, latest: Instant, now: float, *, can_list: bool = True
     ) -> Remedy:
-        """Compare the statement with the sum over the copy, whose latest change is dated `latest`.
+        """Compare the statement with the sum over the copy. Return the remedy for a difference.
 
-        `can_list` says whether the Source has a list of all its resources.
+        `latest` is the datetime of the copy's latest change. `can_list` means that the Source has a
+        list of all its resources.
         """
         statement, self.statement = self.statement, None
         if statement is None or statement.until < max(latest, self._latest_list):

@@ -1,7 +1,7 @@
 """The follower: the state machine that keeps a Destination in sync with one set of resources.
 
-It receives events and returns actions; the surrounding program does the I/O. `now` is in seconds of
-any clock that does not jump; instants are the Source's.
+It receives events and returns actions. The surrounding program does the I/O. `now` is in seconds of
+any clock that does not jump. Instants are by the Source's clock.
 
 Theory of operation
 -------------------
@@ -10,8 +10,8 @@ Every document of changes, and every fragment, covers an interval `(from, until]
 is at T (*synced through T*). The three processes of core §5.2 are states of the follower:
 
     baseline synchronization      no T yet, or no document covers the changes since T
-    incremental synchronization   T is known: by push, and by pulls of the lists of changes
-    audit                         the copy is at the instant of a digest that the Source stated
+    incremental synchronization   T is known: by push, and by pulling the change documents
+    audit                         the copy is at the instant of a digest that the Source published
 
     push                                         pull (from `confirmed`)
 
@@ -30,31 +30,32 @@ is at T (*synced through T*). The three processes of core §5.2 are states of th
                                                  not listed, known = its `at`; then again the
                                                  Change List
 
-Each arrow down costs more than the one before, and may lead to an index, whose members are then
-read. A Source may offer only a part of this: the first document that it offers replaces the Change
-List. The last fallback is always the whole set, which is right in any case and costs most.
+Each step down costs more than the previous one, and may lead to an index, whose members are then
+read. A Source may offer only some of these documents. The first one that it offers then takes the
+place of the Change List. The last fallback is always the whole set, which is always right and costs
+most.
 
-The states are kept in these parts, each with its own transitions in its header:
+The state is kept in these modules, each of which documents its own transitions:
 
-    `frontiers`        T <= known, confirmed <= known; what happens to an early fragment, and when
+    `frontiers`        T <= known, confirmed <= known; early fragments
     `pending_changes`  known changes that are not applied: dispatched, retried, watched
-    `backlog`          those that wait in the state until all lists are read
+    `backlog`          changes that wait in the state until all lists are read
     `catch_up`         idle, pull or baseline; which failure leads where
-    `follower_state`   when the documents are read next
+    `follower_state`   when to read the documents next
     `doubts`           why the copy may be wrong; `level` while there is no doubt; the audit
 
-Push is trusted at once but not forever: each pull starts from `confirmed`, so a change that a hub
-withheld is found at the next poll. Documents may list changes of a time that T has passed: a hub
-withheld them, or they are repeated. Until these are applied they hold up `confirmed` in place of T,
-so that the next run reads them again. Applying a change twice does nothing.
+Push is trusted at once but not forever: each pull starts from `confirmed`, so the next poll finds a
+change that a hub withheld. Documents may list changes dated before T, because a hub withheld them
+or because they are repeated. Until these are applied, they hold up `confirmed` instead of T, and
+the next run reads them again. Applying a change twice does nothing.
 
 A change that fails is retried. After some attempts, T passes a resource that is not available
-(`ApplyResults`): it is stored with the progress and fetched again, less and less often, and the
-follower is not `level` meanwhile.
+(`ApplyResults`). The resource is stored with the progress and fetched again, less and less often.
+Until it is available, the follower is not `level`.
 
 The program must answer each `Fetch`, `Apply`, `Compare` and `FindUnlisted`, in any order, and each
-`StoreBacklog` and `TakeBacklog` in theirs. It may stop at any point: started again from the last
-stored `progress`, it ends with the same result.
+`StoreBacklog` and `TakeBacklog` in the order of these actions. It may stop at any point. A new run
+that starts from the last stored `progress` ends with the same result.
 """
 
 from __future__ import annotations
@@ -95,34 +96,34 @@ from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
 #: Seconds until a warning is repeated for another resource with the same reason.
 _WARN_AGAIN = 60.0
-#: How many resources are taken from the backlog at once, for each that may be in flight.
+#: Number of resources to take from the backlog at once, for each that may be in flight.
 _TAKEN = 2
-#: How many unavailable resources are stored with the progress. T waits for any others.
+#: Maximum number of unavailable resources to store with the progress. T waits for any others.
 _MOST_MISSING = 10_000
 
 
 class Follower:
     """Follows one set of resources. Call `start` first, then one method for each event.
 
-    Every event returns the actions to perform, to be started in this order; `wakeup` is the time at
-    which `tick` is due. Store the changes that were applied in one transaction with the `progress`
-    after `applied`; or with `progress_after`, if `applied` is called only once they are durable.
+    Every event method returns the actions to perform, to be started in this order. `wakeup` is the
+    time at which `tick` is due. Store the applied changes in one transaction with the `progress`
+    after `applied`, or with `progress_after` if you call `applied` only after they are durable.
 
     Args:
-        offer: What the Source offers.
-        progress: Where an earlier run stopped; None to begin with a baseline.
-        pace: How fast, and how much at once.
+        offer: The Source's offer.
+        progress: The progress stored by an earlier run; None to begin with a baseline.
+        pace: The settings for speed and concurrency.
         random: The source of jitter.
         compared: When the copy was last compared with the whole set, by the clock of `now`.
-        pushed: The changes that an earlier run applied and are later than `progress.confirmed`.
-        last_list: The list of all resources that was compared last, where there is no progress.
+        pushed: The changes later than `progress.confirmed` that an earlier run applied.
+        last_list: The last list of all resources that was compared, if there is no progress.
         incomparable: Why the copy cannot be compared with the Source's statements about its whole
             set, in a sentence; empty if it can.
 
     Attributes:
-        state: What its parts share: the pending changes, the frontiers and so on.
+        state: The state that the parts share: the pending changes, the frontiers and so on.
         catch_up: The part that reads the Source's lists.
-        failures: How often in a row the lists could not be followed, and why.
+        failures: The consecutive failures to follow the lists, and their last reason.
     """
 
     def __init__(
@@ -142,9 +143,9 @@ class Follower:
         self.catch_up = CatchUp(offer, self.state, compared)
         self.failures = self.catch_up.failures
         self._audit = ContinuousAudit(pace, self.state.actions, incomparable)
-        #: How many subscribers receive the same fragments, as far as is known.
+        #: Number of subscribers that receive the same fragments, as far as known.
         self._listeners = 0
-        #: When a gap is to be pulled, if there is one.
+        #: When to pull a gap, if there is one.
         self._gap_due: float | None = None
         missing = progress.missing if progress is not None else ()
         self._results = ApplyResults(self.state, self.catch_up, self._audit, missing)
@@ -154,7 +155,7 @@ class Follower:
         if self.catch_up.run is not None:
             self.catch_up.proceed()
         if self.catch_up.run is None:
-            # Whatever ended a run, the changes that it has read are applied.
+            # The changes that a run has read are applied, whatever ended it.
             self.state.pending.release()
         self.state.pending.use_backlog(_TAKEN * self.state.pace.in_flight)
         changes = self.state.pending.dispatch(self.state.pace.in_flight, now)
@@ -166,17 +167,17 @@ class Follower:
             self._audit.reset()
         return actions
 
-    # Time, and the Source's offer
+    # Time and the Source's offer
 
     def start(self, now: float) -> list[Action]:
-        """Begin: with a baseline if there is no progress, else with a pull."""
+        """Begin with a pull, or with a baseline if there is no progress."""
         self.catch_up.news_at = now
         self._results.start(now)
         self.catch_up.begin(now)
         return self._next_actions(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Do what has become due."""
+        """Perform whatever has become due."""
         schedule = self.state.schedule
         if self._gap_due is not None and self._gap_due <= now:
             self._gap_due = None
@@ -189,7 +190,7 @@ class Follower:
         return self._next_actions(now)
 
     def offered(self, offer: Offer, now: float) -> list[Action]:
-        """Use what the Source offers now from the next pull on."""
+        """Use the Source's current offer from the next pull on."""
         self.catch_up.set_offer(offer, now)
         return self._next_actions(now)
 
@@ -198,9 +199,9 @@ class Follower:
     def fragment(
         self, document: Document, now: float, today: Instant | None = None
     ) -> list[Action]:
-        """Add the changes of a fragment that was pushed.
+        """Add the changes of a pushed fragment.
 
-        `today` comes from the clock of the Destination, if it has one; that may be wrong.
+        `today` is the time by the Destination's clock, if it has one. It may be wrong.
         """
         try:
             coverage = fragment_coverage(document)
@@ -215,7 +216,7 @@ class Follower:
         is_early = state.frontiers.has_push_gap
         later = now
         if coverage.from_ is None or is_early or not all(map(has_inline_content, joined)):
-            # The same time for all: they are on one host, and its connections can be reused.
+            # The same delay for all changes: they are on one host, so connections can be reused.
             later += self._spread()
         for change in joined:
             due = None if later == now or has_inline_content(change) else later
@@ -229,7 +230,7 @@ class Follower:
         return self._next_actions(now)
 
     def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
-        """Read the Change List, as something other than a fragment was pushed."""
+        """Schedule a read of the Change List, because a pushed fragment was unreadable."""
         state = self.state
         text = f"a fragment was refused, so the Change List is read: {error}"
         state.actions.note(text, warning=True)
@@ -237,21 +238,21 @@ class Follower:
         return self._next_actions(now)
 
     def audience(self, listeners: int) -> None:
-        """Set how many subscribers receive the fragments that arrive here."""
+        """Set the number of subscribers that receive the same fragments."""
         self._listeners = listeners
 
     def _spread(self) -> float:
-        """Return the wait before a request that all subscribers now have a reason to send."""
+        """Return a random wait before a request that all subscribers have a reason to send now."""
         state = self.state
         return state.random.uniform(0.0, state.pace.spread_among(self._listeners))
 
     def push_up(self, now: float) -> list[Action]:
-        """Poll less often, as fragments arrive from `known` on."""
+        """Poll less often, because fragments from `known` on are arriving."""
         self.state.schedule.push_works = True
         return self._next_actions(now)
 
     def push_gap(self, now: float) -> list[Action]:
-        """Read the Change List, as the hub cannot replay from `known` on."""
+        """Read the Change List, because the hub cannot replay from `known` on."""
         self.state.actions.note(
             "the hub's log does not reach back far enough, so the Change List is read"
         )
@@ -259,7 +260,7 @@ class Follower:
         return self.tick(now)
 
     def push_down(self, now: float) -> list[Action]:
-        """Poll more often, as fragments no longer arrive."""
+        """Poll more often, because fragments no longer arrive."""
         self.state.schedule.push_lost(now)
         return self._next_actions(now)
 
@@ -267,11 +268,11 @@ class Follower:
 
     @property
     def notified_through(self) -> Instant | None:
-        """Every Framework Notification up to here was received; None before the first."""
+        """The instant up to which Framework Notifications were received; None before the first."""
         return self._notices.through
 
     def notified(self, document: Document, now: float) -> list[Action]:
-        """Read soon the documents that a Framework Notification announces, if they may help."""
+        """Schedule a read of the documents that a Framework Notification announces, if useful."""
         failing = self.failures.count > 0
         try:
             to_read = self._notices.read(document, self.catch_up.offer, failing=failing)
@@ -284,9 +285,9 @@ class Follower:
     # Resources that the copy has lost
 
     def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Fetch resources again, in place of what is pending for them.
+        """Fetch resources again, instead of applying their pending changes.
 
-        T does not wait for them: the program stores which resources the copy has lost.
+        T does not wait for them, because the program stores which resources the copy has lost.
         """
         for change in changes:
             if not self.state.pending.is_watched(change.uri):
@@ -294,7 +295,7 @@ class Follower:
         return self._next_actions(now)
 
     def compare_lost(self, now: float) -> list[Action]:
-        """Read what the lists say about all resources, as `verify` found other content, or none."""
+        """Compare all resources with the lists, because `verify` found other content or none."""
         self.catch_up.compare_lost(now)
         return self._next_actions(now)
 
@@ -303,9 +304,9 @@ class Follower:
     def fetched(
         self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
     ) -> list[Action]:
-        """Use a document that was requested, read to its end.
+        """Process a requested document that was read completely.
 
-        `sent` is when it was sent, by the clock of the Source; None if that is not known.
+        `sent` is when it was sent, by the Source's clock; None if unknown.
         """
         try:
             self.catch_up.fetched(fetch, document, now, sent)
@@ -316,7 +317,7 @@ class Follower:
         return self._next_actions(now)
 
     def fetch_failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> list[Action]:
-        """Retry or use other documents, as one could not be fetched or read; it is not used."""
+        """Retry, or use other documents, because one could not be fetched or read."""
         self.catch_up.failed(fetch, error, now)
         return self._next_actions(now)
 
@@ -328,10 +329,10 @@ class Follower:
         unproven: Iterable[Resource] = (),
         checkable: Iterable[Resource] = (),
     ) -> list[Action]:
-        """Add the resources of the last `Compare` that are stored differently, or not at all.
+        """Add the resources of the last `Compare` that are stored differently or not at all.
 
-        Those that are `unproven` are sometimes requested, as their entries do not show whether
-        they have changed. So are those that are `checkable`: a conditional request shows it.
+        The entries of `unproven` and `checkable` resources do not show whether they have changed,
+        so these are sometimes requested. For `checkable` ones, a conditional request shows it.
         """
         resources, absent = list(resources), list(absent)
         self._audit.differences += len(resources) + len(absent)
@@ -354,52 +355,52 @@ class Follower:
         changes: Iterable[tuple[Change, Instant]],
         now: float,
     ) -> list[Action]:
-        """Use the changes that an action has removed; `extent` is what is left in it."""
+        """Use the changes that an action has removed. `extent` describes the remaining backlog."""
         self.state.pending.taken(action, extent, changes)
         return self._next_actions(now)
 
     # Answers to `Apply` and `audit_due`
 
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Record that changes of an `Apply` are committed, or about to be."""
+        """Record that changes of an `Apply` are committed or about to be."""
         self._results.applied(changes, now)
         return self._next_actions(now)
 
     def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
-        """Retry a change of an `Apply` later, as it could not be applied."""
+        """Schedule a retry of a change of an `Apply` that could not be applied."""
         self._results.failed(change, error, now)
         return self._next_actions(now)
 
     def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
-        """Compare the copy with the Source's statement; call it while `audit_due`.
+        """Compare the copy with the Source's statement. Call this while `audit_due`.
 
-        `held` is the sum over the copy, whose applied changes must all be committed; `latest` is
-        the datetime of the latest change in it.
+        `held` is the sum over the copy, whose applied changes must all be committed. `latest` is
+        the datetime of the copy's latest change.
         """
         can_list = self.catch_up.can_compare
         remedy = self._audit.compare(held, latest, now, can_list=can_list)
         if self._audit.in_step:
             self.catch_up.comparisons.compared = now
         if remedy is not Remedy.NOTHING:
-            # A change that a hub withheld is missing at all its subscribers, at the same time.
+            # A change that a hub withheld is missing at all its subscribers at the same time.
             when = now + self._spread()
             self.catch_up.check(now, when, everything=remedy is Remedy.COMPARE)
         return self._next_actions(now)
 
-    # What to store, and when to call
+    # Progress and timing
 
     @property
     def progress(self) -> Progress | None:
-        """The progress to store; None until a first baseline is complete."""
+        """The progress to store; None until the first baseline is complete."""
         return self._results.progress()
 
     def progress_after(self, changes: Iterable[Change]) -> Progress | None:
-        """Return the progress to store with changes of an `Apply`, before `applied` is called."""
+        """Return the progress to store with changes of an `Apply`, before calling `applied`."""
         return self._results.progress_after(list(changes))
 
     @property
     def wakeup(self) -> float | None:
-        """When `tick` is due, if no event comes before."""
+        """The time at which `tick` is due, if no other event comes first."""
         catch_up = None if self.catch_up.run is not None else self.state.schedule.due
         offer, pending = self.state.schedule.offer_due, self.state.pending.wakeup()
         due = (self._gap_due, pending, catch_up, offer)
@@ -407,42 +408,41 @@ class Follower:
 
     @property
     def audit_due(self) -> bool:
-        """Whether the copy is now at the instant of a statement, so that `audited` is due."""
+        """Whether `audited` is due, because the copy is at the instant of a statement."""
         audit, is_idle = self._audit, self.catch_up.run is None
         return is_idle and audit.statement is not None and self.level and audit.is_due(self.known)
 
-    # How far the copy is
+    # The state of the copy
 
     @property
     def known(self) -> Instant | None:
-        """Every change up to here is known; push has to continue from here."""
+        """The instant up to which all changes are known. Push has to continue from here."""
         return self.state.frontiers.known
 
     @property
     def level(self) -> bool:
-        """Whether nothing is known to be missing, and the Source's lists have confirmed that.
+        """Whether the copy has everything that the Source's lists announce.
 
-        The value is kept while the lists are read as a matter of routine, until they have
-        something new.
+        Routine reads of the lists do not change the value until they find something new.
         """
         state = self.state
-        # First, as both are known at once: changes mostly are on their way.
+        # Checked first because it is cheap, and some changes are usually pending.
         is_pending = bool(state.pending) or not state.settled
         return not is_pending and not has_doubts(state, self.catch_up)
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the copy may differ from the Source's documents; empty while `level`."""
+        """The reasons why the copy may differ from the Source's documents; empty while `level`."""
         return tuple(self.doubts_by_kind.values())
 
     @property
     def doubts_by_kind(self) -> dict[DoubtKind, str]:
-        """The same with their kinds, each of which occurs once."""
+        """The doubts by kind. Each kind occurs at most once."""
         return dict(list_doubts(self.state, self.catch_up))
 
     @property
     def pending(self) -> int:
-        """How many resources have changes that are known and not yet applied."""
+        """Number of resources with known changes that are not applied yet."""
         return len(self.state.pending)
 
     # Comparisons with the whole set
@@ -453,25 +453,25 @@ class Follower:
 
     @property
     def share_listed(self) -> float | None:
-        """The share of the lists that the current baseline has read, if it is known."""
+        """The share of the lists that the current baseline has read, if known."""
         run = self.catch_up.run
         return run.baseline.share_read if isinstance(run, BaselineRun) else None
 
     @property
     def in_step(self) -> bool | None:
-        """Whether the copy agreed with the Source's statement when they were last compared."""
+        """Whether the last comparison with the Source's statement agreed; None if unknown."""
         return self._audit.in_step
 
     @property
     def difference(self) -> str:
-        """What differed then, or why the two cannot be compared; empty if they agreed."""
+        """The difference found then, or why no comparison is possible; empty if they agreed."""
         return self._audit.reason
 
     def is_stuck(self, now: float) -> bool:
         """Whether the copy can become `level` only if the Source answers differently.
 
-        That is so once all failures were retried often enough, and the lists were read since; or if
-        nothing new came for `Pace.patience`, or cannot come within that time.
+        This is the case if all failures were retried often enough and the lists were read since, or
+        if nothing new has arrived for `Pace.patience`, or cannot arrive within that time.
         """
         state, catch_up = self.state, self.catch_up
         if catch_up.run is not None or not state.pending.all_given_up:
@@ -490,7 +490,7 @@ class Follower:
 class ApplyResults:
     """Records which changes are applied, and derives the progress to store.
 
-    `missing` are the resources that were not available when the last run ended.
+    `missing` contains the resources that were not available when the last run ended.
     """
 
     def __init__(
@@ -503,19 +503,19 @@ class ApplyResults:
         self._state = state
         self._catch_up = catch_up
         self._audit = audit
-        #: The resources to store with the progress, and the changes they are made from.
+        #: The resources to store with the progress, and the changes from which they were derived.
         self._missing = missing
         self._passed: Sequence[Change] = ()
         self._only_pushed: frozenset[str] = frozenset()
-        #: The reason of the last warning, and when it was logged.
+        #: The reason for the last warning, and when it was logged.
         self._warned = ("", 0.0)
-        #: By URI, changes of missing resources, and the deletions applied in their place.
+        #: By URI, the changes of missing resources, and the deletions applied instead.
         self._removals: dict[str, tuple[Change, Change]] = {}
 
     def start(self, now: float) -> None:
         """Fetch again the resources that were not available when the last run ended.
 
-        If only push announced one of them, no list of changes may ever delete it: a comparison of
+        If only push announced a resource, the lists of changes may never delete it. A comparison of
         everything shows whether it exists.
         """
         for one in self._missing:
@@ -530,7 +530,7 @@ class ApplyResults:
         return self._with_missing(state.frontiers.progress(state.pending.low_water()))
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress to store with changes, before `applied` is called for them."""
+        """Return the progress to store with these changes, before they are passed to `applied`."""
         low_water = self._state.pending.low_water_after(changes)
         removed = [self._removals[one.uri][0] for one in changes if self._is_removal(one)]
         return self._with_missing(self._state.frontiers.progress_at(low_water), removed)
@@ -545,7 +545,7 @@ class ApplyResults:
         pushed = frozenset(one.uri for one in candidates if one.uri in unconfirmed)
         if passed is not self._passed or pushed != self._only_pushed:
             self._passed, self._only_pushed = passed, pushed
-            # No later run waits for a list that confirms what was not applied.
+            # No later run waits for a list to confirm a change that was not applied.
             self._missing = tuple(
                 MissingResource(one.resource.uri) if one.uri in pushed else _missing_resource(one)
                 for one in passed
@@ -553,13 +553,13 @@ class ApplyResults:
         return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))
 
     def _is_removal(self, change: Change) -> bool:
-        """Return whether a deletion is applied because its resource is listed and missing."""
+        """Return whether a deletion is applied because its resource is listed but missing."""
         return change.uri in self._removals and change is self._removals[change.uri][1]
 
     # Answers
 
     def applied(self, changes: Iterable[Change], now: float) -> None:
-        """Record changes as applied, and watch the missing resources among them."""
+        """Record changes as applied, and watch the resources removed because they are missing."""
         pending = self._state.pending
         self._catch_up.news_at = now
         for change in changes:
@@ -573,7 +573,7 @@ class ApplyResults:
                     pending.watch(fetch, now + self._state.pace.gone_after, removed=True)
 
     def failed(self, change: Change, error: RsnotifyError, now: float) -> None:
-        """Retry a change later, or remove its resource if it has been missing for long."""
+        """Schedule a retry of a change, or remove its resource if it has long been missing."""
         state = self._state
         is_watched = state.pending.is_watched(change.uri)
         is_missing = isinstance(error, NotFound)
@@ -607,12 +607,12 @@ class ApplyResults:
             if self._is_enough(change, error, attempts):
                 self._give_up(change, error)
         if state.pending.failed_at(change) >= self._catch_up.began:
-            # The resource may have changed or been deleted since: then the lists show it.
+            # The resource may have changed or been deleted since. The lists would show that.
             delay = state.pace.retry.delay(attempts, state.random)
             state.schedule.catch_up_by(now + delay)
 
     def _is_news(self, error: RsnotifyError, now: float) -> bool:
-        """Return whether to warn; a server that is down fails for many resources at once."""
+        """Return whether to log a warning: a server that is down fails for many resources."""
         if not (isinstance(error, Unavailable) and error.is_transient):
             return True
         reason, since = self._warned
@@ -622,7 +622,7 @@ class ApplyResults:
         return True
 
     def _is_enough(self, change: Change, error: RsnotifyError, attempts: int) -> bool:
-        """Return whether a change has failed so often, or for so long, that it is given up."""
+        """Return whether a change has failed often enough, or for long enough, to give up."""
         pace, pending = self._state.pace, self._state.pending
         if isinstance(error, Unavailable) and error.is_transient:
             return pending.retried_at(change) - pending.failed_at(change) >= pace.patience
@@ -631,22 +631,22 @@ class ApplyResults:
     def _give_up(self, change: Change, error: RsnotifyError) -> None:
         """Allow T to pass a resource that is not available.
 
-        T waits if the fault is local, such as a disk or a handler, or if too many are stored.
+        T still waits if the fault is local, such as a disk or handler, or if too many are stored.
         """
         pending = self._state.pending
         is_here = isinstance(error, StorageError)
         watch = not is_here and len(pending.passed) < _MOST_MISSING
         pending.give_up(change.uri, watch=watch)
         if announced_at(change) == EARLIEST:
-            # Only push announced it, so that only a comparison shows whether it exists.
+            # Only push announced the resource, so only a comparison shows whether it exists.
             self._catch_up.comparisons.expedite()
 
     def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:
         pace = self._state.pace
         is_listed = change.resource.change is None
         if is_listed and self._audit.repairing and attempts >= pace.give_up:
-            # A resource that was missing when everything was compared for a difference does not
-            # hold up T for long: if it was a mistake, the digest shows that again.
+            # A missing resource does not hold up T for long during a comparison that a digest has
+            # caused: if the removal is a mistake, the digest shows it again.
             return isinstance(error, NotFound)
         since = self._state.pending.missing_since(change)
         return since is not None and now - since >= pace.gone_after
@@ -666,7 +666,7 @@ def _change_of(missing: MissingResource) -> Change:
     uri, kind = normalize(missing.uri), ChangeType.UPDATED
     at, entry = missing.announced, missing.entry
     if entry is not None:
-        # Its datetime may be that of a version which was stored since.
+        # The version with this datetime may have been stored since.
         check = CheckMethod.COMPARE
         return Change(uri, entry.change or kind, missing.at, entry, check=check)
     entry = Resource(missing.uri, change=kind, datetime=at if at > EARLIEST else None)

@@ -1,16 +1,16 @@
-"""The state that the parts of one follower share, and when the documents are read next.
+"""The state shared by the parts of a follower, including the schedule for reading documents.
 
 `Schedule` decides when to read: soon after news, then less and less often, rarely while push works,
-and never before the Source's `Retry-After` is over.
+and never before the Source's `Retry-After` has passed.
 
     routine:  Pace.poll, an eighth of it after news; Pace.poll_with_push while push works
     sooner:   a gap, a failed change, a doubt (`catch_up_by`); a Framework Notification
               (`documents_changed`); the loss of push (`push_lost`)
-    later:    a failure (`back_off`); without news, what the `Allowance` leaves, whatever the reason
+    later:    a failure (`back_off`); without news, when the `Allowance` permits it
 
 A Framework Notification (`DocumentNotices`) announces that a document is new. It is only a hint:
 the Destination always relies on the document itself. A notification that is lost, late, repeated or
-forged costs one request at most, and the next poll finds what is not announced.
+forged costs one request at most, and the next poll finds documents that were not announced.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP})
 
 
 class DocumentsToRead(Struct):
-    """Whether to read what the Source offers, and the documents from which to catch up."""
+    """Whether to read the Source's offer, and whether to read the lists for catching up."""
 
     offer: bool = False
     lists: bool = False
@@ -49,13 +49,13 @@ class DocumentNotices:
 
     def __init__(self, frontiers: SyncFrontiers) -> None:
         self._frontiers = frontiers
-        #: Every notice up to here was received; None before the first.
+        #: The instant up to which every notification was received; None before the first.
         self.through: Instant | None = None
 
     def read(self, document: Document, offer: Offer, *, failing: bool) -> DocumentsToRead:
         """Return which documents to read after a Framework Notification.
 
-        `failing` says that the lists could not be read the last time.
+        `failing` means that the lists could not be read the last time.
         """
         if document.capability != Capability.FRAMEWORK_NOTIFICATION:
             kind = document.capability
@@ -70,7 +70,7 @@ class DocumentNotices:
         return to_read
 
     def _is_new(self, at: Instant | None) -> bool:
-        """Return whether an instant is later than all received; an unknown one may be."""
+        """Return whether an instant is later than all received ones. An unknown one may be."""
         return at is None or self.through is None or at > self.through
 
     def _consider(
@@ -89,7 +89,7 @@ class DocumentNotices:
             to_read.lists = True
 
     def _may_help(self, document: Resource, *, is_live: bool) -> bool:
-        """Return whether a document may have something that is missing."""
+        """Return whether a document may contain missing changes."""
         if document.capability in _CHANGES:
             known, last = self._frontiers.known, document.until or document.from_
             return known is not None and (is_live if last is None else last > known)
@@ -98,16 +98,16 @@ class DocumentNotices:
         return lists_set and gap is not None and (at is None or at >= gap.ends)
 
 
-#: How much sooner than otherwise a poll comes after news.
+#: Factor by which a poll comes sooner after news.
 SPEEDUP_AFTER_NEWS = 8
-#: How often in a row the documents are read without news, for reasons other than a due poll.
+#: Maximum number of consecutive reads without news, for reasons other than a due poll.
 _MOST_IN_A_ROW = 8
-#: Too short a wait for a timer, in seconds.
+#: Maximum wait, in seconds, that is too short for a timer.
 _NEGLIGIBLE = 0.001
 
 
 class PollInterval:
-    """The wait between polls: short after news, as changes come in bursts, then longer."""
+    """The wait between polls: short after news, because changes come in bursts, then longer."""
 
     def __init__(self, most: float) -> None:
         self._most = most
@@ -120,12 +120,12 @@ class PollInterval:
 
 
 class Allowance:
-    """How often documents may be read while they have nothing new, whatever the reason.
+    """Limits how often documents are read while they have nothing new, whatever the reason.
 
-    Some reads are allowed in a row, and then one in each interval between polls. So a Source in
-    trouble receives no more requests than polling would cause, even if each read shows a reason
-    for the next one. News restores the allowance; an announcement that documents have changed may
-    be false, and allows one comparison and the pull after it.
+    Some consecutive reads are allowed, and then one in each polling interval. A Source in trouble
+    therefore receives no more requests than polling would cause, even if each read gives a reason
+    for the next one. News restores the allowance. An announcement that documents have changed may
+    be false, so it allows only one comparison and the pull after it.
     """
 
     def __init__(self, interval: float) -> None:
@@ -149,7 +149,7 @@ class Allowance:
 
 
 class Schedule:
-    """When the follower catches up next. `now` is in seconds of a clock that never jumps."""
+    """Decides when the follower catches up next. `now` is in seconds of a clock without jumps."""
 
     def __init__(self, pace: Pace, random: Random) -> None:
         self._pace = pace
@@ -160,13 +160,13 @@ class Schedule:
         self._is_routine = True
         #: When to catch up next.
         self.due: float | None = None
-        #: When to read again what the Source offers.
+        #: When to read the Source's offer again.
         self.offer_due: float | None = None
-        #: Whether push works, so that polls only confirm it.
+        #: Whether push works, and polls only have to confirm it.
         self.push_works = False
 
     def may_begin(self, now: float) -> bool:
-        """Return whether documents may be read now; if not, `due` is when they may be."""
+        """Return whether documents may be read now. If not, set `due` to when they may be."""
         wait = self._allowance.wait(now)
         if wait <= _NEGLIGIBLE:
             return True
@@ -175,14 +175,14 @@ class Schedule:
         return False
 
     def begin(self) -> bool:
-        """Clear `due`; return whether only the passing of time was the reason for it."""
+        """Clear `due`. Return whether it was due only because time had passed."""
         self._allowance.use()
         is_routine, self._is_routine = self._is_routine, True
         self.due = None
         return is_routine
 
     def catch_up_by(self, when: float) -> None:
-        """Catch up at this time at the latest, as something may be missing."""
+        """Catch up at this time at the latest, because something may be missing."""
         self._is_routine = False
         self._poll_by(when)
 
@@ -192,7 +192,7 @@ class Schedule:
         self.due = when if self.due is None else min(self.due, when)
 
     def documents_changed(self, documents: DocumentsToRead, now: float, listeners: int) -> None:
-        """Read documents soon, at a random moment, so that not all subscribers come at once."""
+        """Read documents soon, at a random moment so that subscribers do not all come at once."""
         within = max(self._pace.spread_among(listeners), self._pace.poll / SPEEDUP_AFTER_NEWS)
         when = now + self._random.uniform(0.0, within)
         self._allowance.restore(2)
@@ -206,14 +206,14 @@ class Schedule:
         self.offer_due = when if self.offer_due is None else min(self.offer_due, when)
 
     def is_offer_due(self, now: float) -> bool:
-        """Return, once, whether it is time to read again what the Source offers."""
+        """Return whether it is time to read the Source's offer again, and reset the timer if so."""
         if self.offer_due is None or now < self.offer_due:
             return False
         self.offer_due = None
         return True
 
     def poll_later(self, now: float, *, news: bool, push_is_enough: bool) -> None:
-        """Poll again after the usual interval; much later if push works and is enough."""
+        """Poll again after the usual interval, or much later if push works and is enough."""
         if news:
             self._allowance.restore()
         wait = self._interval.next(news=news)
@@ -221,20 +221,21 @@ class Schedule:
         self._poll_by(now + (self._pace.poll_with_push if relaxed else wait))
 
     def retry_soon(self, now: float, attempts: int) -> None:
-        """Read the lists again in a moment, as they do not have everything yet."""
+        """Read the lists again in a moment, because they do not contain everything yet."""
         self.catch_up_by(now + self._pace.retry.delay(attempts, self._random))
 
     def back_off(self, now: float, failures: int, retry_after: float | None, least: float) -> None:
-        """Retry later, after this many failures in a row, and after at least `least` seconds."""
+        """Schedule a retry after this many consecutive failures, in at least `least` seconds."""
         least = max(retry_after or 0.0, least)
         self.due = now + self._pace.retry.delay(failures, self._random, at_least=least)
         if retry_after is not None:
             self._not_before = self.due
 
     def push_lost(self, now: float) -> None:
-        """Poll again at the rate without push, and spread the first poll of all subscribers.
+        """Poll again at the rate without push, with the first polls of all subscribers spread out.
 
-        The Source may have moved to other hubs, and could announce that only there.
+        The offer is read, too: the Source may have moved to other hubs, and could announce this
+        only there.
         """
         if self.push_works:
             self.push_works = False
@@ -243,7 +244,7 @@ class Schedule:
 
 
 class SyncState:
-    """The parts of the state; for the arguments see `Follower`."""
+    """The parts of the state. For the arguments, see `Follower`."""
 
     def __init__(
         self,
@@ -261,15 +262,15 @@ class SyncState:
         self.schedule = Schedule(pace, random)
         self.unconfirmed = UnconfirmedChanges(grace=pace.poll, patience=pace.stale)
         self.unconfirmed.add(pushed, -inf)
-        #: Whether the documents were read to their end, and nothing has cast doubt on that since.
+        #: Whether the documents were read completely, and nothing has cast doubt on them since.
         self.settled = False
 
     @property
     def untried(self) -> int:
-        """How many resources have pending changes that have not failed so far."""
+        """Number of resources with pending changes that have not failed yet."""
         return self.pending.untried + len(self.pending.backlog)
 
     @property
     def is_much_pending(self) -> bool:
-        """Whether more resources are still to be fetched than can be in flight."""
+        """Whether more resources wait to be fetched than can be in flight."""
         return self.untried > self.pace.in_flight

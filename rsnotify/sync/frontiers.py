@@ -1,28 +1,28 @@
-"""How far a Destination knows a Source's changes, and how far it is synced.
+"""The frontiers of a Destination: how far it knows a Source's changes, and how far it is synced.
 
     T  <=  known        T: durably applied.  known: every change is known, if not yet applied.
     confirmed <= known  confirmed: every change is known from the standard documents.
 
-Each method that learns of changes returns the new ones. Where documents or fragments do not join
-what is known, there is a *gap* `(known, from]`:
+Each method that adds coverage returns the new changes in it. If documents or fragments do not join
+the known changes, there is a *gap* `(known, from]`:
 
     none ──a fragment begins beyond known──> pushed ──a list, or another fragment, joins──> none
       │                                        └─ the lists never show it ──> none
-      └──no document covers it──> uncovered ──a comparison with a younger Resource List──> none
+      └──no document covers it──> uncovered ──a comparison with a newer Resource List──> none
 
 An early fragment (`from` later than `known`) is held in the `ReorderBuffer`:
 
-- for `Pace.gap_grace` nothing else happens, as fragments may only be out of order;
-- then the gap is pulled; the fragment joins once a list or another fragment reaches its `from`;
-- if the lists end before it, they are read again up to `Pace.lag_tries` times, with backoff. Then
-  what is held is dropped, with a warning: the hub announced what the lists do not show;
-- beyond `Pace.hold` changes, no more are kept. Only the last `until` is, so that the
-  gap stays visible until the lists reach it.
+- For `Pace.gap_grace`, nothing else happens, because fragments may only be out of order.
+- Then the gap is pulled. The fragment joins when a list or another fragment reaches its `from`.
+- If the lists end before it, they are read again up to `Pace.lag_tries` times, with backoff. Then
+  the held fragments are dropped, with a warning that the hub announced changes not in the lists.
+- Beyond `Pace.hold` changes, fragments are dropped, and only the last `until` is kept. The gap
+  therefore stays visible until the lists reach it.
 
-A fragment dated more than a day ahead is never applied: if it were wrong, all later changes would
-be skipped as old. It is a gap that only the lists can close. While a gap is uncovered, `known`
-advances beyond it, but T does not, until the copy was compared with a Resource List newer than the
-gap.
+A fragment dated more than a day ahead is never applied: if its date were wrong, all later changes
+would be skipped as old. It creates a gap that only the lists can close. While a gap is uncovered,
+`known` advances beyond it, but T does not until the copy has been compared with a Resource List
+newer than the gap.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
 
 
 class ReorderBuffer:
-    """Early fragments, ordered by their `from`; at most `limit` changes.
+    """Early fragments, ordered by their `from`, with at most `limit` changes.
 
-    A fragment without changes counts as one.
+    A fragment without changes counts as one change.
     """
 
     def __init__(self, limit: int) -> None:
@@ -53,7 +53,7 @@ class ReorderBuffer:
         self._discarded_until: Instant | None = None
 
     def add(self, coverage: Coverage) -> None:
-        """Add a fragment with a `from`, once if it arrives over several transports."""
+        """Add a fragment with a `from`, only once if it arrives over several transports."""
         begins = coverage.from_
         assert begins is not None
         first = bisect_left(self._fragments, begins, key=_begins)
@@ -67,12 +67,12 @@ class ReorderBuffer:
             self.discard(coverage)
 
     def discard(self, coverage: Coverage) -> None:
-        """Drop a fragment; its changes have to come from the Change List."""
+        """Drop a fragment. Its changes have to come from the Change List."""
         if coverage.changes:
             self._discarded_until = coverage.until
 
     def pop_joining(self, known: Instant) -> Coverage | None:
-        """Remove and return the first fragment if it joins what is known by now."""
+        """Remove and return the first fragment if it now joins the known changes."""
         if not self._fragments or not self._fragments[0].reaches(known):
             return None
         coverage = self._fragments.pop(0)
@@ -80,7 +80,7 @@ class ReorderBuffer:
         return coverage
 
     def is_ahead_of(self, known: Instant) -> bool:
-        """Return whether changes were announced that lie beyond what is known."""
+        """Return whether announced changes lie beyond the known ones."""
         if self._discarded_until is not None and self._discarded_until <= known:
             self._discarded_until = None
         return bool(self._fragments) or self._discarded_until is not None
@@ -100,14 +100,14 @@ def _size(coverage: Coverage) -> int:
     return len(coverage.changes) or 1
 
 
-#: How far ahead of `known`, and of the current time, a fragment may be dated.
+#: Maximum time that a fragment may be dated ahead of both `known` and the current time.
 LONGEST_LEAP = timedelta(days=1)
 
 
 class Gap(Struct, frozen=True):
     """An interval `(after, ends]` that no Change List covers.
 
-    `cure` is what the Source should add so that its documents cover it, if that is known.
+    `cure` states what the Source should add so that its documents cover it, if known.
     """
 
     after: Instant
@@ -116,7 +116,10 @@ class Gap(Struct, frozen=True):
 
 
 class SyncFrontiers:
-    """The frontiers of one set of resources; `hold` changes of fragments beyond a gap are kept."""
+    """The frontiers of one set of resources.
+
+    At most `hold` changes from fragments beyond a gap are kept.
+    """
 
     def __init__(
         self, progress: Progress | None, hold: int, last_list: ComparedList | None = None
@@ -124,18 +127,18 @@ class SyncFrontiers:
         self._known: Frontier | None = None
         self._confirmed = Frontier.at(EARLIEST)
         self._through: Instant | None = None
-        #: `confirmed` as it was when all changes known by then were applied.
+        #: The last `confirmed` at which all changes known by then were applied.
         self._durable = Frontier.at(EARLIEST)
         #: The fragments beyond a gap.
         self.held = ReorderBuffer(hold)
         self.uncovered_gap: Gap | None = None
         #: Changes with a coarse datetime, such as a date, may have happened up to here.
         self.coarse_until = EARLIEST
-        #: A fingerprint of the Change List that was read last.
+        #: A fingerprint of the last Change List that was read.
         self.prefix: ListFingerprint | None = None
-        #: The Resource List that was compared last; the dump, if the Source offers nothing else.
+        #: The last Resource List that was compared, or the dump if the Source offers nothing else.
         self.last_list = self._durable_last_list = last_list
-        #: The closed lists that are known.
+        #: The known closed lists.
         self.closed = self._durable_closed = KnownLists()
         if progress is not None:
             self.last_list = self._durable_last_list = progress.last_list
@@ -144,7 +147,7 @@ class SyncFrontiers:
             self.coarse_until = progress.coarse_until
             self._through = progress.through
             seen, running = progress.seen, progress.running
-            # Changes of that very instant are not new when a hub repeats them.
+            # Changes at exactly that instant are not new when a hub repeats them.
             is_same = progress.through == progress.confirmed
             self._known = Frontier.at(progress.through, seen if is_same else ())
             self._confirmed = Frontier.at(progress.confirmed, seen, running=running)
@@ -152,17 +155,17 @@ class SyncFrontiers:
 
     @property
     def known(self) -> Instant | None:
-        """Every change up to here is known; None before a first baseline."""
+        """The instant up to which every change is known; None before the first baseline."""
         return self._known.instant if self._known else None
 
     @property
     def is_first(self) -> bool:
-        """Whether the copy was never complete: there is no T yet."""
+        """Whether the copy was never complete, and there is no T yet."""
         return self._through is None
 
     @property
     def confirmed(self) -> Instant:
-        """Every change up to here is known from the standard documents."""
+        """The instant up to which every change is known from the standard documents."""
         return self._confirmed.instant
 
     @property
@@ -171,32 +174,32 @@ class SyncFrontiers:
         return self._confirmed
 
     def covers(self, at: Instant) -> bool:
-        """Return whether a document that describes this instant cannot have anything new."""
+        """Return whether a document as of this instant cannot contain anything new."""
         return at < self.uncovered_gap.ends if self.uncovered_gap else at <= self.confirmed
 
     def may_lack_known(self, at: Instant) -> bool:
-        """Return whether changes that are not dated after `at` may have happened after it."""
+        """Return whether changes dated up to `at` may have happened after it."""
         return at < min(self.coarse_until, self.confirmed)
 
     @property
     def has_older_list(self) -> bool:
-        """Whether the last list or dump of all resources is older than one compared before."""
+        """Whether the last list or dump of all resources is older than an earlier one."""
         return self.last_list is not None and self.last_list.is_older
 
     @property
     def has_push_gap(self) -> bool:
-        """Whether fragments were announced that do not join what is known."""
+        """Whether there are fragments that do not join the known changes."""
         return self.held.is_ahead_of(self.known or EARLIEST)
 
     # Push
 
     def push(self, coverage: Coverage, today: Instant | None = None) -> list[Change]:
-        """Return the new changes of a fragment; one that does not join is held.
+        """Return the new changes of a fragment, or hold it if it does not join.
 
-        `today` comes from the clock of the Destination, which may be wrong.
+        `today` is the time by the Destination's clock, which may be wrong.
         """
         if coverage.from_ is None:
-            # It proves nothing, so no frontier advances, but its changes count.
+            # It does not prove any coverage, so no frontier advances, but its changes count.
             return self._known.fresh(coverage) if self._known else []
         if self._known is None or not coverage.reaches(self._known.instant):
             self.held.add(coverage)
@@ -204,20 +207,20 @@ class SyncFrontiers:
         if self._leaps(self._known, coverage, today):
             self.held.discard(coverage)
             return []
-        undecided = self._known.undecided(coverage)  # nothing repeats them until the next poll
+        undecided = self._known.undecided(coverage)  # not repeated before the next poll
         return undecided + self._known.learn(coverage) + self.join_held()
 
     def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
         """Return whether a fragment is dated so far ahead that only the Source's lists are trusted.
 
-        If it were wrong, all later changes would be skipped as old.
+        If its date were wrong, all later changes would be skipped as old.
         """
         until = coverage.until
         latest = postponed(max(known.instant, today or EARLIEST), LONGEST_LEAP)
         return until is not None and until > latest
 
     def join_held(self) -> list[Change]:
-        """Return the changes of the held fragments that join by now."""
+        """Return the changes of held fragments that now join."""
         fresh: list[Change] = []
         while self._known and (held := self.held.pop_joining(self._known.instant)) is not None:
             fresh += self._known.learn(held)
@@ -228,8 +231,8 @@ class SyncFrontiers:
     def pull(self, coverage: Coverage) -> list[Change]:
         """Advance by a Change List that joins `confirmed`, and return its changes since then.
 
-        These include changes that push announced since then: push may have been wrong, and applying
-        them twice does nothing. `join_held` is to be called next.
+        These include changes that push has announced since then: push may have been wrong, and
+        applying a change twice does nothing. Call `join_held` next.
         """
         assert self._known is not None
         fresh = self._confirmed.learn(coverage)
@@ -240,17 +243,17 @@ class SyncFrontiers:
         return fresh
 
     def baseline(self, at: Instant) -> None:
-        """Advance to an instant whose whole set was compared. `join_held` is to be called next."""
+        """Advance to `at`, because the whole set was compared. Call `join_held` next."""
         self.advance(at, over=False)
         if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
             self.uncovered_gap = None
 
     def supersede_prefix(self) -> None:
-        """Record that the next Change List has to be compared completely, even by the next run."""
+        """Force a full comparison of the next Change List, even if the next run reads it."""
         self.prefix = _superseded(self.prefix)
 
     def skip_gap(self, begins: Instant, cure: str = "") -> None:
-        """Advance to where the Source's documents begin, and remember the uncovered gap before."""
+        """Advance to where the Source's documents begin, and store the uncovered gap before it."""
         before = self._confirmed.joint if self._confirmed.running else self.confirmed
         after = self.uncovered_gap.after if self.uncovered_gap else before
         self.uncovered_gap = Gap(after, begins, cure)
@@ -259,21 +262,24 @@ class SyncFrontiers:
     def begin(self, begins: Instant) -> None:
         """Begin where the earliest list begins.
 
-        T never lies before that instant, even while a change of that instant is pending: the next
-        run would find a gap that no document covers.
+        T never lies before that instant, even while a change at that instant is pending. Otherwise
+        the next run would find a gap that no document covers.
         """
         self.advance(begins)
         self._durable = Frontier.at(begins)
         self._through = begins
 
     def advance(self, begins: Instant, *, over: bool = True) -> None:
-        """Advance to where the Source's documents begin: no document lists what was before."""
+        """Advance to where the Source's documents begin: no document lists earlier changes."""
         self._known = self._known or Frontier.at(begins)
         self._known.advance(begins)
         self._confirmed.advance(begins, over=over)
 
     def reset(self, to: Instant | None = None) -> None:
-        """Forget everything, or restart at an instant, as the Source's clock has gone back."""
+        """Forget everything, or restart at an instant.
+
+        Called if the Source's clock has gone back, or if a first copy begins again with a dump.
+        """
         self._known = None if to is None else Frontier.at(to)
         self._confirmed = Frontier.at(to or EARLIEST)
         self._durable = Frontier.at(to or EARLIEST)
@@ -289,8 +295,8 @@ class SyncFrontiers:
     def progress(self, low_water: Instant | None) -> Progress | None:
         """Return the progress to store; None while there is no T.
 
-        `low_water` is the instant of the earliest pending change; `EARLIEST` while that is a
-        resource of a baseline, which may have changed at any time.
+        `low_water` is the instant of the earliest pending change. It is `EARLIEST` while a resource
+        of a baseline is pending, since that may have changed at any time.
         """
         if self._known is not None:
             self._through = self._reached(low_water)
@@ -300,7 +306,7 @@ class SyncFrontiers:
         return self.progress_at(low_water)
 
     def progress_at(self, low_water: Instant | None) -> Progress | None:
-        """Return what `progress` will be with that low-water mark; nothing changes yet."""
+        """Return the progress for a low-water mark, without changing the frontiers."""
         through = self._reached(low_water)
         if through is None:
             return None
@@ -324,9 +330,9 @@ class SyncFrontiers:
         )
 
     def _stored_prefix(self, low_water: Instant | None) -> ListFingerprint | None:
-        """Return the fingerprint of the last list; superseded unless all its changes are applied.
+        """Return the last list's fingerprint, superseded unless all its changes are applied.
 
-        It always shows whether the next list has lost an entry.
+        Either way it shows whether the next list has lost an entry.
         """
         is_applied = low_water is None or low_water > self.confirmed
         return self.prefix if is_applied else _superseded(self.prefix)
@@ -336,12 +342,12 @@ class SyncFrontiers:
         return self._durable_last_list if low_water == EARLIEST else self.last_list
 
     def _closed_applied(self, low_water: Instant | None) -> KnownLists:
-        """Return the closed lists all of whose changes are applied."""
+        """Return the closed lists whose changes are all applied."""
         is_applied = low_water is None or low_water > self.confirmed
         return self.closed if is_applied else self._durable_closed
 
     def _reached(self, low_water: Instant | None) -> Instant | None:
-        """Return T, which never goes back; None while there is none."""
+        """Return T, which never goes back; None if there is none yet."""
         if self._known is None or low_water == EARLIEST:
             return self._through
         reached = self.uncovered_gap.after if self.uncovered_gap else self._known.instant
@@ -352,8 +358,8 @@ class SyncFrontiers:
     def _confirmed_and_applied(self, low_water: Instant | None) -> Frontier:
         """Return the frontier that the next run may consider confirmed.
 
-        Documents may list changes of a time that T has passed: repeated ones, or ones that a hub
-        withheld. They do not hold up T, but after a crash they have to be read again.
+        Documents may list changes dated before T, because they are repeated or because a hub
+        withheld them. These do not hold up T, but have to be read again after a crash.
         """
         if low_water is None or low_water > self.confirmed:
             return copy(self._confirmed)

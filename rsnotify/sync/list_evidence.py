@@ -1,35 +1,36 @@
-"""Evidence in the lists of a Source that its datetimes do not show. Three kinds are detected.
+"""Detects changes to a Source's lists that datetimes do not reveal. There are three kinds.
 
 **The part of an open list that was read before has changed** (`ListFingerprint`). A transaction
 that commits late, a Source restored from a backup or a second writer can insert an entry there. Its
 datetime is then before T, so nothing else reveals it. A fingerprint of that part is stored with the
 progress.
 
-**The clock of the Source has gone back** (`ClockRegressionDetector`): its lists lack changes that
-they had. The Source may have been restored from a backup, its clock may have been ahead, or one
-entry may have had a wrong date. Later changes are then dated before `confirmed`, and would be
+**The clock of the Source has gone back** (`ClockRegressionDetector`), and its lists lack changes
+that they had. The Source may have been restored from a backup, its clock may have been ahead, or
+one entry may have had a wrong date. Later changes are then dated before `confirmed`, and would be
 skipped as old, perhaps for years. But such a list may also be an old copy from a replica or a
 cache. Therefore:
 
-- A list that lacks entries, and still ends where the lists before it ended or later, is not an old
-  copy: everything is compared at once.
-- All entries of a list that ends before `confirmed` count as new if it begins later, or has more
-  entries, than the last list that did not end before. Each costs a look-up if the change was
-  applied already, and a request if neither a hash nor a fraction of a second shows that.
-- If further lists end before `confirmed`, the clock has gone back: at once if the list itself
-  shows it, or if it is the first list of a run and was sent before that instant; otherwise after
-  `Pace.stale` seconds, by when a new copy has replaced an old one.
+- A list that lacks entries, but does not end before the previous lists, is not an old copy.
+  Everything is compared at once.
+- All entries of a list that ends before `confirmed` count as new if the list begins later, or has
+  more entries, than the last list that did not. Each entry costs a look-up if its change was
+  already applied, and a request if neither a hash nor a fraction of a second shows that.
+- If further lists end before `confirmed`, the clock has gone back. This is certain at once if the
+  list itself shows it, or if it is the first list of a run and was sent before that instant.
+  Otherwise it is certain after `Pace.stale` seconds, because by then a new copy would have replaced
+  an old one.
 
 The stored datetimes then no longer prove anything, and everything is compared.
 
-**A closed list or package has gained entries** since a Destination passed it (`ClosedLists`): by a
-transaction that commits late, or an entry added before the list was closed. Its index, archive or
-dump announces that by another hash, length or `lastmod`, of which a checksum is stored with the
-progress. A list that was closed since the last pull is read once more. Reading an archive costs a
-request that nothing else needs, so the first pull of each run reads it, and those after a
-rotation and after a comparison with the whole set. An index is read anyway. Some Sources give all
-lists a new `lastmod` each time, so lists are read again only a few times until the next of these
-occasions.
+**A closed list or package has gained entries** since a Destination passed it (`ClosedLists`), from
+a transaction that committed late, or because an entry was added before the list was closed. Its
+index, archive or dump then states a different hash, length or `lastmod`. A checksum of these is
+stored with the progress. A list that was closed since the last pull is read once more. Reading an
+archive costs a request that is not needed otherwise, so it is read only by the first pull of each
+run, and by pulls after a rotation or a comparison with the whole set. An index is read anyway. Some
+Sources give all lists a new `lastmod` each time, so lists are read again only a few times until the
+next such occasion.
 """
 
 from __future__ import annotations
@@ -46,31 +47,32 @@ from rsnotify.format.datetimes import Instant, postponed, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.sync.pace import Pace
 
-#: The types of a checksum, and of microseconds since 1970, in an array.
+#: The array types for checksums, and for microseconds since 1970.
 _CHECKSUM, _MOMENT = "I", "q"
-#: For a list in chronological order with more resources, only their number and sum are kept.
+#: For a chronological list with more resources, only the number and sum of checksums are kept.
 _FEW = 300
 
 
 class ListFingerprint(Struct, frozen=True, omit_defaults=True):
-    """A fingerprint of the entries of one list before an instant; their order does not count.
+    """A fingerprint of the entries of one list before an instant, regardless of their order.
 
     Args:
-        uri: The list.
-        from_: Its `from`.
-        before: Every change up to here is known from this list and those before it. Entries of this
-            exact datetime do not count, as more of them may follow.
-        count: How many entries are older.
-        sum: The sum of their checksums.
-        size: How many entries there are.
+        uri: The URI of the list.
+        from_: The `from` of the list.
+        before: The instant up to which this list and earlier ones contain every change. Entries
+            with exactly this datetime do not count, because more of them may follow.
+        count: The number of entries before that instant.
+        sum: The sum of the checksums of these entries.
+        size: The number of all entries.
         whole: The sum of the checksums of all entries.
-        uris: How many resources have entries.
+        uris: The number of resources with entries.
         names: The sum of the checksums of their URIs.
-        resources: The checksums themselves, if they are few or the list is not in chronological
+        resources: The checksums of their URIs, if they are few or the list is not in chronological
             order.
-        latest: When each of them changed last.
-        is_superseded: Whether the next list is compared with the copy entirely: not all entries are
-            applied, or the copy was compared with a Resource List since, whose `at` may be wrong.
+        latest: When each of these resources changed last.
+        is_superseded: Whether the next list must be compared with the copy completely. This is so
+            if not all entries are applied, or if the copy was compared since with a Resource List,
+            whose `at` may be wrong.
     """
 
     uri: str
@@ -87,7 +89,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     is_superseded: bool = False
 
     def is_extended_by(self, later: ListFingerprint, coverage: Coverage) -> bool:
-        """Return whether a list still has the entries that it had when it was read before."""
+        """Return whether a list still has the entries that it had when it was last read."""
         if self.is_superseded or (self.uri, self.from_) != (later.uri, later.from_):
             return False
         if self.before == later.before:
@@ -95,10 +97,10 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return (self.count, self.sum) == _sum(coverage, self.before)
 
     def has_lost(self, later: ListFingerprint, coverage: Coverage) -> bool:
-        """Return whether a list lacks entries that it had when it was read before.
+        """Return whether a list lacks entries that it had when it was last read.
 
-        Entries may be inserted, or replaced by later ones of the same resource. In such a list,
-        only a resource without any entry shows that one is missing.
+        Entries may have been inserted, or replaced by later entries of the same resource. In such a
+        list, only a resource without any entry shows that an entry is missing.
         """
         if self.is_missed_by(coverage):
             return True
@@ -115,7 +117,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return not coverage.ordered or _sum(coverage, self.before)[0] < self.count
 
     def is_missed_by(self, coverage: Coverage) -> bool:
-        """Return whether a list lacks changes that this list had within both intervals.
+        """Return whether a list lacks changes of this list that are in the intervals of both.
 
         Entries outside the interval of their own list have wrong datetimes.
         """
@@ -130,21 +132,21 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return any(after < at <= until and now.get(name, after) < at for name, at in had)
 
     def is_appended_to(self, coverage: Coverage) -> bool:
-        """Return whether a list begins with all entries that this list had."""
+        """Return whether a list begins with all entries of this list."""
         return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
 
     def has_all_of(self, coverage: Coverage) -> bool:
-        """Return whether a list has no entries that this list, perhaps at another URI, lacked."""
+        """Return whether a list, perhaps at another URI, has only entries that this list had."""
         is_whole = self.from_ == coverage.from_ and self.size == len(coverage.changes)
         return is_whole and not self.is_superseded and self.is_appended_to(coverage)
 
     def is_same_as(self, later: ListFingerprint) -> bool:
-        """Return whether a list has exactly the same entries as before."""
+        """Return whether a list has exactly the same entries as this one."""
         return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)
 
 
 def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerprint:
-    """Return the fingerprint of a list; those before it had all changes up to `confirmed`."""
+    """Return the fingerprint of a list. Earlier lists had all changes up to `confirmed`."""
     assert coverage.from_ is not None
     assert coverage.until is not None
     before = max(coverage.until, confirmed)
@@ -174,7 +176,7 @@ def _sum(coverage: Coverage, before: Instant) -> tuple[int, int]:
 
 
 def _latest(coverage: Coverage) -> dict[int, int]:
-    """Return when each resource changed last, by the checksum of its URI."""
+    """Return the time of each resource's last change, by the checksum of its URI."""
     latest: dict[int, int] = {}
     for change in coverage.changes:
         name, at = crc32(change.uri.encode()), to_microseconds(change.at)
@@ -188,12 +190,12 @@ def _checksum(change: Change) -> int:
 
 #: The longest wait between two comparisons of everything, as a multiple of the first one.
 _LONGEST_WAIT = 64
-#: By how much the clocks of two servers of one Source may differ.
+#: Maximum difference between the clocks of two servers of one Source.
 _SKEW = timedelta(minutes=1)
 
 
 class _ListSummary(Struct, frozen=True):
-    """The properties that distinguish one version of a list from another, and where it ended."""
+    """The properties that distinguish versions of a list, and where this version ended."""
 
     from_: Instant | None
     size: int
@@ -203,7 +205,7 @@ class _ListSummary(Struct, frozen=True):
 
 
 class ClockRegressionDetector:
-    """Judges the lists of one Source that list the latest changes."""
+    """Detects in the lists of a Source's latest changes that its clock has gone back."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -216,15 +218,15 @@ class ClockRegressionDetector:
         self._next = 0.0
         self._wait = pace.repair
         self._begins: Instant | None = None
-        #: Where the list that was read last ends.
+        #: Where the last list that was read ends.
         self.ends: Instant | None = None
 
     def check_open(
         self, coverage: Coverage, frontier: Frontier, now: float, *, has_lost: bool = False
     ) -> bool:
-        """Return whether no entry of an open list, not used yet, may be skipped as old.
+        """Check an open list before its use. Return whether none of its entries may count as old.
 
-        `has_lost` says that it lacks entries that it had.
+        `has_lost` means that the list lacks entries that it had.
         """
         ends = coverage.ends
         assert ends is not None
@@ -242,14 +244,14 @@ class ClockRegressionDetector:
             self._older_since = None
             self._is_proven = False
         if self._behind_since is None and (has_lost or _lacks_seen(coverage, frontier)):
-            self._record_loss(coverage)  # the next list may not show it again
+            self._record_loss(coverage)  # the next list may not show the loss again
             return True
         return is_behind and self._judge(coverage, frontier, before, read, now)
 
     def check_closed(self, coverage: Coverage, frontier: Frontier, *, has_lost: bool) -> None:
-        """Check whether a closed list or a package, not applied yet, lacks changes that were known.
+        """Check whether a closed list or package, before its use, lacks changes that are known.
 
-        `has_lost` says that it lacks entries that it had while it was open.
+        `has_lost` means that it lacks entries that it had while it was open.
         """
         assert coverage.until is not None
         if coverage.until >= frontier.instant and (has_lost or _lacks_seen(coverage, frontier)):
@@ -269,7 +271,7 @@ class ClockRegressionDetector:
         now: float,
     ) -> bool:
         """Return whether the entries of a list that ends before `confirmed` count as new."""
-        was_listed = bool(frontier.seen)  # else a Resource List may be later than the change list
+        was_listed = bool(frontier.seen)  # else a Resource List may be later than the Change List
         shows_itself = coverage.latest >= frontier.instant
         sent = coverage.sent
         is_back = sent is None or postponed(sent, _SKEW) < frontier.instant
@@ -280,14 +282,14 @@ class ClockRegressionDetector:
             (before.is_behind and is_new) or (coverage.from_ or EARLIEST) > before.ends
         )
         if not is_back:
-            self._older_since = None  # a quiet Source; a later Resource List was confirmed
+            self._older_since = None  # the Source is quiet, and a later Resource List was confirmed
         elif goes_on and self._older_since is None:
             self._older_since = now
         is_suspect = was_listed or shows_itself or self._older_since is not None
         return is_new and self._may_be_newer(coverage) and is_suspect
 
     def _may_be_newer(self, coverage: Coverage) -> bool:
-        """Return whether a list may have changes that no complete list had; no old copy has."""
+        """Return whether a list may have changes that no complete list had, unlike an old copy."""
         begins, complete = coverage.from_ or EARLIEST, self._last_complete
         if complete is None:
             return True
@@ -295,27 +297,27 @@ class ClockRegressionDetector:
 
     @property
     def begins(self) -> Instant:
-        """Where the lists begin that count once the clock has gone back."""
+        """The beginning of the lists that count after the clock has gone back."""
         known = (self._begins, self._lost_since, self.ends)
         return min(instant for instant in known if instant is not None)
 
     @property
     def is_behind(self) -> bool:
-        """Whether the list that was read last lacks changes that were listed earlier."""
+        """Whether the last list that was read lacks changes that were listed earlier."""
         return self._has_lost or self._behind_since is not None
 
     def has_gone_back(self, now: float) -> bool:
-        """Return whether the Source's clock has gone back, and everything may be compared now."""
+        """Return whether the Source's clock has gone back and everything may be compared now."""
         if now < self._next or self.ends is None:
             return False
         if self._is_proven or self._has_lost:
             return True
-        # Whatever the reason: by then, a new copy would have replaced an old one.
+        # By then, a new copy would have replaced an old one.
         since = (self._older_since, self._behind_since)
         return any(start is not None and now - start >= self._pace.stale for start in since)
 
     def reset(self, now: float) -> None:
-        """Forget what was read, as everything is about to be compared."""
+        """Forget all lists, because everything is about to be compared."""
         self._next = now + self._wait
         self._wait = min(2 * self._wait, _LONGEST_WAIT * self._pace.repair)
         self._last_read = self._last_complete = None
@@ -324,9 +326,9 @@ class ClockRegressionDetector:
 
 
 def _lacks_seen(coverage: Coverage, frontier: Frontier) -> bool:
-    """Return whether a list that covers the frontier's instant lacks the changes seen at it.
+    """Return whether a list that covers the frontier's instant lacks the changes seen there.
 
-    A later change of the same resource may stand for the earlier one.
+    A later change of the same resource may have replaced the earlier one.
     """
     at, begins = frontier.instant, coverage.from_
     if not frontier.seen or not coverage.ordered or begins is None or begins >= at:
@@ -335,21 +337,21 @@ def _lacks_seen(coverage: Coverage, frontier: Frontier) -> bool:
     return not any(change.uri in seen for change in coverage.changes if change.at >= at)
 
 
-#: The type of a checksum in an array.
+#: The array type for checksums.
 _CONTENT_CHECKSUM = "I"
-#: How many lists are remembered; older ones are forgotten first.
+#: Maximum number of lists to remember. The oldest are forgotten first.
 _MOST = 10_000
-#: How many pulls read closed lists again between two occasions.
+#: Maximum number of pulls that read closed lists again between two occasions.
 _REREADS = 3
 
 
 class KnownLists(Struct, frozen=True, omit_defaults=True):
-    """What is stored of closed lists.
+    """The stored information about closed lists.
 
     Args:
-        through: Closed lists that end no later are known; None before the first pull.
-        checksums: For each, a checksum of its interval, and one of what was announced about its
-            content.
+        through: The instant up to which closed lists are known; None before the first pull.
+        checksums: For each list, a checksum of its interval, and one of the announced properties of
+            its content.
     """
 
     through: Instant | None = None
@@ -357,7 +359,7 @@ class KnownLists(Struct, frozen=True, omit_defaults=True):
 
 
 class ClosedLists:
-    """The closed lists of one Source; a later run begins with those that are `known`."""
+    """The closed lists of one Source. The next run begins with those in `known`."""
 
     def __init__(self, known: KnownLists) -> None:
         self.known = known
@@ -368,12 +370,12 @@ class ClosedLists:
         self.is_archive_due = True
 
     def begin_period(self) -> None:
-        """Allow another read of the archive, and of closed lists that have changed."""
+        """Allow another read of the archive and of closed lists that have changed."""
         self.is_archive_due = True
         self._left = _REREADS
 
     def changed(self, members: Iterable[Resource]) -> list[Resource]:
-        """Return the closed lists, of the entries of an index, that have to be read again."""
+        """Return the closed lists among the entries of an index that have to be read again."""
         members = list(members)
         misdated = self._misdated(members)
         return [
@@ -383,10 +385,10 @@ class ClosedLists:
         ]
 
     def _misdated(self, members: list[Resource]) -> set[int]:
-        """Return the names of unknown lists whose dates are from a clock that was set back.
+        """Return the names of unknown lists whose dates come from a clock that was set back.
 
-        By their dates they count as old, so each is read once. The order of the lists shows it,
-        or that a list ends before it begins.
+        Their dates make them look old, so each is read once. They are recognized because the lists
+        are out of order, or because a list ends before it begins.
         """
         if self.known.through is None:
             return set()
@@ -417,8 +419,8 @@ class ClosedLists:
     ) -> None:
         """Record the entries of closed lists as known, at the end of a pull.
 
-        `begins` is where the open list begins: what was closed before is known, unless it was
-        closed while others were read again (`has_skipped`).
+        `begins` is where the open list begins. Lists closed before that instant are known, unless
+        one was closed while others were being read again (`has_skipped`).
         """
         self.is_archive_due = has_skipped
         if has_skipped:
@@ -450,14 +452,14 @@ class ClosedLists:
             self.known = now
 
     def reset(self) -> None:
-        """Forget everything, as the Source's clock has gone back."""
+        """Forget everything, because the Source's clock has gone back."""
         self.known = KnownLists()
         self._checksums.clear()
         self.begin_period()
 
 
 def _name(member: Resource) -> int:
-    """Return a checksum of what stays the same: lists may be renamed when one is closed."""
+    """Return a checksum of a list's stable properties, since lists may be renamed on rotation."""
     name = member.uri if member.from_ is None else f"{member.from_} {member.until}"
     return crc32(name.encode())
 

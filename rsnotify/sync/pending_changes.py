@@ -1,23 +1,23 @@
-"""The changes that are known and not applied yet, and those that only push has announced.
+"""Known changes that are not applied yet, and pushed changes that no list has confirmed yet.
 
-A resource is pending once, however often it changed, with its latest change. The instant of its
-*first* unapplied change is kept, because T must not pass it (`low_water`).
+Each resource is pending at most once, with its latest change, however often it changed. The instant
+of its *first* unapplied change is kept because T must not pass it (`low_water`).
 
     added ──> ready ──dispatch──> in flight ──applied──> gone
-      └─ parked, until all lists are read     └─failed──> waits with backoff, then ready
+      └─ parked until all lists are read      └─failed──> waits with backoff, then ready
       └─ delayed, so that subscribers do not            ──too often──> watched: T passes it, and it
          all send requests at once                                     is retried ever less often
 
-Of the parked changes, some are kept here, and the others in the `ChangeBacklog`, so that the memory
-does not grow with what has to be caught up.
+Some parked changes are kept in memory, and the rest in the `ChangeBacklog`. Memory use therefore
+does not grow with the number of changes to catch up on.
 
-A failure holds up nothing but T. Only news ends a backoff: another entry, and not the same entry in
-a list that was read again.
+A failure holds up nothing but T. Only a new entry ends a backoff early, not the same entry in a
+list that was read again.
 
 Push is trusted at once, but not forever: a hub may invent, alter or withhold changes, and a Source
 may be restored from a backup after it has pushed. Each pushed change stays unconfirmed until a list
-that covers its datetime repeats it. If the list does not, or if the lists go on for too long
-without reaching it, the resource itself is fetched.
+that covers its datetime repeats it. If that list lacks the change, or if no list reaches its
+datetime for too long, the resource itself is fetched.
 """
 
 from __future__ import annotations
@@ -39,30 +39,31 @@ from rsnotify.sync.actions import ActionList, BacklogAction, BacklogExtent, Take
 from rsnotify.sync.backlog import ChangeBacklog
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 
-#: A change that makes a Destination fetch a resource, and the datetime of the change that was
-#: pushed: after a crash, the next run has to verify it.
+#: A change that makes a Destination fetch a resource, and the datetime of the pushed change, which
+#: the next run has to verify after a crash.
 Verification = tuple[Change, Instant]
 
 
 class UnconfirmedChange(Struct, frozen=True):
-    """What push announced of one resource, and when that arrived (by the clock of `now`)."""
+    """The pushed change of one resource, and when it arrived (by the clock of `now`)."""
 
     change: Change
     received: float
 
 
 class UnconfirmedChanges:
-    """The pushed changes of one set of resources that no list has confirmed.
+    """The pushed changes of one set of resources that no list has confirmed yet.
 
-    A list may lag behind push for `grace` seconds; after `patience` seconds the resources are
-    fetched.
+    Lists may lag behind push by `grace` seconds. The resource of a change that stays unconfirmed
+    for more than `patience` seconds is fetched.
     """
 
     def __init__(self, grace: float, patience: float) -> None:
         self._grace = grace
         self._patience = patience
         self._pushed: dict[str, UnconfirmedChange] = {}
-        #: How many changes are overdue: a list that was read long after they came lacks them.
+        #: Number of overdue changes, which a list lacks although it was requested long after they
+        #: arrived.
         self.overdue = 0
 
     def __len__(self) -> int:
@@ -78,10 +79,11 @@ class UnconfirmedChanges:
     def confirm(
         self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
     ) -> list[Verification]:
-        """Remove the changes that a list repeats; and verify those that it should repeat.
+        """Remove the changes that a list repeats or covers, and return verifications.
 
-        `latest` has the latest change of each resource that is new in the list; earlier lists had
-        all changes up to `before`.
+        A change that the list covers but does not repeat has to be verified. `latest` maps each
+        resource with new changes in the list to its latest change. Earlier lists contained all
+        changes up to `before`.
         """
         until = coverage.until
         assert until is not None
@@ -102,16 +104,17 @@ class UnconfirmedChanges:
         return verifications
 
     def remove_compared(self, at: Instant) -> list[Change]:
-        """Remove and return the changes up to an instant whose whole set was compared."""
+        """Remove and return the changes up to `at`, because the whole set was compared."""
         compared = [each.change for each in self._pushed.values() if each.change.at <= at]
         for change in compared:
             del self._pushed[change.uri]
         return compared
 
     def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
-        """Count the overdue changes at the end of the lists; and verify those missing too long.
+        """Count the overdue changes. Return verifications for those that are missing for too long.
 
-        The lists end at `confirmed`; reading them began at `requested`.
+        Called after all lists are read. They end at `confirmed`, and reading them began at
+        `requested`.
         """
         self.overdue = 0
         verifications = []
@@ -124,19 +127,19 @@ class UnconfirmedChanges:
         return verifications
 
     def is_covered(self, uri: str, coverage: Coverage) -> bool:
-        """Return whether a list goes as far as the change that push announced of a resource."""
+        """Return whether a list reaches the datetime of a resource's pushed change."""
         assert coverage.until is not None
         return self._pushed[uri].change.at <= coverage.until
 
     def is_overdue(self, uri: str, requested: float) -> bool:
-        """Return whether a list requested at a time should have a change that it lacks."""
+        """Return whether a list requested at this time should contain the pushed change."""
         return self._is_overdue(self._pushed[uri], requested)
 
     def _is_overdue(self, pushed: UnconfirmedChange, requested: float) -> bool:
         return requested - pushed.received > self._grace
 
     def clear(self) -> None:
-        """Remove all changes, as everything is about to be compared."""
+        """Remove all changes because everything is about to be compared."""
         self._pushed.clear()
         self.overdue = 0
 
@@ -144,9 +147,9 @@ class UnconfirmedChanges:
 def verification(change: Change, at: Instant) -> Change:
     """Return a change that makes a Destination fetch a resource and store its state as of `at`.
 
-    The announced properties that may decide whether the resource is selected are kept. If a
-    deletion was announced, the resource may be missing. The entry has no datetime, as no list has
-    it.
+    The change keeps the announced properties that may decide whether the resource is selected. If
+    a deletion was announced, the resource may be missing. The entry has no datetime because no list
+    contains it.
     """
     announced = change.resource
     is_deletion = change.change is ChangeType.DELETED
@@ -157,26 +160,26 @@ def verification(change: Change, at: Instant) -> Change:
 
 
 def fetching(change: Change) -> Change:
-    """Return a change that makes a Destination store what the server has, whatever was announced.
+    """Return a change that makes a Destination store the server's version, whatever was announced.
 
-    If it is a deletion, the resource may be missing.
+    If `change` is a deletion, the resource may be missing.
     """
     resource = structs.replace(change.resource, hash=None, length=None)
     return structs.replace(change, resource=resource, package=None, check=CheckMethod.FETCH)
 
 
 def announced_at(change: Change) -> Instant:
-    """Return when the documents announced a resource; `EARLIEST` if only push did."""
+    """Return when the documents announced a resource, or `EARLIEST` if only push did."""
     is_listed = change.resource.change is None or change.resource.changed_at is not None
     return change.at if is_listed else EARLIEST
 
 
 def _repeats(listed: Change, pushed: Change) -> bool:
-    """Return whether a list has the change that was pushed, with its datetime.
+    """Return whether a list contains the pushed change, with its datetime.
 
     A stored datetime that is too late would hide the changes before it. Content that came inline,
-    or from a mirror that the change named, was verified with the pushed hash alone; the list has
-    to repeat the hash.
+    or from a mirror that the change named, was verified only against the pushed hash, so the list
+    has to repeat the hash.
     """
     if end_of_unit(listed.at) <= pushed.at:
         return False
@@ -187,35 +190,35 @@ def _repeats(listed: Change, pushed: Change) -> bool:
     return same if same is not None else not pushed.resource.links
 
 
-#: The `since` of a change for which T does not wait, later than any other.
+#: The `since` of a change that T does not wait for. It is later than any real datetime.
 UNWAITED = LATEST - MICROSECOND
 
 
 class _Pending(Struct):
     change: Change
     since: Instant
-    #: The entry that announced the resource last, even if `change` is another one that fetches it.
+    #: The last entry that announced the resource, even if `change` is one that fetches it.
     entry: Resource
     attempts: int = 0
     #: When the first of these attempts failed.
     failed_at: float = 0.0
     missing_since: float | None = None
-    #: Whether it was tried often enough for this run.
+    #: Whether this run has tried the change often enough.
     given_up: bool = False
-    #: How often it was retried since it has been watched.
+    #: Number of retries since the resource became watched.
     retries: int = 0
-    #: Whether T has passed it.
+    #: Whether T has passed the change.
     passed: bool = False
-    #: Whether it was removed from the copy, as its server has not had it for a long time.
+    #: Whether the resource was removed from the copy because its server has long lacked it.
     removed: bool = False
     in_flight: bool = False
-    #: Whether the whole set, compared while this was in flight, lacks the resource.
+    #: Whether the whole set, compared while the change was in flight, lacks the resource.
     unlisted: bool = False
-    #: Whether it waits for `release`, and was not dispatched before.
+    #: Whether the change waits for `release` and has not been dispatched before.
     parked: bool = False
-    #: When it may be dispatched, while it waits for that.
+    #: When the change may be dispatched, if it has to wait.
     due: float | None = None
-    #: The change that announced the resource, while `change` removes it because of a 404.
+    #: The change that announced the resource, if `change` removes it because of a 404.
     missing: Change | None = None
 
     @property
@@ -223,7 +226,7 @@ class _Pending(Struct):
         return self.since == LATEST
 
     def is_known(self, change: Change) -> bool:
-        """Return whether a change adds nothing to what was tried already."""
+        """Return whether a change adds nothing to what has already been tried."""
         if change.change is not self.change.change or not (self.attempts or self.is_watched):
             return False
         if change.check is CheckMethod.FETCH:
@@ -232,7 +235,7 @@ class _Pending(Struct):
         return change.resource == self.entry
 
     def repeats(self, change: Change) -> bool:
-        """Return whether this is a change that was dispatched, or says the same."""
+        """Return whether this is the same change, or an equivalent one."""
         return self.change is change or (
             self.change.change is change.change
             and self.change.check is change.check
@@ -243,7 +246,7 @@ class _Pending(Struct):
 class PendingChanges:
     """The pending changes, and the order in which they are dispatched.
 
-    At most `most_parked` changes are parked here; `backlog` has the others.
+    At most `most_parked` changes are parked here. The rest are in `backlog`.
     """
 
     def __init__(self, retry: Retry, random: Random, actions: ActionList, most_parked: int) -> None:
@@ -260,33 +263,33 @@ class PendingChanges:
         self._passed: tuple[Change, ...] | None = ()
         #: Whether changes are parked until `release`.
         self.is_holding = False
-        #: How many changes were dispatched and not answered yet.
+        #: Number of changes that were dispatched and have no result yet.
         self.in_flight = 0
 
     def __len__(self) -> int:
         return len(self._pending) + len(self.backlog)
 
     def __contains__(self, uri: str) -> bool:
-        """Return whether a resource is pending here, and not in the backlog."""
+        """Return whether a resource is pending in memory. The backlog does not count."""
         return uri in self._pending
 
     @property
     def untried(self) -> int:
-        """How many resources are pending here whose latest change has not failed so far."""
+        """Number of resources pending in memory whose latest change has not failed."""
         return len(self._pending) - self._failing
 
     @property
     def watched(self) -> tuple[Change, ...]:
-        """The changes of the resources that are announced and not available."""
-        # T has passed them; a search of all that is pending, for each list, would take long.
+        """The changes of resources that were announced but are not available."""
+        # T has passed all of these. Searching all pending changes for each list would be slow.
         return tuple(change for change in self.passed if self.is_watched(change.uri))
 
     @property
     def passed(self) -> tuple[Change, ...]:
-        """The changes of the resources that T has passed, which are watched, or were.
+        """The changes of resources that T has passed because they are, or were, watched.
 
-        If another change has followed, the current version is to be stored: that change may be
-        false. It is the same object as long as it has the same changes.
+        If such a resource has changed again, its entry fetches the current version, because the
+        later change may be false. The tuple is the same object until its changes differ.
         """
         if self._passed is None:
             self._passed = tuple(
@@ -298,11 +301,11 @@ class PendingChanges:
 
     @property
     def all_given_up(self) -> bool:
-        """Whether every pending change has failed often enough for this run."""
+        """Whether this run has tried every pending change often enough."""
         return not self.backlog and all(pending.given_up for pending in self._pending.values())
 
     def first_failures(self) -> Iterator[float]:
-        """Yield when each failing pending change failed for the first time."""
+        """Yield the time of the first failure of each failing change."""
         return (each.failed_at for each in self._pending.values() if each.attempts)
 
     def is_watched(self, uri: str) -> bool:
@@ -310,19 +313,19 @@ class PendingChanges:
         return pending is not None and pending.is_watched
 
     def is_removed(self, uri: str) -> bool:
-        """Return whether a resource was removed from the copy, as its server did not have it."""
+        """Return whether a resource was removed from the copy because its server lacked it."""
         pending = self._pending.get(uri)
         return pending is not None and pending.removed
 
     def is_announced(self, uri: str) -> bool:
-        """Return whether the pending change of a resource announces that it exists."""
+        """Return whether a resource has a pending change that announces its existence."""
         pending = self._pending.get(uri)
         if pending is None:
             return False
         return (pending.missing or pending.change).change is not ChangeType.DELETED
 
     def holds(self, change: Change) -> bool:
-        """Return whether this very announcement of a resource is pending, and no other."""
+        """Return whether exactly this announcement of a resource is pending."""
         pending = self._pending.get(change.uri)
         if pending is None or pending.change.resource != change.resource:
             return False
@@ -339,15 +342,15 @@ class PendingChanges:
         at_once: bool = False,
         due: float | None = None,
     ) -> bool:
-        """Add a change after all that were announced before it, which may be in the backlog.
+        """Add a change after all earlier ones, some of which may be in the backlog.
 
-        The arguments are as in `add`. With `at_once`, the change does not wait for those of other
-        resources. Return whether it says something that was not tried already.
+        The arguments are as in `add`. With `at_once`, the change does not wait for changes of other
+        resources. Return whether it announces anything that has not been tried yet.
         """
         pending = self._pending.get(change.uri)
         self.is_holding = self.is_holding or parked
         is_full = parked and pending is None and len(self._parked) >= self._most_parked
-        # A resource that is parked here has nothing in the backlog.
+        # A resource that is parked in memory has no changes in the backlog.
         if (pending is not None and pending.parked) or not (is_full or self.backlog):
             return self.add(change, since, parked=parked, due=due)
         at_once = at_once or pending is not None
@@ -363,27 +366,28 @@ class PendingChanges:
         due: float | None = None,
         missing: Change | None = None,
     ) -> bool:
-        """Add a change. It supersedes an earlier one of its resource.
+        """Add a change, which supersedes an earlier change of the same resource.
 
-        It ends the backoff of the earlier one, unless it says the same. A change that fetches the
-        resource supersedes every change, whatever its datetime. If another change follows before
-        that is done, it is compared, as the datetime of the stored version may be wrong. If a list
-        of changes contradicts an entry of a Resource List that is not applied yet, the resource is
-        fetched, as either document may be wrong.
+        The new change also ends the backoff of the earlier one, unless it is the same. A change
+        that fetches the resource supersedes any other, whatever its datetime. If another change
+        follows before the fetch is done, that change is compared with the copy, because the
+        datetime of the stored version may be wrong. If a list of changes contradicts an unapplied
+        entry of a Resource List, the resource is fetched, because either document may be wrong.
 
         Args:
             change: The change.
-            since: The instant that T must not reach before this is applied, if not the change's
-                own: an entry of a Resource List may have changed at any time.
-            parked: Whether to wait for `release`, as a later change may follow shortly. One that
-                does not wait makes an earlier one ready.
-            due: When it may be dispatched, if not at once.
-            missing: The change that announced the resource, if this one removes it because of a
-                404. That is not a statement of the Source, so lists of changes are compared with
+            since: The instant that T must not reach before the change is applied. The default is
+                the change's own datetime. A resource in a Resource List may have changed at any
+                time.
+            parked: Whether to wait for `release`, because a later change may follow shortly. A
+                change that does not wait makes a parked earlier one ready.
+            due: When the change may be dispatched; None for at once.
+            missing: The change that announced the resource, if `change` removes it because of a
+                404. A 404 is not a statement of the Source, so lists of changes are compared with
                 the announcement.
 
         Returns:
-            Whether it says something that was not tried already.
+            Whether the change announces anything that has not been tried yet.
         """
         since = since or change.at
         pending = self._pending.get(change.uri)
@@ -418,25 +422,25 @@ class PendingChanges:
         return True
 
     def watch(self, change: Change, due: float, *, removed: bool = False) -> None:
-        """Add a change of an unavailable resource, which does not hold up T.
+        """Add a change of an unavailable resource, without holding up T.
 
         Args:
             change: The change.
-            due: When it is retried.
+            due: When to retry the change.
             removed: Whether the resource was removed from the copy.
         """
         self.add(change, LATEST, due=due)
         self._pending[change.uri].removed = removed
 
     def give_up(self, uri: str, *, watch: bool) -> None:
-        """Record that a change has failed often enough; `watch` it if T may pass it."""
+        """Record that a change has failed often enough. With `watch`, T may pass it."""
         pending = self._pending[uri]
         pending.given_up = True
         if watch and pending.since < UNWAITED:
             self._hold(pending, LATEST)
 
     def _hold(self, pending: _Pending, since: Instant) -> None:
-        """Hold T before an instant until a change is applied."""
+        """Keep T before `since` until a change is applied."""
         pending.since = since
         pending.passed = pending.passed or pending.is_watched
         self._forget_passed(pending)
@@ -447,18 +451,19 @@ class PendingChanges:
             self._passed = None
 
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
-        """Remove resources that the whole set as of `at` lacks, if the server lacks them too.
+        """Drop pending resources that the whole set as of `at` lacks, if the server lacks them too.
 
-        A watched resource stays if the documents announced it later than `at`. One that is being
-        verified may be stored with a later datetime: it is removed from the copy, too.
+        A watched resource stays if the documents announced it later than `at`. A resource that is
+        being verified may be stored with a later datetime, so it is removed from the copy, too.
 
-        `listed` are the watched resources in the set, and others that are not to be removed. Nor
-        are those that are fetched again as the copy has lost them (`UNWAITED`): they are stored,
-        so a comparison finds them itself if they are not listed.
+        `listed` contains the watched resources in the set, and other resources that must stay.
+        Resources that are fetched again because the copy has lost them (`UNWAITED`) stay as well.
+        They are stored, so a comparison finds them itself if they are not listed.
 
         Returns:
-            Whether that settles all of them. A resource that is being fetched or removed is dropped
-            once its server lacks it, too; if the server has it, another comparison is needed.
+            Whether this settles all missing resources. A resource that is being fetched or removed
+            is dropped as soon as its server lacks it, too. If the server has the resource, another
+            comparison is needed.
         """
         is_settled = True
         for uri, pending in list(self._pending.items()):
@@ -479,7 +484,7 @@ class PendingChanges:
         return is_settled
 
     def _drop(self, uri: str, pending: _Pending, at: Instant) -> None:
-        """Remove a resource that no list has; from the copy, too, if it may be there."""
+        """Drop a resource that no list contains, and delete it from the copy if it may be there."""
         change = pending.change
         if pending.removed or change.check is not CheckMethod.FETCH:
             self._remove(uri, pending)
@@ -489,12 +494,12 @@ class PendingChanges:
         self.add(replace(deletion, at=max(at, change.at), check=CheckMethod.COMPARE))
 
     def is_unlisted(self, uri: str) -> bool:
-        """Return whether no list has a resource that is in flight."""
+        """Return whether a resource in flight was found to be in no list."""
         pending = self._pending.get(uri)
         return pending is not None and pending.unlisted
 
     def drop_waiting(self) -> None:
-        """Remove the changes that are not in flight, as the documents will list them again."""
+        """Remove the changes that are not in flight. The documents will list them again."""
         self.backlog.clear()
         self._pending = {uri: each for uri, each in self._pending.items() if each.in_flight}
         self._parked.clear()
@@ -515,7 +520,7 @@ class PendingChanges:
             (self._parked if parked else self._ready).append(uri)
 
     def release(self) -> None:
-        """Make the parked changes ready, and those in the backlog as these are applied."""
+        """Make the parked changes ready. Changes in the backlog follow as these are applied."""
         self.is_holding = False
         for uri in self._parked:
             pending = self._pending.get(uri)
@@ -527,9 +532,9 @@ class PendingChanges:
     # The backlog
 
     def use_backlog(self, most: int) -> None:
-        """Store what was added to the backlog, and request the next changes if few are left here.
+        """Store new backlog changes, and request the next ones if few are left in memory.
 
-        At most as many resources are requested at once.
+        At most `most` resources are requested at once.
         """
         backlog = self.backlog
         if not backlog:
@@ -544,19 +549,19 @@ class PendingChanges:
         extent: BacklogExtent,
         changes: Iterable[tuple[Change, Instant]],
     ) -> None:
-        """Add the changes that an action has removed; `extent` is what the backlog has now."""
+        """Add changes taken from the backlog. `extent` describes the remaining backlog."""
         if self.backlog.answered(action, extent):
             due = action.due if isinstance(action, TakeBacklog) else None
             for change, since in changes:
                 self.add(change, since, due=None if has_inline_content(change) else due)
 
-    # Dispatching, and its answers
+    # Dispatching, and its results
 
     def dispatch(self, limit: int, now: float) -> list[Change]:
         while self._delayed and self._delayed[0][0] <= now:
             due, uri = heappop(self._delayed)
             pending = self._pending.get(uri)
-            if pending is not None and pending.due == due:  # else it is due at another time now
+            if pending is not None and pending.due == due:  # else it was rescheduled
                 pending.due = None
                 self._ready.append(uri)
         changes = []
@@ -569,12 +574,12 @@ class PendingChanges:
         return changes
 
     def applied(self, change: Change) -> bool:
-        """Record that a dispatched change is durably applied; return whether it is the latest."""
+        """Record a dispatched change as durably applied. Return whether it is the latest."""
         pending = self._answered(change)
         if pending is None:
             return True
         if pending.change is not change:
-            self._ready.append(change.uri)  # superseded meanwhile
+            self._ready.append(change.uri)  # a later change has superseded it
             return False
         self._remove(change.uri, pending)
         return True
@@ -588,14 +593,14 @@ class PendingChanges:
         missing: bool = False,
         longest: float = LONGEST_RETRY_AFTER,
     ) -> int:
-        """Record that a dispatched change could not be applied, and retry it later.
+        """Record that a dispatched change could not be applied, and schedule a retry.
 
-        `at_least` is the wait that the server asked for; `missing` says that it lacks the resource.
-        A watched resource waits twice as long after each failure, up to `longest`.
+        `at_least` is the wait that the server requested, and `missing` means that the server lacks
+        the resource. For a watched resource, the wait doubles with each failure, up to `longest`.
 
         Returns:
-            How often this very change has failed; 0 if it was superseded meanwhile, or no list has
-            the resource, either.
+            Number of times that this exact change has failed; 0 if it was superseded, or if no list
+            contains the resource either.
         """
         pending = self._answered(change)
         if pending is None:
@@ -637,27 +642,27 @@ class PendingChanges:
         return [each.change for each in self._pending.values() if each.attempts >= attempts]
 
     def missing_since(self, change: Change) -> float | None:
-        """Return since when every attempt to fetch the resource has found it missing.
+        """Return when an unbroken series of attempts first found the resource missing.
 
-        None if it was removed from the copy for that already.
+        None if the last attempt did not, or if the resource was already removed from the copy.
         """
         pending = self._pending[change.uri]
         return None if pending.removed else pending.missing_since
 
     def failed_at(self, change: Change) -> float:
-        """Return when a change that has failed did so for the first time."""
+        """Return when a failing change failed for the first time."""
         return self._pending[change.uri].failed_at
 
     def retried_at(self, change: Change) -> float:
-        """Return when a change that has just failed is retried."""
+        """Return when a change that has just failed will be retried."""
         due = self._pending[change.uri].due
         assert due is not None
         return due
 
-    # What T waits for
+    # The low-water mark, which limits T
 
     def low_water(self) -> Instant | None:
-        """Return the datetime of the earliest pending change, if there is one."""
+        """Return the earliest instant that T must not reach, if there is one."""
         return self._with_backlog(self._low_water())
 
     def _with_backlog(self, since: Instant | None) -> Instant | None:
@@ -673,12 +678,12 @@ class PendingChanges:
         return None
 
     def low_water_after(self, changes: Iterable[Change]) -> Instant | None:
-        """Return what `low_water` will be once dispatched changes are applied."""
+        """Return the value that `low_water` will have after dispatched changes are applied."""
         done = {change.uri: change for change in changes}
         passed = []
         while (since := self._low_water()) is not None:
             uri = self._since[0][1]
-            if self._pending[uri].change is not done.get(uri):  # or superseded meanwhile
+            if self._pending[uri].change is not done.get(uri):  # not applied, or superseded
                 break
             passed.append(heappop(self._since))
         for entry in passed:
@@ -687,7 +692,7 @@ class PendingChanges:
 
     @property
     def is_deferred(self) -> bool:
-        """Whether the earliest pending change has not failed, and only waits until it is due."""
+        """Whether the earliest pending change has not failed and only waits for its due time."""
         if self.backlog or self._low_water() is None:
             return False
         pending = self._pending[self._since[0][1]]
@@ -699,12 +704,12 @@ class PendingChanges:
 
 
 def merged(before: Change, change: Change) -> Change:
-    """Return the one change that replaces two of a resource, in this order, still untried."""
+    """Return the change that replaces two consecutive untried changes of the same resource."""
     return _successor(_verified_if_needed(change, before), before) or before
 
 
 def _verified_if_needed(change: Change, announced: Change) -> Change:
-    """Return a change; if it contradicts what was announced, one that fetches the resource."""
+    """Return a change, or one that fetches the resource if it contradicts the announcement."""
     if not _is_undecided(change, announced) and not (
         change.at < announced.at and _contradicts(change, announced)
     ):
@@ -714,7 +719,7 @@ def _verified_if_needed(change: Change, announced: Change) -> Change:
 
 
 def _successor(change: Change, before: Change) -> Change | None:
-    """Return what a change becomes if it supersedes another one; None if it does not."""
+    """Return the change that supersedes `before`; None if `change` does not supersede it."""
     if change.at < before.at and change.check is not CheckMethod.FETCH:
         return None
     if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
@@ -733,9 +738,9 @@ def _is_undecided(change: Change, announced: Change) -> bool:
 
 
 def _contradicts(change: Change, listed: Change) -> bool:
-    """Return whether a change that is compared contradicts an entry of a Resource List.
+    """Return whether a change that has to be compared contradicts a Resource List entry.
 
-    One without a datetime and a hash may be later than the list.
+    A change with neither a datetime nor a hash may be later than the list.
     """
     if change.check is not CheckMethod.COMPARE or listed.resource.change is not None:
         return False
@@ -748,8 +753,8 @@ def _contradicts(change: Change, listed: Change) -> bool:
 
 
 def _verification(change: Change, kind: ChangeType) -> Change:
-    """Return a change that makes a Destination store what the server has.
+    """Return a change that makes a Destination store the server's version.
 
-    If it is a deletion, the resource may be missing, and is removed.
+    If `kind` is a deletion, the resource may be missing, and is then removed.
     """
     return fetching(replace(change, change=kind, resource=replace(change.resource, change=kind)))

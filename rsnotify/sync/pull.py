@@ -1,21 +1,21 @@
-"""A pull: reads as few documents as it needs, from `confirmed` to the latest (core §12, §13).
+"""Pulls: reading the changes from `confirmed` to the latest in as few documents as possible.
 
               joins                               joins
-    first root ─────> read to its end   other roots ─────> read to their end, then the first again
+    first root ─────> read completely   other roots ─────> read completely, then the first again
         │ begins too late                   │ begins too late, or broken
         └────────> the other roots          └────────> the next of them, or a gap
 
-A *root document* is the document of one capability, and represents all that is reached from it: an
-index and its lists, a dump and its packages, an archive and all of these. They are read in order of
-increasing cost. The first is the Change List if there is one: the Source keeps it up to date,
-so a pull is complete only at its end.
+A *root document* is the document of one capability (core §12, §13). It represents everything that
+is reached from it: an index and its lists, a dump and its packages, an archive and all of these.
+Root documents are read in order of increasing cost. The first is the Change List if there is one.
+The Source keeps it up to date, so a pull is complete only when it has been read completely.
 
-A `Pull` chooses: it receives each document that it has requested, and returns the next step. A
-`PullRun` carries that out, and adds the changes to the pending ones. Packages are requested one at
-a time, the next when most changes of the last are applied.
+A `Pull` chooses which documents to read. It receives each document that it has requested, and
+returns the next step. A `PullRun` performs that step, and adds the changes to the pending ones.
+Packages are requested one at a time, the next when most changes from the last are applied.
 
-Closed lists that have changed since they were read (`ClosedLists`) are read again, with all after
-them. The archive is read for that once the pull is otherwise complete.
+Closed lists that have changed since they were read (`ClosedLists`) are read again, and so are all
+lists after them. To find them, the archive is read when the pull is otherwise complete.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ RESOURCE_KINDS = frozenset(
 
 
 def change_documents(offer: Offer) -> list[Fetch]:
-    """Return the root documents that list changes: first the latest changes, then the cheapest.
+    """Return the root documents that list changes: the latest changes first, then by cost.
 
-    Archives list past changes only. They are of no use if no other document lists the changes
-    since, and the resources themselves are listed.
+    Archives list past changes only. They are useless if no other document lists the changes since,
+    and the Source lists the resources themselves.
     """
     live = [
         (DocumentKind.CHANGE_LIST, offer.change_list),
@@ -77,7 +77,7 @@ def change_documents(offer: Offer) -> list[Fetch]:
 
 
 def resource_documents(offer: Offer) -> list[Fetch]:
-    """Return the root documents that list the whole set of resources, the present set first."""
+    """Return the root documents that list the whole set of resources, current ones first."""
     return _offered(
         (DocumentKind.RESOURCE_LIST, offer.resource_list),
         (DocumentKind.RESOURCE_DUMP, offer.resource_dump),
@@ -99,8 +99,8 @@ def fetch_member(parent: Fetch, member: Resource, *, packaged: bool) -> Fetch:
 class DocumentQueue:
     """The documents still to be read below one root document, each of them once.
 
-    The number is bounded: an index that names itself, or another one in each answer, would never
-    end.
+    The number is limited, because an index that lists itself, or a different index in each answer,
+    would never end.
     """
 
     def __init__(self, fetches: Iterable[Fetch] = ()) -> None:
@@ -108,7 +108,7 @@ class DocumentQueue:
         self._known = {fetch.uri for fetch in self._fetches}
 
     def put_first(self, fetches: Iterable[Fetch]) -> None:
-        """Put documents before all others, in their order."""
+        """Put documents before all others, in the given order."""
         new = list({fetch.uri: fetch for fetch in fetches if fetch.uri not in self._known}.values())
         self._known.update(fetch.uri for fetch in new)
         if len(self._known) > MAX_ENTRIES:
@@ -134,11 +134,12 @@ class DocumentQueue:
         self._fetches.clear()
 
 
-#: How often one pull falls back to the other roots: lists may be rotated while they are read.
+#: Maximum number of times that one pull falls back to the other roots: lists may be rotated while
+#: they are read.
 _FALLBACKS = 8
 _LISTS = (Capability.CHANGE_LIST, Capability.CHANGE_LIST_ARCHIVE)
 _DUMPS = (Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
-#: The capabilities of documents reached from a root, and the root of its archive.
+#: The capabilities of documents below each kind of root, and the archive for each capability.
 _CAPABILITIES = {
     DocumentKind.CHANGE_LIST: _LISTS,
     DocumentKind.CHANGE_LIST_ARCHIVE: _LISTS,
@@ -149,26 +150,28 @@ _ARCHIVES = {
     Capability.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
     Capability.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
 }
-#: The archive of the root that is read first.
+#: The archive of each root that may be read first.
 _ARCHIVES_OF = {
     DocumentKind.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
     DocumentKind.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
 }
 _ORDER = list(_CAPABILITIES)
-#: How many pages one list may have, and how many entries they may have together.
+#: Maximum number of pages of one list, and of entries in all its pages.
 _MOST_PAGES = 1_000
 _MOST_ENTRIES = 500_000
 
 
 class PullStep(Struct, frozen=True):
-    """What follows from a document of a pull; at most one of the last three fields is set.
+    """The step that follows from a document of a pull.
+
+    At most one of `fetch`, `gap_ends` and `failure` is set. If none is, the pull is complete.
 
     Args:
-        coverage: What the document covers, if it lists changes and joins the confirmed ones.
-        fetch: The next document. If this and the fields below are None, the pull is complete.
+        coverage: The document's coverage, if it lists changes and joins the confirmed ones.
+        fetch: The next document.
         gap_ends: Where the available documents begin, if none of them joins.
-        failure: Why the pull is neither complete nor has found a gap.
-        cure: What the Source should add so that its documents cover the gap, if that is known.
+        failure: Why the pull failed without finding a gap.
+        cure: What the Source should add so that its documents cover the gap, if known.
     """
 
     coverage: Coverage | None = None
@@ -186,7 +189,7 @@ class PageJoiner:
         self._entries = 0
 
     def add(self, uri: str, document: Document) -> Document | str:
-        """Return the URI of the page after this one; or after the last page, the whole document."""
+        """Return the URI of the next page; or, after the last page, the whole document."""
         self._pages[uri] = document
         self._entries += len(document.resources)
         link = document.link(Rel.NEXT)
@@ -221,10 +224,10 @@ def _begins(member: Resource) -> Instant:
 
 
 class Pull:
-    """One pull, which reads as few documents as it needs.
+    """One pull, which reads as few documents as possible.
 
-    At least one document of the offer must list changes. Packages that were `read` with the same
-    entry are not read again. Without `closed`, no list is read again.
+    At least one document of the offer must list changes. Packages in `read` with the same entry are
+    not read again. Without `closed`, no list is read again.
     """
 
     def __init__(
@@ -239,16 +242,16 @@ class Pull:
         self._closed = closed
         self._is_checking = False
         self._requested: set[str] = set()
-        #: By URI, where lists begin according to what lists them.
+        #: By URI, the `from` of lists according to the index, archive or dump that lists them.
         self._stated: dict[str, Instant] = {}
         #: The entries of closed lists in the documents that were read.
         self.closed_members: list[Resource] = []
-        #: Whether lists are read again, so that their entries do not count as old.
+        #: Whether lists are being read again, so that their entries do not count as old.
         self.is_rereading = False
-        #: Whether a period ended meanwhile, and no list of it was read again.
+        #: Whether a period ended during the pull, and its list was not read again.
         self.has_skipped = False
         self._closed_through: Instant | None = None
-        #: Where the first list ends that is read again, if there is one.
+        #: The `until` of the first list that is read again, if there is one.
         self._changed_since: Instant | None = None
         self._first = roots[0]
         self._queue = DocumentQueue()
@@ -259,9 +262,9 @@ class Pull:
         self._begins: list[Instant] = []
         self._accepted: Instant | None = None
         self._broken: dict[DocumentKind, RsnotifyError] = {}
-        #: An index or dump whose parts may be in the wrong order: some do not state their `from`.
+        #: An index or dump whose members may be in the wrong order, since some lack a `from`.
         self._unsorted: str | None = None
-        #: The document that was requested last.
+        #: The last requested document.
         self.current = self._first
 
     @property
@@ -270,21 +273,21 @@ class Pull:
 
     @property
     def is_optional(self) -> bool:
-        """Whether the document requested by `current` can show only that a list has changed."""
+        """Whether `current` is read only to find out whether a list has changed."""
         return self._is_checking and not self.is_rereading
 
     def is_open(self, fetch: Fetch) -> bool:
-        """Return whether a document belongs to the first root, which has the latest changes."""
+        """Return whether a document belongs to the first root, which lists the latest changes."""
         return fetch.kind is self._first.kind and fetch.package is None
 
     def read(self, document: Document, frontier: Frontier, sent: Instant | None = None) -> PullStep:
-        """Return the step that follows from the document requested by `current`, read to its end.
+        """Return the step that follows from the document that `current` requested.
 
-        `frontier` is what is known from the Source's documents so far; `sent` is when it was sent,
-        by the clock of the Source, if that is known.
+        The document was read completely. `frontier` is how far the Source's documents have been
+        read. `sent` is when this document was sent, by the Source's clock, if known.
 
         Raises:
-            DocumentError: It is of another kind than expected, or unusable.
+            DocumentError: The document is not of the expected kind, or is unusable.
         """
         if self.current.package is not None:
             return self._use(package_coverage(document, self.current.uri), frontier)
@@ -304,7 +307,7 @@ class Pull:
         return self._queue_members(document, frontier)
 
     def abandon(self, error: RsnotifyError, frontier: Frontier) -> PullStep:
-        """Abandon the root of the document requested by `current`, as that is unusable."""
+        """Abandon the root of the document that `current` requested, which is unusable."""
         if self.is_optional:
             return PullStep()
         self._broken[self.current.kind] = error
@@ -314,7 +317,7 @@ class Pull:
         return self._fall_back(frontier)
 
     def check_archive(self) -> Fetch | None:
-        """Return the archive if it has to be read, too, after all other documents."""
+        """Return the archive if it also has to be read, after all other documents."""
         root = self._archive
         if self._closed is None or not self._closed.is_archive_due or root is None:
             return None
@@ -327,7 +330,7 @@ class Pull:
     # One document
 
     def _add_archive(self, document: Document) -> None:
-        """Prefer the link of a document to its archive (archives §2.2)."""
+        """Use a document's link to its archive, if it has one (archives §2.2)."""
         link = document.link(Rel.ARCHIVES)
         kind = _ARCHIVES.get(document.capability or "")
         if link is not None and kind is not None and kind is not self._first.kind:
@@ -345,8 +348,8 @@ class Pull:
     def _check_skipped(self, begins: Instant) -> None:
         """Read the archive once more if the open period begins later than the closed ones end.
 
-        Otherwise an earlier change in a list that is read again would replace a later one in the
-        list that was closed since.
+        A list must then have been closed in the meantime. If it were not read, an earlier change
+        from a list that is read again would replace a later one in it.
         """
         through, root = self._closed_through, self._archive or self._first
         if not self.is_rereading or through is None or not self.is_open(self.current):
@@ -357,12 +360,12 @@ class Pull:
 
     @property
     def _archive(self) -> Fetch | None:
-        """The archive of the first root, if that is another document."""
+        """The archive of the first root, if it is a separate document."""
         root = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
         return None if root is self._first else root
 
     def _empty(self, frontier: Frontier) -> PullStep:
-        """Read the archive, if it was not read, as an empty list does not say where it begins."""
+        """Read the archive, unless it was read, because an empty list has no known beginning."""
         archive = self._archive
         if self.at_first and archive is not None and archive.uri not in self._requested:
             self._queue = DocumentQueue([archive, self._first])
@@ -370,7 +373,7 @@ class Pull:
 
     def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
         joint = self._joint(frontier)
-        # A member without `until` may have something new.
+        # A member without `until` may contain something new.
         self._find_changed(document, joint)
         since = self._changed_since
         members = [
@@ -398,7 +401,7 @@ class Pull:
         return self._next(frontier)
 
     def _find_changed(self, document: Document, joint: Instant) -> None:
-        """Mark the closed lists that have changed, and all after them, to be read again."""
+        """Mark the closed lists that have changed, and all later ones, for another read."""
         if self._closed is None:
             return
         if document.from_ is not None and document.capability == Capability.CHANGE_DUMP:
@@ -425,15 +428,15 @@ class Pull:
         return (package.lastmod, package.hash, package.length) != (None, None, None)
 
     def _latest_beginning(self, frontier: Frontier) -> Instant:
-        """Return where a document has to begin, at the latest, to join."""
+        """Return the latest instant at which a document may begin to join."""
         joint = self._joint(frontier)
         was_tried = joint == self._fell_back_at and not self._fallbacks
-        # If no other root is left, no document has more of an instant that may not be over.
+        # If no other root is left, no document has more changes at an instant that may not be over.
         is_last = len(self._roots) == 1 or (self.at_first and was_tried)
         return frontier.instant if is_last and not frontier.running else joint
 
     def _joint(self, frontier: Frontier) -> Instant:
-        """Return the instant up to which nothing can be missing."""
+        """Return the instant up to which no change can be missing."""
         accepted = frontier.instant == self._accepted
         return frontier.instant if accepted else frontier.joint
 
@@ -443,7 +446,7 @@ class Pull:
         self._begins.append(begins)
         joint = self._joint(frontier)
         if joint != self._fell_back_at and self._fallback_count < _FALLBACKS:
-            # More is known than last time, so each of the other roots may join now.
+            # More changes are known than last time, so each of the other roots may join now.
             self._fell_back_at = joint
             self._fallback_count += 1
             self._fallbacks = self._others()
@@ -454,7 +457,7 @@ class Pull:
         return [kind for kind in _ORDER if kind in self._roots and kind not in unusable]
 
     def _fall_back(self, frontier: Frontier) -> PullStep:
-        """Read the next of the other roots; if none is left, there is a gap."""
+        """Read the next of the other roots. If none is left, there is a gap."""
         while self._fallbacks:
             kind = self._fallbacks.pop(0)
             if kind not in self._broken:
@@ -469,7 +472,7 @@ class Pull:
                 self._accepted = frontier.instant
                 self._queue = DocumentQueue([self._first])
                 return self._next(frontier)
-            # It was not over when it was read, and no document has its changes since then.
+            # The instant was not over when it was read, and no document has its later changes.
             gap_ends = end_of_unit(frontier.instant) - MICROSECOND
         return PullStep(gap_ends=None if failure else gap_ends, failure=failure, cure=self._cure())
 
@@ -492,14 +495,14 @@ class Pull:
     def _next_fetch(self) -> Fetch | None:
         following = self._queue.pop()
         if following is None or (following is self._first and self.is_optional):
-            return None  # the archive has nothing new
+            return None  # the archive contains nothing new
         self.current = following
         self._requested.add(following.uri)
         return following
 
 
 class PullRun:
-    """One run of a `Pull`, which begins at once."""
+    """One run of a `Pull`, which begins on construction."""
 
     def __init__(self, state: SyncState, intake: ChangeIntake, offer: Offer) -> None:
         self._state = state
@@ -513,20 +516,21 @@ class PullRun:
         return self.pull.current
 
     def read(self, document: Document, now: float, sent: Instant | None) -> PullStep | None:
-        """Read the document requested by `current`; return the last step if the pull ends."""
+        """Use the document that `current` requested. Return the last step if the pull ends."""
         fetch, frontier = self.current, self._state.frontiers.frontier
         return self._follow(fetch, self.pull.read(document, frontier, sent), now)
 
     def abandon(self, error: RsnotifyError, now: float) -> PullStep | None:
-        """Use other documents than `current`; return the last step if the pull ends."""
+        """Use other documents instead of `current`. Return the last step if the pull ends."""
         fetch, frontier = self.current, self._state.frontiers.frontier
         return self._follow(fetch, self.pull.abandon(error, frontier), now)
 
     def proceed(self) -> None:
-        """Request the next list once the last one's changes are stored; a package, once applied.
+        """Request the next document as soon as the changes from the last one permit it.
 
-        So memory use is constant, and at most two packages are needed at once. Changes that have
-        failed do not delay it: a later package may supersede them.
+        Before a list, they must be stored. Before a package, most of them must be applied. Memory
+        use is therefore constant, and at most two packages are needed at once. Failed changes do
+        not delay the request, because a later package may supersede them.
         """
         state, pending = self._state, self._state.pending
         if self._next is None:
@@ -536,7 +540,7 @@ class PullRun:
         else:
             pending.release()
             is_ready = pending.untried <= state.pace.in_flight and not pending.backlog
-            state.settled = state.settled and not is_ready  # with something new, it is not routine
+            state.settled = state.settled and not is_ready  # a package with news is not routine
         if is_ready:
             state.actions.append(self._next)
             self._next = None

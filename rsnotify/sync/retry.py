@@ -1,4 +1,4 @@
-"""When and where to try again after a failure: backoff with jitter, and the order of services."""
+"""Retries after failures: backoff with jitter, and the order of alternative services."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, parse_http_date
 
-#: The longest `Retry-After` of a server that clients respect, in seconds.
+#: Maximum `Retry-After` that clients respect, in seconds.
 LONGEST_RETRY_AFTER = 3600.0
 
 
 class Retry(Struct, frozen=True):
-    """A wait that doubles with each failure in a row; times are in seconds.
+    """A wait that doubles with each consecutive failure. Times are in seconds.
 
     Args:
-        first: The longest wait after the first failure.
-        most: The longest wait of all.
+        first: Maximum wait after the first failure.
+        most: Maximum wait after any number of failures.
     """
 
     first: float = 0.2
     most: float = 60.0
 
     def delay(self, failures: int, random: Random, *, at_least: float = 0.0) -> float:
-        """Return how long to wait after this many failures in a row, at least 1.
+        """Return how long to wait after this many consecutive failures (at least 1).
 
-        The wait is between half and all of the step, so that clients that failed together do not
-        retry together. A longer wait requested by the server is respected, up to an hour.
+        The wait is random, between half the current step and all of it, so clients that failed
+        together do not retry together. A longer wait requested by the server is respected, up to an
+        hour.
         """
         step = min(self.most, self.first * 2.0 ** min(failures - 1, 64))
         return max(min(at_least, LONGEST_RETRY_AFTER), step * (0.5 + random.random() / 2))
 
 
 def parse_retry_after(value: str, now: Instant) -> float | None:
-    """Return how many seconds to wait by a `Retry-After` header; None if it is malformed.
+    """Return the number of seconds in a `Retry-After` header; None if it is malformed.
 
     RFC 9110 §10.2.3 allows a number of seconds or a date.
     """
@@ -47,26 +48,29 @@ def parse_retry_after(value: str, now: Instant) -> float | None:
     return None if moment is None else max(0.0, (moment - now).total_seconds())
 
 
-#: How many failures are remembered.
+#: Maximum number of failures to remember.
 _MOST = 1_000
 
 T = TypeVar("T", bound=Hashable)
 
 
 class Alternatives(Generic[T]):
-    """Remembers which alternatives failed, and when relative to each other."""
+    """Remembers which alternatives failed, and in which order."""
 
     def __init__(self) -> None:
         self._failed: dict[T, None] = {}  # the least recently failed first
 
     def failed(self, alternative: T) -> None:
-        """Put an alternative behind all others."""
+        """Move an alternative behind all others."""
         self._failed.pop(alternative, None)
         self._failed[alternative] = None
         if len(self._failed) > _MOST:
             del self._failed[next(iter(self._failed))]
 
     def order(self, alternatives: Iterable[T]) -> list[T]:
-        """Return those that have not failed, as given, then the least recently failed first."""
+        """Return the alternatives that have not failed, in order, then the others.
+
+        Of the others, those that failed least recently come first.
+        """
         rank = {alternative: number for number, alternative in enumerate(self._failed)}
         return sorted(alternatives, key=lambda one: rank.get(one, -1))

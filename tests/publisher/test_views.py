@@ -25,8 +25,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify_publisher import Options, Publisher, Record
-from rsnotify_publisher.documents.open_change_list import OpenChangeList
 from rsnotify_publisher.documents.document_store import DocumentStore
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from tests.fork_server import forked

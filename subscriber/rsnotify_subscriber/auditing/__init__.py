@@ -1,1 +1,1 @@
-"""Comparing a copy with the resources that the Source lists."""
+"""Audits: comparing a copy with the resources that the Source lists."""

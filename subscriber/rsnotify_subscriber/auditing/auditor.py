@@ -1,7 +1,7 @@
-"""Auditing a mirror: whether it has every resource of the Source, unchanged, and nothing else.
+"""Audits a mirror: checks that it has every resource of the Source, unchanged, and nothing else.
 
-The present documents of the Source say which resources a copy should have. Each file is compared
-with them by its hash; where the entry has none, with the resource itself.
+The Source's current documents determine which resources a copy should have. Each file is compared
+with its entry by hash or, if the entry has no hash, with the resource itself.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ from rsnotify_subscriber.storage.identity import (
     read_identity,
 )
 
-#: How often differences are compared: the Source may be changing, the mirror a moment behind.
+#: Maximum number of comparisons: the Source may be changing, and the mirror a moment behind.
 _ATTEMPTS = 5
-#: Files are compared in parts of this size, by this many workers.
+#: Number of files to compare at once, and of workers that do so.
 _PART = 64
 _WORKERS = 4
-#: How many resources are read from the expected ones at once.
+#: Number of expected resources to read at once.
 _PAGE = 1_000
-#: The most missing files for which a request checks whether the Source itself has the resource.
+#: Maximum number of missing files for which to request the resource from the Source itself.
 _MOST_CHECKS = 100
-#: The field of `Audit` for a difference, the name that it gets there, and whether it is that of a
-#: resource which exists according to the documents.
+#: The field of `Audit` for a difference, the name to list there, and whether the resource exists
+#: according to the documents.
 _Difference = tuple[str, str, bool]
 
 
@@ -81,20 +81,21 @@ class Audit(Struct, frozen=True):
     """The result of an audit.
 
     Args:
-        resources: How many resources the Source has.
-        equal: How many of them the mirror has with the same content.
-        created: URIs that the Source has and the mirror does not.
+        resources: Number of resources of the Source.
+        equal: Number of resources that the mirror has with the same content.
+        created: URIs that the Source has and the mirror lacks.
         updated: URIs whose content differs.
-        deleted: Files, relative to the mirror, that no list names.
-        foreign: Those of them that are not part of the copy, by its state.
-        absent: URIs that the Source lists, and that neither its server (404, 410) nor the mirror
+        deleted: Files that no list names, relative to the mirror.
+        foreign: Files in `deleted` that are not part of the copy, according to its state.
+        absent: URIs that the Source lists, but that neither its server (404, 410) nor the mirror
             has.
         unknown: URIs that could not be compared; with doubts, also files that no list names.
-        reasons: By URI, why one could not be compared.
-        doubts: Why the Source's lists may be incomplete.
-        limits: What the lists cannot show, in sentences, so that it was compared with the server.
-        source: The Capability List of the set, or the document if there is no such list.
-        gone: URIs that a list names and the mirror has, and whose server answers 404 or 410.
+        reasons: By URI, why a resource could not be compared.
+        doubts: The reasons why the Source's lists may be incomplete.
+        limits: The limits of what the lists can show, in sentences. The affected resources were
+            compared with the server.
+        source: The Capability List of the set, or the document itself if there is no such list.
+        gone: URIs that a list names and the mirror has, but whose server answers 404 or 410.
     """
 
     resources: int
@@ -113,7 +114,7 @@ class Audit(Struct, frozen=True):
 
     @property
     def in_step(self) -> bool | None:
-        """Whether Source and mirror are equal; None if that is unknown."""
+        """Whether Source and mirror are equal; None if unknown."""
         if self.doubts:
             return None
         if self.differences:
@@ -122,12 +123,12 @@ class Audit(Struct, frozen=True):
 
     @property
     def differences(self) -> int:
-        """How many resources and files differ."""
+        """Number of resources and files that differ."""
         return len(self.created) + len(self.updated) + len(self.deleted) + len(self.gone)
 
     @property
     def unjudged(self) -> int:
-        """How many resources could not be compared."""
+        """Number of resources that could not be compared."""
         return len(self.absent) + len(self.unknown)
 
 
@@ -140,19 +141,19 @@ async def audit(
     pause: float = 1.0,
     activity: SyncActivity | None = None,
 ) -> Audit:
-    """Compare the files of a mirror with what its Source lists.
+    """Compare the files of a mirror with the lists of its Source.
 
     Args:
-        url: The Source, as it is followed.
+        url: The URL at which the Source is followed.
         folder: The mirror.
-        state: The folder of its state; by default the one that `rsnotify follow` uses.
-        options: How the Source is followed: its credentials, and whether documents may name hosts
-            at private addresses.
-        pause: The seconds until differences are compared again.
-        activity: Is changed meanwhile to what is being done, and how much of it is done.
+        state: The folder of the mirror's state; by default the one that `rsnotify follow` uses.
+        options: The options for following the Source. Credentials are used, and the permission for
+            hosts at private addresses.
+        pause: Seconds to wait before comparing differences again.
+        activity: Updated during the audit with the current activity and its progress.
 
     Raises:
-        ConfigurationError: There is no such folder.
+        ConfigurationError: The folder does not exist, or it is a copy of another set of resources.
         RsnotifyError: The Source could not be read.
     """
     folder = Path(folder)
@@ -231,11 +232,11 @@ class _ComparedFile(NamedTuple):
     """A file to compare.
 
     Args:
-        path: Where it is, or should be.
-        uri: The normal form of the URI of its resource; empty if there is no such resource.
-        entry: The entry of the resource; None if there is no such resource.
+        path: The path where the file is, or should be.
+        uri: The resource's URI in normal form; empty if the file belongs to no resource.
+        entry: The resource's entry; None if the file belongs to no resource.
         is_expected: Whether the resource exists according to the documents.
-        size: The size of the file; None if there is no file.
+        size: The size of the file; None if it does not exist.
     """
 
     path: str
@@ -246,7 +247,7 @@ class _ComparedFile(NamedTuple):
 
 
 class _ComparedPart(NamedTuple):
-    """How many files were compared, their bytes, and those that do not have the listed hash."""
+    """The number of compared files, their total size, and the files without the listed hash."""
 
     files: int
     bytes: int
@@ -254,7 +255,7 @@ class _ComparedPart(NamedTuple):
 
 
 class _MirrorComparison:
-    """Compares the mirror; each time only the files that differed the time before."""
+    """Compares a mirror with its Source, and later only the files that differed the last time."""
 
     def __init__(
         self,
@@ -275,14 +276,14 @@ class _MirrorComparison:
         self._state = state
         self._activity = activity
         self._prefer = identity.prefer
-        #: The kinds of difference that matter: a copy may ignore deletions, for example.
+        #: The kinds of difference to report: a copy may ignore deletions, for example.
         self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
         if ChangeType.DELETED in self._kinds:
             self._kinds.add("gone")
         self._suspects: set[str] | None = None
         self._checks = 0
         self._reasons: dict[str, str] = {}
-        #: Held while the next files are found.
+        #: Held while finding the next files.
         self._finding = Lock()
 
     async def compare(self) -> Audit:
@@ -317,7 +318,7 @@ class _MirrorComparison:
         )
 
     def _foreign(self, differing: Mapping[str, _Difference]) -> set[str]:
-        """Return the paths of files that are not part of the copy by its state, if it has one."""
+        """Return the paths of files that are not part of the copy, according to its state."""
         unlisted = {path for path, (kind, *_) in differing.items() if kind == "deleted"}
         has_state = False
         for uri in read_held(self._state) if unlisted else ():
@@ -326,9 +327,9 @@ class _MirrorComparison:
         return unlisted if has_state else set()
 
     def _files(self) -> Iterator[_ComparedFile]:
-        """Yield the files to compare: of resources, and others in the folder of the mirror."""
+        """Yield the files to compare: files of resources, and all others in the mirror's folder."""
         suspects = self._suspects
-        self._expected.hold(read_held(self._state))  # a file is named as the copy has its URI
+        self._expected.hold(read_held(self._state))  # file names depend on the copy's spelling
         left = set(suspects or ())
         for files in self._resource_files():
             if suspects is None:
@@ -347,7 +348,7 @@ class _MirrorComparison:
         while page := expected.page(after, _PAGE):
             after = page[-1].uri
             yield self._located(page, is_expected=True)
-        # Others may exist all the same.
+        # Resources that should not exist may exist all the same.
         others = expected.contested | expected.respelled
         others |= {uri: Resource(uri) for uri in expected.ambiguous}
         exist = {uri for uri, one in expected.find(list(others)).items() if one.entry is not None}
@@ -362,7 +363,7 @@ class _MirrorComparison:
         for one, (path, status) in zip(page, files, strict=True):
             size = None if status is None else status.st_size
             if size is None:
-                path = self._tree.find(one.name)  # which refuses one behind a symbolic link
+                path = self._tree.find(one.name)  # `find` refuses a file behind a symbolic link
             found.append(_ComparedFile(path, one.uri, one.entry, is_expected, size))
         return found
 
@@ -406,10 +407,10 @@ class _MirrorComparison:
         try:
             return matches(listed, pieces_of(file.path, file.size))
         except FileNotFoundError:
-            return False  # it was removed in this moment
+            return False  # just removed
 
     def _is_decided(self, file: _ComparedFile) -> bool:
-        """Return whether the documents say which content a resource has, or that it has none."""
+        """Return whether the documents determine if a resource exists, and which content it has."""
         uri, expected = file.uri, self._expected
         is_contested = uri in expected.contested or uri in expected.respelled
         return not is_contested and uri not in expected.ambiguous
@@ -417,7 +418,7 @@ class _MirrorComparison:
     def _digest(self, file: _ComparedFile) -> Digester | None:
         """Return the digests of a file; None if there is no file.
 
-        Without a resource, what is at the path is not read; it may also be a symbolic link.
+        A file without a resource is not read, and may be a symbolic link.
         """
         if file.entry is None:
             return Digester(None) if os.path.lexists(file.path) else None
@@ -428,7 +429,7 @@ class _MirrorComparison:
             for piece in pieces_of(file.path, file.size):
                 digester.update(piece)
         except FileNotFoundError:
-            return None  # it was removed in this moment
+            return None  # just removed
         return digester
 
     def _relative(self, path: str) -> str:
@@ -443,7 +444,7 @@ class _MirrorComparison:
         return "unknown"
 
     async def _kind(self, file: _ComparedFile, local: Digester | None) -> str | None:
-        """Return how a file differs, as a field of `Audit`; None if it does not."""
+        """Return the field of `Audit` for a file that differs; None if it does not."""
         resource = file.entry
         if resource is None:
             return None if local is None else "deleted"
@@ -461,7 +462,7 @@ class _MirrorComparison:
     async def _contested(
         self, local: Digester | None, uri: str, resource: Resource, *, is_expected: bool
     ) -> str | None:
-        """Check by a request whether a resource exists, as the lists contradict each other."""
+        """Request a resource to find out whether it exists: the lists contradict each other."""
         try:
             is_there = await self._fetcher.is_there(resource.uri)
         except FetchError as error:
@@ -489,9 +490,9 @@ class _MirrorComparison:
         return wanted_representation(change, self._prefer)
 
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
-        """Compare with the resource itself, as the Source announces no usable hash.
+        """Compare a file with the resource itself, because the Source announces no usable hash.
 
-        What makes a follower doubt the content makes it unknown here.
+        If a follower would doubt the content, the audit reports it as unknown.
         """
         wanted = self._wanted(resource)
         entry = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)

@@ -1,6 +1,6 @@
-"""The resources that a copy should have, by the present documents of the Source.
+"""The resources that a copy should have, according to the Source's current documents.
 
-They are read into a temporary database, so that a set of any size takes little memory.
+They are read into a temporary database, so even a large set needs little memory.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ from rsnotify_subscriber.storage.resource_state import deletes, needs_request, s
 #: An interval may be rounded to whole seconds.
 _ROUNDED = timedelta(seconds=1)
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
-#: The most gaps that are passed over; a Source could have any number of them.
+#: Maximum number of gaps to skip, since a Source could have any number of them.
 _GAPS = 16
-#: The most resources that one doubt names.
+#: Maximum number of resources that one doubt names.
 _NAMED = 3
-#: How many resources are read from the database, and written to it, at once.
+#: Number of resources to read from the database, or to write to it, at once.
 _PART = 2_000
 
 T = TypeVar("T")
 
 
 class Expectation(Struct):
-    """What the documents say of one resource.
+    """The information in the documents about one resource.
 
     Args:
-        entry: Its latest entry; None if it no longer exists, or is not followed.
-        listed: Its entry in the Resource List.
+        entry: The resource's latest entry; None if it no longer exists or is not followed.
+        listed: The resource's entry in the Resource List.
         listed_at: The `at` of that part of the Resource List, in microseconds since 1970.
-        changed_at: The datetime of the latest change after the Resource List, likewise.
-        before: The entry of the latest change no later than the Resource List.
+        changed_at: The datetime of the latest change after the Resource List, in the same unit.
+        before: The entry of the latest change that is not later than the Resource List.
     """
 
     entry: Resource | None = None
@@ -82,9 +82,9 @@ class ExpectedFile(NamedTuple):
     """A resource that the copy should have.
 
     Args:
-        uri: The normal form of its URI.
-        entry: Its latest entry.
-        name: Its URI as the copy has it.
+        uri: The resource's URI in normal form.
+        entry: The resource's latest entry.
+        name: The resource's URI as spelled in the copy.
     """
 
     uri: str
@@ -120,19 +120,19 @@ SELECT uri, entry, coalesce(name, '') FROM resources LEFT JOIN held USING (uri)
 
 
 class ExpectedResources:
-    """The resources of a Source that are followed, in a temporary database at a path.
+    """The followed resources of a Source, in a temporary database.
 
-    It may be used in several threads. All URIs are in normal form.
+    Instances may be used from several threads. All URIs are in normal form.
 
     Attributes:
-        has_spellings: Whether the documents have a URI that is not in normal form.
-        contested: The last entry of each resource that exists according to the Resource List, and
-            does not according to the Change Lists, or the reverse.
-        respelled: That of each resource that the Change Lists have in several spellings, deleted in
-            one and not in another: its server decides whether it exists.
-        ambiguous: The resources whose latest change the documents do not determine.
-        doubts: Why the documents may be incomplete.
-        limits: What the documents cannot show, in sentences.
+        has_spellings: Whether the documents contain a URI that is not in normal form.
+        contested: The last entry of each resource that exists according to the Resource List but
+            not according to the Change Lists, or the reverse.
+        respelled: The last entry of each resource that the Change Lists have in several spellings,
+            deleted in one and not in another. Its server decides whether it exists.
+        ambiguous: The resources whose latest change cannot be determined from the documents.
+        doubts: The reasons why the documents may be incomplete.
+        limits: The limits of what the documents can show, in sentences.
     """
 
     def __init__(self, path: Path) -> None:
@@ -156,7 +156,7 @@ class ExpectedResources:
             self._database.close()
 
     def clear(self) -> None:
-        """Forget all that was read."""
+        """Remove everything that was read."""
         self._forget()
         self.clear_resources()
 
@@ -165,7 +165,7 @@ class ExpectedResources:
             self._database.execute("DELETE FROM resources")
 
     def find(self, uris: Sequence[str]) -> dict[str, Expectation]:
-        """Return what is known of resources, by those of their URIs of which anything is."""
+        """Return the stored expectations by URI. URIs without one are left out."""
         query = f"SELECT {_COLUMNS} FROM resources WHERE uri IN"
         with self._lock:
             rows = list(select_in(self._database.execute, query, uris))
@@ -218,21 +218,21 @@ class ExpectedResources:
         )
 
     def count(self) -> tuple[int, int]:
-        """Return how many resources exist, and how many of these have no hash and no date."""
+        """Return the number of existing resources, and of those without a hash and a date."""
         query = "SELECT count(entry), coalesce(sum(is_undated), 0) FROM resources"
         with self._lock:
             resources, undated_ones = self._database.execute(query).fetchone()
         return resources, undated_ones
 
     def changed_before(self) -> Iterator[tuple[str, Expectation]]:
-        """Yield what is known of resources with a change no later than the Resource List."""
+        """Yield the resources with a change that is not later than the Resource List."""
         after = ""
         while rows := self._rows(_CHANGED_BEFORE, after, _PART):
             after = rows[-1][0]
             yield from map(self._expectation, rows)
 
     def page(self, after: str, limit: int) -> list[ExpectedFile]:
-        """Return the next resources that exist, in the order of their URIs."""
+        """Return the next existing resources after a URI, in the order of their URIs."""
         found = []
         for uri, stored, name in self._rows(_PAGE, after, limit):
             if (entry := self._entry(stored)) is not None:
@@ -243,12 +243,12 @@ class ExpectedResources:
         with self._lock:
             return self._database.execute(query, (after, limit)).fetchall()
 
-    # What the copy has
+    # The resources of the copy
 
     def hold(self, uris: Iterable[str]) -> None:
-        """Store the URIs of the resources that the copy has, in place of those before.
+        """Store the URIs of the resources in the copy, replacing those stored before.
 
-        Only those are needed that may differ from the URIs in the documents.
+        URIs that cannot differ from those in the documents are skipped.
         """
         rows = ((normalize(uri), uri) for uri in uris)
         if not self.has_spellings:
@@ -258,7 +258,7 @@ class ExpectedResources:
             self._database.executemany("INSERT OR REPLACE INTO held VALUES (?, ?)", rows)
 
     def held_names(self, uris: Sequence[str]) -> dict[str, str]:
-        """Return the URIs of resources as the copy has them, of those that it has."""
+        """Return the URIs as spelled in the copy, for those resources that it has."""
         query = "SELECT uri, name FROM held WHERE uri IN"
         with self._lock:
             return dict(select_in(self._database.execute, query, uris))
@@ -266,7 +266,7 @@ class ExpectedResources:
 
 @contextmanager
 def expected_resources(path: Path) -> Iterator[ExpectedResources]:
-    """Open a temporary database within the context; its errors are raised as `StorageError`."""
+    """Open a temporary database for the context, and raise its errors as `StorageError`."""
     try:
         with closing(ExpectedResources(path)) as expected:
             yield expected
@@ -285,11 +285,11 @@ def in_parts(things: Iterable[T], size: int = _PART) -> Iterator[list[T]]:
 
 
 class ExpectationReader:
-    """Reads the expected resources from the Resource List, and the Change Lists after its `at`.
+    """Reads the expected resources from the Resource List and the Change Lists after its `at`.
 
-    Where a Source has only dumps, the manifests of their packages take the place of these lists.
-    Lists that are older than those that the copy was made from, by its `progress`, are doubted.
-    The `activity` is changed to how much was received.
+    If a Source has only dumps, the manifests of their packages take the place of these lists. If
+    lists are older than those from which the copy was made, according to its `progress`, this is
+    noted as a doubt. The number of bytes received is recorded in `activity`.
     """
 
     def __init__(
@@ -311,13 +311,13 @@ class ExpectationReader:
         self._packages = DumpPackages(fetcher)
         self._expected = expected
         self._activity = activity
-        #: Whether what is read ends no earlier than the last Resource List, unless it is older.
+        #: Whether documents that end before the last compared Resource List are older than it.
         self._is_comparable = False
 
     async def read(self) -> None:
         """Read all documents that determine the present set of resources."""
         self._expected.clear()
-        #: By the spelling that is left out, that of the entry which counts.
+        #: Maps each spelling of a URI that is left out to the spelling of the entry that counts.
         self._twofold: dict[str, str] = {}
         self._received = self._fetcher.received
         try:
@@ -342,9 +342,9 @@ class ExpectationReader:
             self._activity.bytes = self._fetcher.received - self._received
 
     async def _requested(self, fetch: Fetch) -> tuple[Document, Instant | None]:
-        """Read a document, or the manifest of a package; a copy beside the package is enough.
+        """Read a document, or the manifest of a package, and the time when it was sent.
 
-        It comes with the time at which it was sent, by the clock of the Source.
+        A copy of the manifest next to the package is enough. The time is by the Source's clock.
         """
         package = fetch.package
         if package is None:
@@ -359,7 +359,7 @@ class ExpectationReader:
             try:
                 return await self._fetcher.document(resolve(fetch.uri, copy)), None
             except (FetchError, DocumentError):
-                pass  # the package itself has it, too
+                pass  # the package itself contains the manifest, too
         return await self._packages.open(package), None
 
     def _note_undated(self) -> None:
@@ -369,13 +369,13 @@ class ExpectationReader:
             self._expected.limits += (text,)
 
     def _check_age(self, ends: Instant) -> None:
-        """Doubt documents that end before those that the copy was made from."""
+        """Note a doubt if the documents end before those from which the copy was made."""
         progress = self._progress
         if progress is None:
             return
         if progress.seen and ends < progress.confirmed:
             self._doubt(BEHIND)
-        # Where another document takes the place of the Resource List, the lists of changes go on.
+        # If another document replaces the Resource List, the change documents reach beyond it.
         known = progress.last_list if self._is_comparable else None
         if known is not None and known.at is not None and ends < known.at:
             self._doubt(OLDER_LIST)
@@ -433,7 +433,7 @@ class ExpectationReader:
     def _followed(self, resource: Resource) -> Resource | None:
         return resource if self._selection.wants(resource) else None
 
-    # The changes after it
+    # The changes after the Resource List
 
     async def _read_changes(self, frontier: Frontier) -> None:
         for _ in range(_GAPS):
@@ -448,7 +448,7 @@ class ExpectationReader:
             frontier.advance(gap)
 
     async def _pull(self, frontier: Frontier) -> PullStep:
-        """Read the changes up to a gap, if there is one; return the last step."""
+        """Read the changes up to a gap, if there is one. Return the last step."""
         pull = Pull(self._offer, closed=ClosedLists(KnownLists(frontier.instant)))
         following: Fetch | None = pull.current
         while following is not None:
@@ -484,14 +484,14 @@ class ExpectationReader:
             if not is_ambiguous and known.changed_at is None:
                 known.before = change.resource
         elif known.changed_at is None or at >= known.changed_at:
-            # Documents may overlap: one may have earlier changes that another lacks.
+            # Documents may overlap: one may contain earlier changes that another lacks.
             known.changed_at, known.before = at, None
             is_deleted = change.change is ChangeType.DELETED
             known.entry = None if is_deleted else self._followed(change.resource)
             self._note_doubtful(change, reduced)
 
     def _note_doubtful(self, change: Change, reduced: ReducedChanges) -> None:
-        """Note of a change that was added whether it leaves open if the resource exists."""
+        """Mark the resource of an added change as respelled or ambiguous, if it is."""
         uri, expected = change.uri, self._expected
         expected.respelled.pop(uri, None)
         expected.ambiguous.discard(uri)
@@ -501,7 +501,7 @@ class ExpectationReader:
             expected.ambiguous.add(uri)
 
     def _ignore_content(self, change: Change, known: Expectation) -> None:
-        """Forget the listed version of a resource if a change may be about a later one."""
+        """Ignore the listed content of a resource if a change may refer to a later version."""
         entry = known.entry
         if entry is None:
             return
@@ -510,7 +510,7 @@ class ExpectationReader:
             known.entry = self._followed(replace(entry, hash=None, length=None, lastmod=None))
 
     def _is_listed_later(self, change: Change, known: Expectation) -> bool:
-        """Return whether the Resource List is about the resource after a change."""
+        """Return whether the Resource List describes the resource as it was after a change."""
         listed = known.listed
         if listed is None or known.listed_at is None:
             return change.at < self._at
@@ -519,7 +519,7 @@ class ExpectationReader:
         return is_later and not deletes(change, listed.hash, lastmod)
 
     def _compare_lists(self) -> None:
-        """Compare the Resource List with the changes before it: its `at` may be wrong."""
+        """Compare the Resource List with the changes before it, because its `at` may be wrong."""
         differing = []
         for uri, known in self._expected.changed_before():
             before, listed = known.before, known.listed
@@ -541,7 +541,10 @@ class ExpectationReader:
 
 
 def _contradiction_in(document: Document, sent: Instant | None) -> str | None:
-    """Return in a clause why the times of a list, sent at an instant, cannot be true."""
+    """Return, in a clause, why the times in a list cannot be true; None if they can.
+
+    `sent` is when the list was sent, if known.
+    """
     for name, instant in (("at", document.at), ("until", document.until)):
         if instant is not None and sent is not None and is_ahead(instant, sent):
             return (

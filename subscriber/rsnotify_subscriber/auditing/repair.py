@@ -1,7 +1,7 @@
-"""Repairing a mirror: what an audit found is fetched again or removed, and audited again.
+"""Repairs a mirror: fetches again or removes whatever an audit found, and audits it again.
 
-The state notes which resources the copy has lost, and a subscriber makes them right, as it does
-after it has found damaged files itself. Files that are not part of the copy stay, unless their
+The differing resources are recorded as lost in the state, and a subscriber restores them, as it
+does after it has found damaged files itself. Files that are not part of the copy stay unless their
 removal is requested.
 """
 
@@ -32,14 +32,15 @@ _FOREIGN = "it is not part of this copy; remove it, or move it away"
 
 
 class Repair(Struct, frozen=True):
-    """What a repair did, by the names in the audit before it.
+    """The result of a repair, with the names from the audit before it.
 
     Args:
-        found: The audit before.
+        found: The audit before the repair.
         fetched: URIs of resources that were fetched again.
-        removed: Files that were removed, as the Source has no such resource.
-        left: By URI or file, why a difference is left, in a clause.
-        after: The audit after; None of a dry run, for which the others are what would be done.
+        removed: Files that were removed because the Source has no such resource.
+        left: By URI or file, why a difference remains, in a clause.
+        after: The audit after the repair. None for a dry run, where the other fields describe what
+            would be done.
     """
 
     found: Audit
@@ -50,7 +51,7 @@ class Repair(Struct, frozen=True):
 
     @property
     def in_step(self) -> bool | None:
-        """Whether Source and mirror are equal now; None if that is unknown."""
+        """Whether Source and mirror are equal now; None if unknown."""
         return (self.after or self.found).in_step
 
 
@@ -65,23 +66,23 @@ async def repair(
     pause: float = 1.0,
     activity: SyncActivity | None = None,
 ) -> Repair:
-    """Fetch again, or remove, what an audit finds, and audit again.
+    """Audit a mirror, fetch again or remove whatever differs, and audit it again.
 
-    Changes that the Source has made meanwhile are applied, too.
+    Changes that the Source has made in the meantime are applied, too.
 
     Args:
-        url: The Source, as it is followed.
+        url: The URL at which the Source is followed.
         folder: The mirror.
-        state: The folder of its state; by default the one that `rsnotify follow` uses.
-        options: How the Source is followed for that; selection and preferred media types are those
-            of the copy, and no push is used.
+        state: The folder of the mirror's state; by default the one that `rsnotify follow` uses.
+        options: The options for following the Source during the repair. Selection and preferred
+            media types are those of the copy, and push is not used.
         dry_run: Whether to return only what would be done.
-        remove_foreign: Whether files are removed, too, that are not part of the copy.
-        pause: As for `audit`.
-        activity: As for `audit`.
+        remove_foreign: Whether to also remove files that are not part of the copy.
+        pause: Seconds to wait before comparing differences again.
+        activity: Updated during the repair with the current activity and its progress.
 
     Raises:
-        ConfigurationError: There is no such folder, or no state of it; or it is being followed.
+        ConfigurationError: The folder or its state does not exist, or the mirror is being followed.
         RsnotifyError: The Source could not be read.
     """
     folder = Path(folder)
@@ -152,7 +153,7 @@ def _plan(found: Audit, removed: tuple[str, ...]) -> Repair:
 
 
 def _done(plan: Repair, after: Audit, changed: Mapping[str, ChangeType], failure: str) -> Repair:
-    """Return what has become of a plan, by the changes that were applied and the audit after."""
+    """Return the result of a plan, from the changes that were applied and the audit after it."""
     differing = {
         *(*after.created, *after.updated, *after.deleted, *after.gone),
         *(*after.absent, *after.unknown),
@@ -173,7 +174,7 @@ def _done(plan: Repair, after: Audit, changed: Mapping[str, ChangeType], failure
 
 
 def _held_uris(names: Iterable[str], folder: Path, known: Identity, place: Path) -> dict[str, str]:
-    """Return, by name, the URI of each file or resource that the state has."""
+    """Return the URIs, by name, of those files or resources that the state contains."""
     wanted = set(names)
     held: dict[str, str] = {}
     if wanted:
@@ -187,9 +188,9 @@ def _held_uris(names: Iterable[str], folder: Path, known: Identity, place: Path)
 def _lose(
     place: Path, lost: Iterable[str], unknown: Iterable[str], meanwhile: Callable[[], None]
 ) -> None:
-    """Store that the copy has lost resources, and that nothing is known of others.
+    """Record resources as lost, and forget the `unknown` ones. Call `meanwhile` afterwards.
 
-    No other process can follow while `meanwhile` is called.
+    No other process can follow during that call.
     """
     state = DestinationState(place)
     try:

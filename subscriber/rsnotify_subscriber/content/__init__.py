@@ -1,1 +1,1 @@
-"""The content of changes: inline, from packages, from patches, or from servers."""
+"""Obtains the content of changes: inline, from packages, from patches, or from servers."""

@@ -1,11 +1,11 @@
-"""The ZIP packages of a dump (core §11, §13), while their members are applied.
+"""Keeps the ZIP packages of a dump open while their members are applied (core §11, §13).
 
-A package is untrusted input. Nothing is ever written under a name from a package, and it can
-neither exhaust the memory nor be ambiguous: see `_fault` and `_check_overlaps`.
+A package is untrusted input. Nothing is ever written under a name from a package, and a package can
+neither exhaust memory nor be ambiguous: see `_fault` and `_check_overlaps`.
 
-The follower requests the next one only when few members of the last are still to be applied, so two
-large ones are open at most. Of small ones, several may have members that are still to be applied. A
-member that a package does not have is fetched by its own URI.
+The follower requests the next package only when few members of the last one remain to be applied,
+so at most two large packages are open. Several small ones may have members that are still to be
+applied. A member that is missing from its package is fetched from its own URI.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 
 #: The path of the manifest in a package (core §11.2, §13.2).
 MANIFEST = "manifest.xml"
-#: The most bytes of the directory of a package. It is read at once; 50,000 members need 5 MB.
+#: Maximum size of a package's directory in bytes. It is read at once; 50,000 members need 5 MB.
 _DIRECTORY_BYTES = 16_000_000
-#: The methods of compression that can be inflated in pieces of bounded size (and the only ones in
-#: ISO/IEC 21320-1). With the others, zipfile inflates all that it has read at once.
+#: The compression methods that can be inflated in pieces of bounded size (also the only ones in
+#: ISO/IEC 21320-1). For others, zipfile inflates everything that it has read at once.
 _METHODS = (ZIP_STORED, ZIP_DEFLATED)
-#: Honest documents inflate up to 73 times, bombs 1,000 times.
+#: Maximum inflation factor. Honest documents inflate up to 73 times, bombs 1,000 times.
 _INFLATION = 200
-#: The bytes to which any member may inflate.
+#: Number of bytes to which any member may inflate, whatever its factor.
 _SMALL = 1_000_000
 _PIECE = 131_072
-#: The header before a member: signature, flags, and the lengths of its name and extra field.
+#: A ZIP local file header: signature, flags, name length, extra-field length.
 _HEADER = struct.Struct("<4s2xH18xHH")
 _SIGNATURE = b"PK\x03\x04"
 _IS_UTF8 = 0x800
-#: The flags of members that cannot be read: patched data, strong encryption.
+#: The flags of unreadable members: patched data, strong encryption.
 _UNREADABLE = 0x60
 #: The exceptions that reading a damaged ZIP raises.
 _DAMAGE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError,
@@ -63,7 +63,7 @@ _DAMAGE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueEr
 
 
 class _BoundedFile(io.BufferedReader):
-    """A file that refuses to read much at once, so that the size of a directory is bounded."""
+    """A file that refuses large reads, which limits the size of a ZIP directory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _DIRECTORY_BYTES:
@@ -74,7 +74,7 @@ class _BoundedFile(io.BufferedReader):
 class ZipPackage:
     """An open package. Its methods block on the disk, and may be called from any thread.
 
-    It is refused with a `MalformedDocument`. The file is removed by `close`.
+    The constructor raises `MalformedDocument` for an unusable package. `close` removes the file.
     """
 
     def __init__(self, path: Path, uri: str) -> None:
@@ -98,17 +98,18 @@ class ZipPackage:
 
     @property
     def names(self) -> list[str]:
-        """The names of members that are not folders, in the order of the directory."""
+        """The names of all members except folders, in the order of the ZIP directory."""
         return [name for name in self._members if not name.endswith("/")]
 
     def manifest(self) -> Document:
-        """Read the manifest; raise `ContentMismatch` if it is not there, or damaged."""
+        """Return the manifest; raise `ContentMismatch` if it is missing or damaged."""
         return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Yield a member piece by piece; `ContentMismatch` if it is not there, refused, or damaged.
+        """Yield a member piece by piece. The path may have a leading slash.
 
-        The path may have a leading slash.
+        Raises:
+            ContentMismatch: The member is missing, refused or damaged.
         """
         name = path.removeprefix("/")
         info = self._members.get(name)
@@ -123,9 +124,10 @@ class ZipPackage:
             raise ContentMismatch(self.uri, f"the member {name!r} is damaged: {error}") from None
 
     def small(self, path: str) -> bytes | None:
-        """Return a member; None if it is not small, or only `pieces` can return it or say why not.
+        """Return a small member; None if it is large, or has to be read with `pieces`.
 
-        A stream of `zipfile` would take most of the time.
+        `pieces` reports any error. This method avoids the streams of `zipfile`, which would take
+        most of the time.
         """
         info = self._members.get(path.removeprefix("/"))
         if info is None or _fault(info) or info.flag_bits & _UNREADABLE:
@@ -141,7 +143,7 @@ class ZipPackage:
         return content if zlib.crc32(content) == info.CRC else None
 
     def _raw(self, info: ZipInfo) -> bytes | None:
-        """Return a member as it is stored; None if the header before it is that of another."""
+        """Return a member's stored bytes; None if the header before them is another member's."""
         with self._lock:
             self._small.seek(info.header_offset)
             signature, flags, name, extra = _HEADER.unpack(self._small.read(_HEADER.size))
@@ -160,7 +162,7 @@ class ZipPackage:
 
 
 def _fault(info: ZipInfo) -> str | None:
-    """Return what is wrong with a member, if anything is."""
+    """Return, in a clause, why a member is refused; None if it is not."""
     name = info.filename
     if name.startswith("/") or ".." in name.split("/"):
         return "leads out of it"
@@ -178,14 +180,14 @@ def _fault(info: ZipInfo) -> str | None:
 
 
 def _inflated(data: bytes | None, info: ZipInfo) -> bytes | None:
-    """Return the content of a member, or enough of it to see that it is longer than announced."""
+    """Return a member's content, cut off one byte after its stated length to reveal excess."""
     if data is None or info.compress_type == ZIP_STORED:
         return data
     return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, info.file_size + 1)
 
 
 def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
-    """Refuse members that share bytes, as those of decompression bombs do."""
+    """Refuse members that share bytes, as in decompression bombs."""
     for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
         least = _HEADER.size + len(info.filename) + info.compress_size
         if info.header_offset + least > end:
@@ -195,12 +197,12 @@ def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: The packages that stay open, whatever their size: the last, and the one before it.
+#: Number of packages that stay open whatever their size: the last and the previous one.
 _KEPT = 2
-#: The most packages that stay open, and the bytes up to which more than two do.
+#: Maximum number of open packages, and of their total bytes if there are more than two.
 _MOST_KEPT = 16
 _KEPT_BYTES = 64_000_000
-#: The most bytes of a package, if its dump does not announce fewer.
+#: Maximum size of a package in bytes, unless its dump announces a smaller one.
 _MOST_BYTES = 16 * 2**30
 
 
@@ -210,16 +212,15 @@ class DumpPackages:
         self.opened: list[ZipPackage] = []
 
     async def open(self, entry: Resource) -> Document:
-        """GET a package, verify it and open it.
+        """GET a package, verify it, open it, and return its manifest.
 
-        Returns:
-            Its manifest. If the package cannot be used, that is the copy which the Source may
-            have beside it (core §11.1), and no package is opened.
+        If the package is unusable, return the copy of its manifest that the Source may have next to
+        it (core §11.1), and open no package.
 
         Raises:
-            FetchError: It could not be fetched, or is not what was announced.
-            DocumentError: It is not a package, or its manifest cannot be read.
-            StorageError: It could not be written.
+            FetchError: The package could not be fetched, or differs from what was announced.
+            DocumentError: The file is not a package, or its manifest cannot be read.
+            StorageError: The package could not be written.
         """
         try:
             return await self._manifest(entry)
@@ -235,13 +236,13 @@ class DumpPackages:
             return await self._fetcher.document(resolve(entry.uri, copy))
 
     async def _manifest(self, entry: Resource) -> Document:
-        # Its type is not checked: what is no ZIP with a manifest is refused anyway.
+        # The media type is not checked: anything but a ZIP with a manifest is refused anyway.
         content = await self._fetcher.content(replace(entry, type=None), most=_MOST_BYTES)
         opening = asyncio.ensure_future(asyncio.to_thread(_opened, content, entry.uri))
         try:
             package, manifest = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            package, _ = await opening  # the thread continues, and what it opens must be closed
+            package, _ = await opening  # the thread continues, and its package must be closed
             package.close()
             raise
         self.opened.append(package)
@@ -254,9 +255,10 @@ class DumpPackages:
         return len(self.opened) > _MOST_KEPT or sum(one.size for one in self.opened) > _KEPT_BYTES
 
     async def member(self, package: str, entry: Resource) -> Content:
-        """Return the member at `entry.path`, verified by the entry's hash and length.
+        """Return the member at `entry.path`, verified against the entry's hash and length.
 
-        A `FetchError` means that the package is closed, or does not have it.
+        Raises:
+            FetchError: The package is closed, or does not have the member.
         """
         opened = next((one for one in reversed(self.opened) if one.uri == package), None)
         if opened is None or entry.path is None:
@@ -266,9 +268,9 @@ class DumpPackages:
     async def small_members(
         self, wanted: Sequence[tuple[str | None, Resource]]
     ) -> list[Content | None]:
-        """Return members of packages, of which each is verified as by `member`.
+        """Return members of packages, each of them verified as in `member`.
 
-        None stands for one that is not small, or for which `member` would raise an error.
+        A member is None if it is not small, or if `member` would raise an error for it.
         """
         opened = {package.uri: package for package in self.opened}
         found = await asyncio.to_thread(_read_small, opened, wanted)
@@ -281,7 +283,7 @@ class DumpPackages:
     async def _close(self, packages: Sequence[ZipPackage]) -> None:
         for package in packages:
             await asyncio.to_thread(package.close)
-            if package in self.opened:  # removed only then, as this may be cancelled
+            if package in self.opened:  # removed only after closing, since this may be cancelled
                 self.opened.remove(package)
 
 
@@ -299,7 +301,7 @@ def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:
 def _read_small(
     opened: Mapping[str, ZipPackage], wanted: Sequence[tuple[str | None, Resource]]
 ) -> list[tuple[bytes, str] | None]:
-    """Return the contents of members and their hashes."""
+    """Return the content and hashes of each member; None for members not read or not verified."""
     found: list[tuple[bytes, str] | None] = []
     for uri, entry in wanted:
         package = opened.get(uri or "")

@@ -1,8 +1,8 @@
-"""Functions that apply patches to the content that is held (core §14.4), by media type.
+"""Functions that apply patches to the content in the copy (core §14.4), by media type.
 
-They are those of the options, and those that installed packages offer as entry points of the group
+They come from the options, and from the entry points of installed packages in the group
 `rsnotify.patches`. Such a package is imported when the first patch of its type has to be applied.
-Without a function the whole resource is fetched, which is right, but may take longer.
+Without a function, the whole resource is fetched, which is correct but may take longer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rsnotify.runtime.extensions import MissingExtension, load_extension, offere
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: The most media types whose missing function is logged; Sources can name any number.
+#: Maximum number of media types whose missing function is logged. Sources can name any number.
 _MOST_LOGGED = 20
 
 
@@ -23,14 +23,14 @@ class Patch(Protocol):
     """A function that applies patches of one media type."""
 
     def __call__(self, before: bytes, patch: bytes, /) -> bytes:
-        """Return the content after; after any exception the whole resource is fetched."""
+        """Return the patched content. After any exception, the whole resource is fetched."""
 
 
 class PatchFunctions:
-    """The functions by media type.
+    """The patch functions by media type.
 
     Args:
-        given: Functions of the user, which come before the installed ones.
+        given: The user's functions, which take precedence over installed ones.
     """
 
     def __init__(self, given: Mapping[str, Patch]) -> None:
@@ -38,7 +38,7 @@ class PatchFunctions:
         self._missing: set[str] = set()
 
     def offers(self, media_type: str) -> bool:
-        """Return whether a function is known; nothing is imported."""
+        """Return whether a function is known. An installed one is not imported."""
         if media_type in self._loaded:
             return True
         if media_type in offered("patches") and media_type not in self._missing:
@@ -48,7 +48,7 @@ class PatchFunctions:
         return False
 
     def load(self, media_type: str) -> Patch | None:
-        """Return the function of a media type; log once if there is none."""
+        """Return the function for a media type; None if there is none, which is logged once."""
         if media_type not in self._loaded:
             try:
                 function = load_extension("patches", media_type, f"a function for {media_type}")

@@ -1,14 +1,14 @@
-"""The content of changes, from the cheapest source that has what was announced (core §14).
+"""Returns the content of changes, from the cheapest source that has it as announced (core §14).
 
-The order is that of cost: content inside the document, a member of a package that is already here,
-a patch of the content that is held (`Patcher`), and then a GET, of a mirror or of the resource
-itself.
+Sources are tried in order of cost: content inside the document, a member of a package that is
+already open, a patch of the content in the copy (`Patcher`), and then a GET of a mirror or of the
+resource itself.
 
 A cache, or a replica that lags, may answer with an earlier version (`FreshnessCheck`). A hash shows
-that; without one only the dates do: the Last-Modified of the answer, against the `lastmod` or
-`datetime` of the entry. These may be of two clocks, and some servers do not know when a resource
-changed. So a contradiction leads to a request past caches, and then to a few more attempts. After
-those the content is accepted, and marked as doubtful.
+that. Without a hash, only dates do: the response's Last-Modified compared with the entry's
+`lastmod` or `datetime`. These may come from two clocks, and some servers do not know when a
+resource changed. A contradiction therefore leads to a request that bypasses caches, and then to a
+few more attempts. After those, the content is accepted and marked as doubtful.
 """
 
 from __future__ import annotations
@@ -56,28 +56,31 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 logger = logging.getLogger("rsnotify.subscriber")
 
 _Answer = TypeVar("_Answer", bound=Content | Unchanged)
-#: The difference between dates of one modification: whole seconds, rounded up here and down there.
+#: Maximum difference between two dates of one modification: both are in whole seconds, and one may
+#: be rounded up and the other down.
 _ROUNDED = timedelta(seconds=2)
-#: How often an answer is refused before it is accepted with a doubt.
+#: Number of attempts before an old answer is accepted with a doubt.
 _TRIES = 5
-#: After this many requests past caches without a newer version, the Source's dates do not match.
+#: Number of unsuccessful requests bypassing caches after which the Source's dates are considered
+#: inconsistent.
 _VAIN = 3
-#: The most resources whose failed attempts are counted.
+#: Maximum number of resources for which failed attempts are counted.
 _MOST_RESOURCES = 10_000
 
 
 def contradiction_in(answer: Content | Unchanged, wanted: WantedRepresentation) -> str:
-    """Return in a clause why an answer is older than a change that was announced without a hash.
+    """Return, in a clause, why an answer is older than a change announced without a hash.
 
-    Empty if its dates do not show that. `rsnotify follow` and `rsnotify audit` both judge by it.
+    Empty if the dates do not show that. `rsnotify follow` and `rsnotify audit` both use this
+    function.
     """
     entry, link = wanted.entry, wanted.alternate
     announced = entry.lastmod or entry.datetime
     if answer.modified is None or announced is None or entry.hash is not None:
         return ""
     if link is not None and link.modified is None:
-        return ""  # the dates are those of another representation
-    # A date without a time may be of any time zone.
+        return ""  # the dates belong to another representation
+    # A date without a time may be in any time zone.
     slack = max(_ROUNDED, end_of_unit(announced) - announced)
     if postponed(answer.modified, slack) >= announced:
         return ""
@@ -88,17 +91,17 @@ def contradiction_in(answer: Content | Unchanged, wanted: WantedRepresentation) 
 
 
 class FreshnessCheck:
-    """Requests content past caches where an answer is older than announced."""
+    """Requests content again, bypassing caches, if an answer is older than announced."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._refused: OrderedDict[str, int] = OrderedDict()
-        #: Why answers were accepted with a doubt; the same answer is not refused once more.
+        #: By URI, why an answer was accepted with a doubt. The same answer is not refused again.
         self._accepted: OrderedDict[str, str] = OrderedDict()
         self._vain = 0
 
     def refused(self, uri: str) -> bool:
-        """Return whether the last answer was too old, so that the next request goes past caches."""
+        """Return whether the last answer was too old, and the next request has to bypass caches."""
         return uri in self._refused or uri in self._accepted
 
     def refuse(self, uri: str) -> None:
@@ -113,9 +116,10 @@ class FreshnessCheck:
     async def checked(
         self, answer: Content | Unchanged, wanted: WantedRepresentation, held: ResourceState | None
     ) -> Content | Unchanged:
-        """Return the answer, or a newer one from a request past caches if this one is too old.
+        """Return the answer, or if it is too old, a newer one from a request that bypasses caches.
 
-        A `ContentMismatch` means that a later request may return a newer version.
+        Raises:
+            ContentMismatch: The answers are too old. A later request may return a newer version.
         """
         reason = contradiction_in(answer, wanted)
         if not reason:
@@ -123,7 +127,7 @@ class FreshnessCheck:
             return answer
         if self._accepted.get(wanted.entry.uri) == reason:
             return self._doubted(answer, wanted)
-        # A `datetime` may be the time at which the Source noticed the change.
+        # A `datetime` may be the time when the Source noticed the change.
         is_stated = wanted.entry.lastmod is not None
         if is_stated or self._vain < _VAIN or _is_held(answer, held):
             answer = await self._past_caches(answer, wanted)
@@ -146,7 +150,7 @@ class FreshnessCheck:
     def _doubted(
         self, answer: Content | Unchanged, wanted: WantedRepresentation
     ) -> Content | Unchanged:
-        """Refuse an old answer, or return it with a doubt after it was refused often enough."""
+        """Refuse an old answer; after enough attempts, return it with a doubt."""
         uri = wanted.entry.uri
         reason = contradiction_in(answer, wanted)
         if self._accepted.get(uri) != reason:
@@ -163,7 +167,7 @@ class FreshnessCheck:
 
 
 def with_doubt_if_old(content: Content, wanted: WantedRepresentation) -> Content:
-    """Return the current content from its server, with a doubt if a later version was announced."""
+    """Return content from its own server, with a doubt if a later version was announced."""
     reason = contradiction_in(content, wanted) if wanted.entry.lastmod is not None else ""
     return _with_doubt(content, reason) if reason else content
 
@@ -177,7 +181,11 @@ def _with_doubt(answer: _Answer, reason: str) -> _Answer:
 
 
 def check_announced(entry: Resource, content: Content) -> None:
-    """Refuse content without the announced hash, or else the announced length and type."""
+    """Raise `ContentMismatch` if content differs from its entry.
+
+    The hash is checked or, if it cannot be compared, the length. Without a hash, the type is
+    checked as well.
+    """
     same = agree(entry.hash, content.hashes)
     wrong = same is False or (same is None and entry.length not in (None, content.length))
     if wrong:
@@ -195,16 +203,16 @@ def _is_held(answer: Content | Unchanged, held: ResourceState | None) -> bool:
     return held is not None and agree(answer.hashes, held.hash) is True
 
 
-#: The most bytes of content, before and after, as it is all in memory meanwhile.
+#: Maximum number of bytes of content before and after a patch, since all of it is kept in memory.
 _MOST_BYTES = 16 << 20
 
 
 class Patcher:
     """Applies patches, one at a time.
 
-    A link does not name the version that it patches (core §14.4): it is the version before, which
-    is not always the one that is held. So the content that is held is verified by its hash in the
-    state, and the result by the announced hash.
+    A link does not name the version that it patches (core §14.4). That is the previous version,
+    which is not always the one in the copy. The content in the copy is therefore verified against
+    its hash in the state, and the result against the announced hash.
     """
 
     def __init__(self, holding: ReadableHandler, patches: Mapping[str, Patch]) -> None:
@@ -227,9 +235,9 @@ class Patcher:
     async def patched(
         self, wanted: WantedRepresentation, held: ResourceState, link: Link, document: Content
     ) -> bytes | None:
-        """Return the verified content after the patch; None if the patch does not produce it.
+        """Return the verified, patched content; None if the patch does not produce it.
 
-        The downloaded patch, `document`, is discarded at the end.
+        The downloaded patch, `document`, is discarded afterwards.
         """
         path = self._holding.held_content(wanted.entry.uri)
         load = partial(self._functions.load, _media_type(link))
@@ -257,8 +265,8 @@ def _patched(
             return None
         after = function(before, document.read())
     except Exception as error:
-        # The function may be the user's, and the patch is untrusted: after any exception the
-        # whole resource is fetched.
+        # The function may be user code, and the patch is untrusted. After any exception, the whole
+        # resource is fetched.
         logger.info("%s is fetched, as its patch cannot be applied: %s", wanted.entry.uri, error)
         return None
     finally:
@@ -270,7 +278,7 @@ def _patched(
 
 
 def _read(path: Path | None, held: ResourceState) -> bytes | None:
-    """Read the content that is held, if it still has the hash in the state."""
+    """Return the content in the copy; None if it no longer has the hash in the state."""
     if path is None or path.stat().st_size != held.length:
         return None
     content = path.read_bytes()
@@ -283,11 +291,11 @@ async def _chunks(path: Path) -> AsyncIterator[bytes]:
             yield chunk
 
 
-#: The bytes of a file that are read at once.
+#: Number of bytes of a file to read at once.
 _MOST_CHUNK = 1_000_000
-#: The seconds for which a host gets no requests after it did not answer.
+#: Seconds for which a host receives no requests after it did not answer.
 _PAUSE = 60.0
-#: A validator received so shortly before or after a change may be that of both versions.
+#: A validator received within this time before or after a change may belong to both versions.
 _AROUND = timedelta(seconds=2)
 
 
@@ -295,14 +303,15 @@ class ContentResolver:
     """Returns the content of changes.
 
     Args:
-        prefer: Media types, the best first (core §14.3).
-        exact: Whether the version of the change is fetched, rather than the current one, where
-            the Source has both (core §14.6).
-        patches: Functions that apply patches, by media type, before the installed ones.
-        packages: Has the members of dump packages, if dumps are used.
-        holding: Has the content that is held, if the handler can return it.
-        adopt: Whether content that `holding` has of a new resource is used if it has the right
-            hash.
+        prefer: The preferred media types, best first (core §14.3).
+        exact: Whether to fetch the version that the change describes rather than the current one,
+            where the Source has both (core §14.6).
+        patches: Functions that apply patches, by media type. They take precedence over the
+            installed ones.
+        packages: The open packages of dumps, if dumps are used.
+        holding: The handler, if it can return the content in the copy.
+        adopt: Whether to use content that `holding` already has for a new resource, if its hash is
+            right.
     """
 
     def __init__(
@@ -331,12 +340,12 @@ class ContentResolver:
         return wanted_representation(change, self._prefer, exact=self._exact, random=self._random)
 
     def inline(self, wanted: WantedRepresentation) -> Content | None:
-        """Return the verified content inside the document; None if it has to be fetched."""
+        """Return the verified inline content; None if the content has to be fetched."""
         found = _inline_content(wanted)
         return None if found is None else self._fetcher.store(*found)
 
     async def members(self, wanted: Sequence[WantedRepresentation]) -> list[Content | None]:
-        """Return the verified contents of small members of packages; None for all others."""
+        """Return the verified contents of small package members, and None for all others."""
         if self._packages is None:
             return [None] * len(wanted)
         return await self._packages.small_members([(each.package, each.entry) for each in wanted])
@@ -344,14 +353,15 @@ class ContentResolver:
     async def resolve(
         self, wanted: WantedRepresentation, held: ResourceState | None
     ) -> Content | Unchanged:
-        """Return verified content, from a package, a patch or a server.
+        """Return verified content from a package, a patch or a server.
 
         Returns:
-            The content, or the server's answer that it is the content that is held.
+            The content, or the server's answer that the content in the copy is current.
 
         Raises:
-            FetchError: No source had what was announced; the error is that of its own URI.
-            OSError: It could not be written.
+            FetchError: No source had the announced content. The error is from the resource's own
+                URI.
+            OSError: The content could not be written.
         """
         uri = wanted.entry.uri
         try:
@@ -378,9 +388,10 @@ class ContentResolver:
         return await self._freshness.checked(answer, wanted, held)
 
     async def current(self, wanted: WantedRepresentation, held: ResourceState | None) -> Content:
-        """Fetch the current content of a resource from its own URI, past caches.
+        """Fetch the current content of a resource from its own URI, bypassing caches.
 
-        If it is neither what is held nor what was announced, this is a `ContentMismatch`.
+        Raises:
+            ContentMismatch: The content is neither the copy's nor the announced one.
         """
         home = replace(wanted.entry, uri=wanted.home.uri)
         content = await self._fetcher.current_content(home)
@@ -402,7 +413,7 @@ class ContentResolver:
             return None
 
     async def _adopted(self, wanted: WantedRepresentation) -> Content | None:
-        """Return what the copy had before its first run, if that is what was announced."""
+        """Return content that existed before the first run, if it is the announced content."""
         entry, holding = wanted.entry, self._adopted_from
         path = holding.held_content(entry.uri) if holding and parse_hashes(entry.hash) else None
         if path is None:
@@ -448,11 +459,11 @@ class ContentResolver:
                     reason = error
                 if place != wanted.home:
                     self._note(place, error)
-        # Without a URI it is inside the document, and was found not to be what was announced.
+        # Without a URI, the content is inline, and was found to differ from the announcement.
         raise reason or ContentMismatch(wanted.entry.uri[:80], "it is not what was announced")
 
     def _answering(self, wanted: WantedRepresentation) -> Sequence[RepresentationSource]:
-        """Return the sources to try: a mirror that is away must not delay each resource."""
+        """Return the sources to try. A mirror that is down must not delay each resource."""
         now = asyncio.get_running_loop().time()
         found = [place for place in wanted.sources if self._paused.get(_host(place), 0.0) <= now]
         return found or wanted.sources
@@ -466,26 +477,26 @@ class ContentResolver:
 
 
 def _condition(wanted: WantedRepresentation, held: ResourceState | None) -> str | None:
-    """Return the header field of a conditional request for content that is not what is held."""
+    """Return the validator for a conditional request; None if it has to be unconditional."""
     entry = wanted.entry
     if held is None or held.validator is None or not held.fetched_at:
         return None
     if entry.hash is not None or wanted.sources != (wanted.home,):
         return None
     if entry.length not in (None, held.length):
-        return None  # it cannot be what is held
+        return None  # it cannot be the content in the copy
     if entry.lastmod and held.lastmod and to_microseconds(entry.lastmod) < held.lastmod:
-        # The date went back, and servers may answer 304 to any later date (RFC 9110 §13.1.3).
+        # The date went back, and a server may answer 304 to any later date (RFC 9110 §13.1.3).
         return None
     if wanted.at is not None and _is_around(wanted.at, from_microseconds(held.fetched_at)):
-        return None  # RFC 9110 §8.8.2.2: the validator may be that of both versions
+        return None  # RFC 9110 §8.8.2.2: the validator may belong to both versions
     return held.validator
 
 
 def _is_around(made: Instant, fetched: Instant) -> bool:
     over = end_of_unit(made)
     if over - made > _AROUND:
-        return False  # for a whole day, the age in the answer itself shows more
+        return False  # for a date without a time, the dates in the answer itself show more
     return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)
 
 
@@ -496,11 +507,12 @@ def _host(place: RepresentationSource) -> str:
 def _inline_content(
     wanted: WantedRepresentation, *, needs_hash: bool = True
 ) -> tuple[bytes, str] | None:
-    """Return the content inside a document and its hashes, if they and its length are as announced.
+    """Return the inline content and its hashes, if its hash and length are as announced.
 
-    None if the entry has no hash, or the content has another: it is fetched from its own URI.
-    By the hash, a list of the Source can confirm or contradict content that came by a hub.
-    A patch may have no hash, as its result has one.
+    None if the entry has no hash, or if the content has a different one. The content is then
+    fetched from its own URI. The hash is required because it enables a list of the Source to
+    confirm or contradict content that came through a hub. A patch may lack a hash, because its
+    result has one.
     """
     entry = wanted.entry
     if not wanted.inline or (needs_hash and not parse_hashes(entry.hash)):

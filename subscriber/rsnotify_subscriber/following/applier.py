@@ -1,16 +1,17 @@
-"""Applying changes: content is fetched, the handler called, state and progress committed.
+"""Applies changes: fetches content, calls the handler, and commits state and progress.
 
     submitted ──`Preparation`──> ready ──`Applier`──> applied, or failed
 
-To prepare a change is to decide by the state of the copy what to do, and to fetch its content; any
-number are prepared at once. A change that is ready at once, such as one with inline content, is
-passed to the worker before `submit` returns, if it is idle. Those that become ready while a commit
-runs make up the next batch. So a single change waits for nothing but its own flushes, and many
-share them.
+Preparing a change means deciding from the state of the copy what to do, and fetching the content.
+Any number of changes are prepared concurrently. If a change is ready immediately, for example
+because of inline content, and the worker is idle, the worker receives it before `submit` returns.
+Changes that become ready during a commit form the next batch. A single change therefore waits only
+for its own flushes, and many changes share them.
 
 A batch is one call of the handler and one commit. If the handler fails, it is called with each
-change alone, and those that fail again are reported. While its store is unavailable, the batch is
-kept with its content, so that neither the store nor the Source receives a request for each change.
+change alone, and the changes that fail again are reported. While the handler's store is
+unavailable, the batch is kept with its content. This avoids a request for each change, to the store
+as well as to the Source.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from rsnotify_subscriber.handlers import (
 from rsnotify_subscriber.storage.destination_state import DestinationState, UnflushedContent
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
 
-#: The most bytes of content that are cheaper to keep in the state than to flush at once.
+#: Maximum number of bytes of content that are cheaper to keep in the state than to flush at once.
 _SMALL = 16_384
 
 
@@ -63,12 +64,12 @@ class PreparedChange(Struct, frozen=True):
     """A change whose content is available, or that needs no effect.
 
     Args:
-        change: The change as the follower gave it.
-        decided: The change to apply; None if the state covers it, or it is not selected.
+        change: The change as received from the follower.
+        decided: The change to apply; None if the state covers it or it is not selected.
         wanted: The representation to fetch.
         content: The content, if the change needs any.
-        unchanged: The state of the resource, if its content stays; only the record is updated.
-        doubt: Why the content may differ from what was announced; empty if nothing contradicts.
+        unchanged: The resource's state, if its content stays and only the record is updated.
+        doubt: Why the content may differ from the announcement; empty if nothing indicates that.
     """
 
     change: Change
@@ -81,7 +82,7 @@ class PreparedChange(Struct, frozen=True):
     def with_answer(
         self, answer: Content | Unchanged, held: ResourceState | None
     ) -> PreparedChange:
-        """Return this with the answer to a request; `held` is the state of the resource."""
+        """Return a copy with the answer to a request. `held` is the state of the resource."""
         if isinstance(answer, Unchanged):
             assert held is not None, "the request had the validator of the held version"
             kept = replace(held, fetched_at=answer.fetched_at)
@@ -96,13 +97,13 @@ class PreparedChange(Struct, frozen=True):
 
     @property
     def is_dated_only(self) -> bool:
-        """Whether content was fetched for an entry of a Resource List with a date and no hash."""
+        """Whether the content was fetched for a Resource List entry with a date but no hash."""
         entry, has_content = self.wanted.entry, self.content is not None
         return has_content and entry.change is None and not entry.hash and bool(entry.lastmod)
 
     @property
     def stored_uri(self) -> str:
-        """The URI of the resource as it is spelled in the state."""
+        """The URI of the resource as spelled in the state."""
         return (self.unchanged or self.decided or self.change).uri
 
     def received(self) -> Received:
@@ -151,7 +152,7 @@ class PreparedChange(Struct, frozen=True):
 
 
 def unflushed_contents(batch: Iterable[PreparedChange]) -> list[UnflushedContent] | None:
-    """Return what the state keeps until a handler has flushed it; None if that is too large."""
+    """Return the contents that the state keeps until the handler flushes; None if too large."""
     kept: list[UnflushedContent] = []
     for ready in batch:
         assert ready.decided is not None, "only a decided change is applied"
@@ -169,10 +170,10 @@ def write(batch: Iterable[PreparedChange]) -> None:
 
 
 def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
-    """Set and return the times (ns), by URI, of the files that a handler is about to rename.
+    """Set the modification times of files that a handler is about to rename; return them by URI.
 
-    Otherwise, all files that are written within a few milliseconds would have the same time, and of
-    two with the same size, neither would show that it replaced the other.
+    The times are in nanoseconds. Without this, all files written within a few milliseconds would
+    have the same time, and if one replaced another of the same size, nothing would show it.
     """
     return {
         ready.decided.uri: _stamped(ready.content.path)
@@ -184,26 +185,26 @@ def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
 def _stamped(path: Path) -> int:
     now = time_ns()
     os.utime(path, ns=(now, now))
-    return os.stat(path).st_mtime_ns  # the file system may keep less of it
+    return os.stat(path).st_mtime_ns  # the file system may store it with less precision
 
 
-#: A change whose content is to be fetched, and the state of its resource.
+#: A change whose content has to be fetched, and the state of its resource.
 _ToFetch = tuple[PreparedChange, ResourceState | None]
 
 
 @dataclass
 class Preparation:
-    """Prepares changes, any number at once."""
+    """Prepares any number of changes concurrently."""
 
     content: ContentResolver
     state: DestinationState
     tasks: Tasks
     selection: Selection
-    #: Called with each change that is prepared.
+    #: Called with each prepared change.
     ready: Callable[[PreparedChange], None]
     #: Called with each change that cannot be prepared, and the reason.
     failed: Callable[[Change, RsnotifyError], None]
-    #: Changes with content in packages, until all of a submission are prepared.
+    #: Changes with content in packages, collected while a submission is prepared.
     _packaged: list[_ToFetch] = field(default_factory=list, init=False)
 
     def submit(self, changes: Sequence[Change]) -> None:
@@ -224,7 +225,7 @@ class Preparation:
             self.tasks.spawn(self._unpack(packaged))
 
     async def _unpack(self, packaged: Sequence[_ToFetch]) -> None:
-        """Prepare changes with content in packages, which is read together if it is small."""
+        """Prepare changes with content in packages. Small contents are read together."""
         contents = await self.content.members([ready.wanted for ready, _ in packaged])
         for (ready, held), content in zip(packaged, contents, strict=True):
             if content is None:
@@ -290,11 +291,14 @@ class Preparation:
                 if ready.decided is None or ready.decided.change is not ChangeType.DELETED:
                     ready = ready.with_answer(content, held)
                 elif isinstance(content, Content):
-                    content.discard()  # it is no longer selected, so it is removed
+                    content.discard()  # the resource is no longer selected, so it is removed
                 self.ready(ready)
 
     def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
-        """Return the creation or update that the current version amounts to, if it is selected."""
+        """Return the creation or update for the current version, or None if it is not selected.
+
+        The result is a deletion if the resource is held but no longer selected.
+        """
         exists = held is not None and held.exists
         kind = ChangeType.UPDATED if exists else ChangeType.CREATED
         resource = change.resource
@@ -309,7 +313,7 @@ def _novelty(
     decided: Change, change: Change, wanted: WantedRepresentation, held: ResourceState | None
 ) -> Novelty:
     described = replace(decided, resource=wanted.entry)
-    if decided.change is not change.change:  # it is no longer selected, so it is removed
+    if decided.change is not change.change:  # no longer selected, so removed
         assert held is not None, "only a held resource is removed"
         return Novelty.COVERED if held.covers(described) else Novelty.APPLY
     if held is not None:
@@ -321,14 +325,17 @@ def _novelty(
 
 
 def _missing(ready: PreparedChange, held: ResourceState | None) -> PreparedChange:
-    """Return the deletion of a resource that the Source does not have, if the copy has it."""
+    """Turn a change into a deletion, because the Source lacks the resource.
+
+    If the copy lacks it too, the deletion has no effect.
+    """
     if held is None or not held.exists:
         return replace(ready, decided=None, unchanged=held)
     return ready
 
 
 def _as_held(decided: Change, held: ResourceState | None) -> Change:
-    """Return a change with the URI as the state spells it; if it has none, as the Source does."""
+    """Return a change with the URI spelled as in the state, or else as in the Source's entry."""
     uri = decided.resource.uri if held is None else held.uri
     return decided if uri == decided.uri else replace(decided, uri=uri)
 
@@ -343,13 +350,13 @@ class ApplyOutcome(Protocol):
     """Receives the results of an `Applier`."""
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress that holds once changes are committed; it is committed with them."""
+        """Return the progress to commit together with these changes."""
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Receive the changes that are durable, including those that needed no effect."""
+        """Receive durable changes, including those without an effect."""
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Receive the changes that had an effect."""
+        """Receive the durable changes that had an effect."""
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
         """Receive a change that could not be applied."""
@@ -360,8 +367,8 @@ class Applier:
 
     Args:
         outcome: Receives the results.
-        worker: Runs calls that block on the disk; one thread, so that commits keep their order.
-        selection: The resources to be followed; others are removed from the copy.
+        worker: Runs calls that block on the disk. It has one thread, so commits keep their order.
+        selection: The resources to follow. Others are removed from the copy.
         retry: How long to wait for a store that is unavailable.
     """
 
@@ -380,37 +387,37 @@ class Applier:
         self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
         self._handler = handler if isinstance(handler, Handler) else None
         self._within = handler if isinstance(handler, TransactionalHandler) else None
-        #: Applies changes in the worker; None if the handler has to be awaited.
+        #: Applies changes in the worker; None if the handler must be awaited.
         self._blocking: _Apply | None = self._apply_within
         if self._handler is not None and self._within is None:
             self._blocking = in_thread(self._handler)
-        #: For content that the state keeps until it is flushed.
+        #: Applies changes whose content the state keeps until it is flushed.
         self._unflushed: _Apply | None = None
         if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
             self._unflushed = deferred.apply_unflushed
-        #: By URI, the modification times of the files that were written for the next commit.
+        #: By URI, the modification times of files written for the next commit.
         self._mtimes: dict[str, int] = {}
         self._has_files = isinstance(handler, LocatedHandler)
         self._outcome = outcome
         self._worker = worker
         self._ready: list[PreparedChange] = []
-        #: Resources of changes that the handler failed to apply, and may have applied in part.
+        #: Resources whose changes the handler failed to apply, and may have applied in part.
         self._refused: set[str] = set()
-        #: The errors of the handler whose traceback was logged: the type and place of each.
+        #: The types and places of handler errors whose traceback was logged.
         self._logged: set[object] = set()
         self._wake = asyncio.Event()
-        #: Whether `run` waits for changes, so that the worker is idle.
+        #: Whether `run` is waiting for changes, which means that the worker is idle.
         self._is_waiting = False
-        #: The batch that the worker has begun while `run` was waiting.
+        #: The batch that the worker began while `run` was waiting.
         self._begun: tuple[list[PreparedChange], asyncio.Future[bool]] | None = None
         self._stopping = asyncio.Event()
         self._retry = retry
-        #: Why the handler's store is unavailable, and since when; None if it is not.
+        #: Why the handler's store is unavailable, and since when; None if it is available.
         self.unavailable: tuple[StoreUnavailable, float] | None = None
         self.idle = True
-        #: Whether changes are being applied, to be committed with the progress after them.
+        #: Whether a batch is being applied, which will be committed together with its progress.
         self.is_applying = False
-        #: Whether the handler has been called and has not returned.
+        #: Whether a call of the handler is in progress.
         self.is_in_handler = False
 
     def submit(self, changes: Sequence[Change]) -> None:
@@ -431,12 +438,12 @@ class Applier:
         self._wake.set()
 
     def stop(self) -> None:
-        """Make `run` return once it has committed the current batch."""
+        """Make `run` return after it has committed the current batch."""
         self._stopping.set()
         self._wake.set()
 
     async def run(self) -> None:
-        """Commit the changes that are ready, batch by batch, until a commit fails."""
+        """Commit changes as they become ready, batch by batch, until stopped or a commit fails."""
         while not self._stopping.is_set():
             self._is_waiting = True
             try:
@@ -473,7 +480,7 @@ class Applier:
         self._report(batch, failed)
 
     async def _stopped_while_away(self, error: StoreUnavailable, failures: int) -> bool:
-        """Wait until the handler may be called again; return whether to stop instead."""
+        """Wait until the handler may be called again. Return whether to stop instead."""
         since = asyncio.get_running_loop().time()
         if self.unavailable is None:
             logger.warning("waiting for the store: %s", error)
@@ -490,14 +497,14 @@ class Applier:
         new: list[PreparedChange],
         begun: asyncio.Future[bool] | None,
     ) -> dict[str, RsnotifyError]:
-        """Apply a batch, and commit it; return, by URI, the reasons of changes that failed."""
+        """Apply and commit a batch. Return the errors of failed changes by URI."""
         if await (begun or self._apply_together(batch, new)):
             return {}
         failed = await self._apply_alone(new)
         done = [ready for ready in batch if ready.change.uri not in failed]
         self._refused.update(failed)
         await self._in_worker(self._store_intent, new)
-        # A change that was applied alone was flushed with all before it.
+        # A change that was applied alone has been flushed, and so has everything before it.
         unflushed = None if len(failed) < len(new) else ()
         await self._in_worker(self._commit, done, *self._to_store(done), unflushed)
         return failed
@@ -515,7 +522,7 @@ class Applier:
                 self._outcome.failed(ready.change, failed[ready.change.uri])
 
     async def _apply_together(self, batch: list[PreparedChange], new: list[PreparedChange]) -> bool:
-        """Apply the new changes of a batch, and commit it all; False if the handler failed."""
+        """Apply the new changes of a batch and commit all of it. Return False if that failed."""
         if self._blocking is not None:
             return await self._call_in_worker(self._blocking, batch)
         if new:
@@ -526,7 +533,7 @@ class Applier:
         return True
 
     def _call_in_worker(self, apply: _Apply, batch: list[PreparedChange]) -> asyncio.Future[bool]:
-        """Begin to apply a batch; `run_in_executor` would need a second future, and more time."""
+        """Start to apply a batch. `run_in_executor` would need a second future and more time."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bool] = loop.create_future()
         states, progress = self._to_store(batch)
@@ -543,7 +550,7 @@ class Applier:
         return done
 
     async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
-        """Call the handler with each change alone; return, by URI, why those that failed did."""
+        """Call the handler with each change alone. Return the errors of failed changes by URI."""
         failed: dict[str, RsnotifyError] = {}
         for ready in new:
             if (reason := await self._call([ready])) is not None:
@@ -554,7 +561,7 @@ class Applier:
         return failed
 
     async def _call(self, batch: list[PreparedChange]) -> str | None:
-        """Return why the handler failed, if it did."""
+        """Call the handler with a batch. Return why it failed, or None if it did not."""
         if self._blocking is not None:
             return await self._in_worker(self._call_blocking, self._blocking, batch)
         assert self._handler is not None
@@ -575,8 +582,8 @@ class Applier:
         return None
 
     def _failure(self, error: BaseException) -> str:
-        """Return why the handler failed; log the traceback of each new kind of error."""
-        # The handler is not ours: whatever it raises, following must continue.
+        """Return why the handler failed, and log the traceback of each new kind of error."""
+        # The handler is user code. Whatever it raises, following must continue.
         places = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)[-1:]]
         kind = type(error), *places
         is_known = kind in self._logged or isinstance(error, RsnotifyError | OSError)
@@ -601,7 +608,7 @@ class Applier:
     # In the worker
 
     def _store_intent(self, new: Sequence[PreparedChange]) -> None:
-        """Store which changes are about to be applied, in case of a crash before the commit."""
+        """Store which changes are about to be applied, in case of a crash before their commit."""
         if self._within is None:
             uris = [ready.decided.uri for ready in new if ready.decided is not None]
             self._state.store_intent(uris, self._refused)
@@ -613,7 +620,10 @@ class Applier:
         states: Sequence[ResourceState],
         progress: Progress | None,
     ) -> bool:
-        """Do both without returning to the event loop, which would add up to a millisecond."""
+        """Apply and commit in one call: returning to the event loop can cost a millisecond.
+
+        Return False if the handler failed.
+        """
         unflushed: Sequence[UnflushedContent] | None = ()
         if new := _changing(batch):
             unflushed = unflushed_contents(new) if self._unflushed is not None else None

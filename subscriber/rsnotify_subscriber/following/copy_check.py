@@ -1,19 +1,20 @@
-"""Checks whether the files of a copy are still those written, and restores those that are not.
+"""Checks that the files of a copy are still as they were written, and restores those that are not.
 
-    start      what was committed and not flushed before a crash is put in place
+    at start   changes that were committed but not flushed before a crash are applied again
                (`apply_unfinished`); a folder without the copy is refused (`check_folder`)
-    meanwhile  the folder has to stay the same (`PresenceCheck`), and the files are compared with
-               the state (`CopyCheck`): now, at each comparison with the whole set, and at intervals
-               (for a store, its `CheckedHandler` does that)
+    running    the folder has to stay the same (`PresenceCheck`), and the files are compared with
+               the state (`CopyCheck`): at once, at each comparison with the whole set, and at
+               intervals (for a store, its `CheckedHandler` does that)
 
-The state has the size and modification time of each file. A file with another time is read: if its
-content is the same, as after a copy to a new disk, only the new time is stored. All others are
-lost, which the state records until their content is fetched again.
+The state has the size and modification time of each file. A file with another time is read. If its
+content is the same, as after a copy to a new disk, only the new time is stored. Otherwise the file
+counts as lost, and the state records this until its content is fetched again.
 
-Lost content is fetched from the resource itself, and has to be what was lost. If the Source serves
-other content, or none, its lists are read to find out why: the change may have been missed, or the
-content may be in a dump. A Source that lists no such change may have changed the resource without
-listing that; then what it serves is stored, but not before its lists could be read.
+Lost content is fetched from the resource itself, and has to be identical to what was lost. If the
+Source serves other content or none, its lists are read to find out why: the change may have been
+missed, or the content may be in a dump. If the Source lists no such change, it may have changed the
+resource without listing that. In this case the served content is stored, but only after the lists
+could be read.
 """
 
 from __future__ import annotations
@@ -65,32 +66,33 @@ T = TypeVar("T")
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Seconds between two checks whether the folder is still the same.
+#: Seconds between two checks that the folder is still the same.
 _INTERVAL = 5.0
-#: Seconds for which a check of the files counts as recent, so that no comparison repeats it.
+#: Seconds for which a check of the files counts as recent. Comparisons do not repeat it until then.
 _NEW = 300.0
-#: How many files are compared by one call in a thread.
+#: Number of files to compare in one call in a thread.
 _PART = 1_000
-#: Into how many arrays the hashes of paths are divided.
+#: Number of arrays for the hashes of paths.
 _ARRAYS = 64
-#: How many checks of files run at once in a process, however many Sources it follows.
+#: Maximum number of file checks running at once in a process, regardless of how many Sources it
+#: follows.
 _CHECKS = 2
-#: How many lost resources are read from the state at once.
+#: Number of lost resources to read from the state at once.
 _PAGE = 500
 #: Seconds between two checks of resources being fetched again: at first, and at most.
 _FIRST_WAIT, _MOST_WAIT = 0.05, 1.0
 #: Seconds between two log lines about the progress of a check that reads all files.
 _REPORT = 10.0
-#: How many files that are not part of a copy are named.
+#: Maximum number of files to name that are not part of a copy.
 _NAMED = 10
 
 
 def check_folder(handler: object, state: DestinationState, identity: Identity, adopt: bool) -> None:
-    """Refuse a folder without any file of the copy, or, for a first copy, with any file.
+    """Refuse a folder that has no files of the copy, or that has any files before a first copy.
 
-    With `adopt`, a first copy may begin with the existing files.
+    With `adopt`, a first copy may begin with existing files.
 
-    Without a `LocatedHandler`, a state that was restored from a backup is invalidated.
+    If the handler is not a `LocatedHandler`, invalidate a state that was restored from a backup.
     """
     if not isinstance(handler, LocatedHandler):
         if state.is_restored:
@@ -98,7 +100,7 @@ def check_folder(handler: object, state: DestinationState, identity: Identity, a
             state.invalidate()
         return
     if not state.resources and not identity.place and not adopt:
-        # Files of changes that were about to be applied at a crash are part of the copy.
+        # Files of changes that were being applied at a crash are part of the copy.
         unknown = {path for path, _ in handler.find_files(state.unknown_uris())}
         other = next((path for path in handler.paths() if path not in unknown), None)
         if other is not None:
@@ -129,7 +131,7 @@ def _in_parts(uris: Iterable[str]) -> Iterable[list[str]]:
 
 
 def check_location(handler: object, state: DestinationState) -> None:
-    """Refuse a state with resources if the place of their files is missing; do not create it."""
+    """Refuse a state with resources if their folder is missing. The folder is not created."""
     if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
         raise ConfigurationError(_lost(state, state.resources))
 
@@ -143,7 +145,7 @@ def _lost(state: DestinationState, missing: int, example: str = "") -> str:
 
 
 class PresenceCheck:
-    """Checks at intervals whether the place of a `LocatedHandler` is still the same."""
+    """Checks at intervals that the place of a `LocatedHandler` is still the same."""
 
     def __init__(self, handler: object, worker: Executor) -> None:
         self._handler = handler if isinstance(handler, LocatedHandler) else None
@@ -151,14 +153,14 @@ class PresenceCheck:
         self._place = self._handler.place if self._handler else ""
 
     async def check(self) -> None:
-        """Raise `StorageError` if the place has changed, or does not exist."""
+        """Raise `StorageError` if the place has changed or does not exist."""
         if await self._is_lost():
             raise StorageError(
                 "the folder of the copy was removed, unmounted or replaced while it was followed"
             )
 
     async def run(self, lost: Callable[[], None]) -> None:
-        """Call `lost` once the place has changed; then return."""
+        """Wait until the place has changed, then call `lost` and return."""
         while not await self._is_lost():  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(_INTERVAL)
         lost()
@@ -172,9 +174,9 @@ class PresenceCheck:
 
 
 class _PathHashes:
-    """Hashes of paths: a million paths would take much memory.
+    """A set of paths, stored as hashes because a million paths would need much memory.
 
-    They are in many arrays, as `sort` makes a list of each.
+    The hashes are spread over many arrays, because `sort` makes a temporary list of each array.
     """
 
     def __init__(self) -> None:
@@ -188,7 +190,7 @@ class _PathHashes:
         self._arrays[key % _ARRAYS].append(key)
 
     def sort(self) -> None:
-        """Prepare for `in`, after all were added."""
+        """Prepare for `in`. Call this after adding all paths."""
         for index, each in enumerate(self._arrays):
             self._arrays[index] = array("q", sorted(each))
 
@@ -200,12 +202,12 @@ class _PathHashes:
 
 
 class FileScan:
-    """One comparison of all files with the state, part by part; used once.
+    """One comparison of all files with the state, part by part. Not reusable.
 
     Args:
-        handler: Knows the files.
-        state: Knows what was written.
-        verify: Whether all files are read, and not only those with another size or time.
+        handler: The handler that finds the files.
+        state: The state, which records what was written.
+        verify: Whether to read all files, not only those with another size or time.
     """
 
     def __init__(self, handler: LocatedHandler, state: DestinationState, *, verify: bool) -> None:
@@ -218,17 +220,17 @@ class FileScan:
         self._missing = 0
         self._begun_at = state.commits
         self._stopped = Event()
-        #: How many files were compared.
+        #: Number of files compared so far.
         self.compared = 0
 
     def stop(self) -> None:
-        """Make a call in another thread return soon."""
+        """Make calls in other threads return soon."""
         self._stopped.set()
 
     def compare_part(self) -> tuple[list[tuple[HeldFile, int]], list[HeldFile]] | None:
-        """Compare the next files; return those with a new time, and those that are lost.
+        """Compare the next files. Return those with a new time and those that are lost.
 
-        None at the end.
+        None at the end, or if the scan was stopped or the folder unmounted.
         """
         held = self._state.held_files(self._after, _PART)
         if not held or self._stopped.is_set():
@@ -239,7 +241,7 @@ class FileScan:
         for each, (path, found) in zip(held, files, strict=True):
             self._known.add(path)
             self._missing += found is None
-            if each.hash is None:  # a crash has left it unknown, and it is fetched
+            if each.hash is None:  # unknown after a crash, and fetched again
                 continue
             if found is None or found.st_size != (each.length or found.st_size):
                 lost.append(each)
@@ -252,7 +254,7 @@ class FileScan:
                 return None
         self.compared += len(held)
         if lost and self._handler.place != self._place:
-            return None  # the folder was unmounted meanwhile
+            return None  # the folder was unmounted during the comparison
         return (
             [(each, mtime) for each, mtime in touched if mtime != each.mtime],
             [each for each in lost if each.mtime != LOST],
@@ -263,10 +265,10 @@ class FileScan:
         try:
             return matches(held.hash, pieces)
         except OSError:
-            return False  # it cannot be read, or has just been removed
+            return False  # unreadable, or just removed
 
     def unknown_paths(self) -> set[str]:
-        """Return the paths of files that no resource had when it was compared."""
+        """Return the paths of files that belonged to no resource during the comparison."""
         is_same = self._state.commits == self._begun_at
         if is_same and sum(1 for _ in self._paths()) == len(self._known) - self._missing:
             return set()
@@ -274,10 +276,10 @@ class FileScan:
         return {path for path in self._paths() if path not in self._known}
 
     def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
-        """Return the paths that are not part of the copy, out of those that were `unknown_paths`.
+        """Return the paths, out of the result of `unknown_paths`, that are not part of the copy.
 
-        Changes that were applied since the comparison have files too. The state has those that were
-        committed before this call; `applying` are the resources of the others.
+        Changes applied since the comparison have files too. The state contains those committed
+        before this call, and `applying` names the resources of the others.
         """
         uris, after = list(applying), ""
         while paths and not self._stopped.is_set():
@@ -293,14 +295,15 @@ class FileScan:
 
 
 class CopyCheck:
-    """Finds resources that the copy has lost, and has them fetched again.
+    """Finds resources that the copy has lost, and fetches them again through the follower.
 
     Args:
-        context: The parts of the run.
-        follower: Schedules the requests.
-        perform: Performs the actions of the follower.
-        errors: By URI, why resources could not be fetched the last time.
-        once: Whether the run only catches up, so that its end reports the files of others.
+        context: The components of the run.
+        follower: The follower, which schedules the requests.
+        perform: Performs the follower's actions.
+        errors: By URI, the last errors of resources that could not be fetched.
+        once: Whether the run only catches up. Its end then reports files that are not part of the
+            copy.
     """
 
     def __init__(
@@ -331,20 +334,20 @@ class CopyCheck:
         self.has_compared = self._handler is None and self._store is None
         self._has_tried_all = False
         self._scans = self._last_scan = 0
-        #: How many resources were found changed or removed since the start.
+        #: Number of resources found changed or removed since the start.
         self.damaged = 0
-        #: How many files are not part of the copy, and the paths of the first of them.
+        #: Number of files that are not part of the copy, and the paths of the first of them.
         self.foreign = 0
         self.foreign_files: tuple[str, ...] = ()
 
     @property
     def verified(self) -> int | None:
-        """How many files were read so far while all of them are; otherwise None."""
+        """Number of files read so far while all of them are being read; otherwise None."""
         return self._scan.compared if self._scan is not None and self._scan.verify else None
 
     @property
     def doubt(self) -> str:
-        """Why the copy may be wrong, in a sentence, or empty."""
+        """The reason why the copy may be wrong, in a sentence; empty if there is none."""
         if not self.has_compared and self._store is not None:
             return self._failed or "the store has not been compared with the state of the copy yet"
         if not self.has_compared:
@@ -361,9 +364,10 @@ class CopyCheck:
         return self.has_compared and (not self._state.lost or is_tried)
 
     def has_confirmed_foreign(self) -> bool:
-        """Whether a scan since the first call found the foreign files; otherwise start it.
+        """Return whether foreign files are confirmed by a scan that began after the first call.
 
-        A file that was foreign at the start may be that of a resource that was fetched since.
+        The first call requests that scan. A file that was foreign at the start may belong to a
+        resource that was fetched since.
         """
         if self.foreign and not self._last_scan:
             self._last_scan = self._scans + 1
@@ -371,7 +375,7 @@ class CopyCheck:
         return self._scans >= self._last_scan
 
     def request(self) -> None:
-        """Compare the files, as everything is compared with the Source; unless just done."""
+        """Request a comparison of the files for a new baseline, unless the last one is recent."""
         has_files = self._handler is not None or self._store is not None
         if has_files and monotonic() - self._checked_at > _NEW:
             self._due.set()
@@ -387,10 +391,10 @@ class CopyCheck:
             self._scan.stop()
 
     async def run(self) -> None:
-        """Compare the files now, and whenever that is due."""
+        """Compare the files now and whenever that is due."""
         self.find_lost()
         if self._store is not None or self._adopt:
-            # By an empty state, everything in the store or the folder would be superfluous.
+            # Compared with an empty state, everything in the store or folder would be superfluous.
             while self._follower.progress is None:  # noqa: ASYNC110 - as for the place
                 await asyncio.sleep(_FIRST_WAIT)
         verify = self._verify
@@ -410,7 +414,7 @@ class CopyCheck:
                 pass
 
     async def _compare_store(self, store: CheckedHandler) -> None:
-        """Compare the store, and try again until that is possible; with `once`, only once."""
+        """Compare the store with the state, and retry until that works. With `once`, try once."""
 
         def find_lost() -> int:
             before = self._state.lost
@@ -422,7 +426,7 @@ class CopyCheck:
             try:
                 lost = await self._in_worker(find_lost)
                 break
-            except Exception as error:  # the handler is not ours
+            except Exception as error:  # the handler is user code
                 reason = str(error) or type(error).__name__
                 self._failed = f"the store cannot be compared with the state of the copy: {reason}"
                 if self._once:
@@ -471,7 +475,7 @@ class CopyCheck:
         self._perform(())
 
     def _report(self, lost: int, foreign: Sequence[str]) -> None:
-        if lost > 0:  # files that were restored count less
+        if lost > 0:  # negative if more files were restored than lost
             self.damaged += lost
             logger.warning(
                 "%s changed or removed here since they were written: fetched again",
@@ -483,7 +487,7 @@ class CopyCheck:
             logger.log(self._level, "%s", foreign_files(self.foreign, self.foreign_files))
 
     async def fetch_lost(self) -> None:
-        """Fetch lost resources again whenever there are any."""
+        """Fetch lost resources again, whenever there are any."""
         while True:
             await self._lost.wait()
             self._lost.clear()
@@ -499,9 +503,9 @@ class CopyCheck:
             self._perform(())
 
     async def _fetch_round(self, refetch: _Refetch) -> bool:
-        """Go through all that is lost, a part at a time; return whether anything is left to try."""
+        """Try all lost resources, a page at a time. Return whether anything is left to try."""
         after, is_left = "", False
-        # It may have changes of the resources, which would be fetched twice.
+        # The backlog may contain changes of the same resources, which would be fetched twice.
         while self._follower.state.pending.backlog:  # noqa: ASYNC110 - as for the place
             await asyncio.sleep(_FIRST_WAIT)
         while changes := await self._in_worker(self._state.lost_changes, after, _PAGE):
@@ -515,7 +519,7 @@ class CopyCheck:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
     async def _in_thread(self, scan: FileScan, work: Callable[[], T]) -> T:
-        """Return the result of a call outside the worker; the state stays open until it returns."""
+        """Return the result of a call outside the worker. The state must stay open until then."""
 
         def call() -> T:
             with self._state.transactions.storage_errors():
@@ -534,8 +538,8 @@ class CopyCheck:
 class _Refetch:
     """Tries the ways to fetch lost resources, one after another.
 
-    At first, only the lost content is accepted. After the lists were read, which may announce other
-    content, any is accepted if no list announces it, unless `can_accept` is False.
+    At first, only the lost content is accepted. Then the lists are read, which may announce other
+    content. If none does, any content is accepted, unless `can_accept` is False.
     """
 
     can_accept = True
@@ -552,7 +556,7 @@ class _Refetch:
         self._has_compared = False
 
     def proceed(self, changes: Iterable[Change]) -> bool:
-        """Try the next way to fetch each lost resource; return whether any way is left."""
+        """Try the next way to fetch each lost resource. Return whether any way is left."""
         follower, now = self._follower, asyncio.get_running_loop().time()
         pending = follower.state.pending
         self._sent = {uri: one for uri, one in self._sent.items() if pending.holds(one)}
@@ -572,7 +576,7 @@ class _Refetch:
                     self._perform(follower.compare_lost(now))
                     continue
                 if follower.catch_up.lacks_comparison:
-                    continue  # no list can say whether the content is right
+                    continue  # no list can show whether the content is right
                 is_left = True
                 if follower.state.settled and not follower.catch_up.is_comparing:
                     self._accepted.add(change.uri)
@@ -590,20 +594,20 @@ def _with_any_content(change: Change) -> Change:
 
 @cache
 def _check_threads(process: int) -> ThreadPoolExecutor:
-    """Return the threads that compare files for all copies of a process, also a forked one."""
+    """Return the threads that compare files for all copies. A forked process gets its own."""
     return ThreadPoolExecutor(_CHECKS, "rsnotify-check")
 
 
 def apply_unfinished(handler: object, state: DestinationState, folder: Path) -> None:
-    """Apply again, durably, what an earlier run has committed but not flushed.
+    """Apply again, durably, the changes that an earlier run has committed but not flushed.
 
-    These resources are fetched again if the handler defers nothing, or holds the copy in another
-    place: an empty one may be the mount point of the right one.
+    Their resources are fetched again instead if the handler defers nothing, or if it holds the copy
+    in another place: an empty folder may be the mount point of the right one.
 
     Args:
-        handler: The handler, prepared for the set of resources of the state.
-        state: The state, just opened.
-        folder: The folder of temporary content.
+        handler: The handler, prepared for the state's set of resources.
+        state: The state, which was just opened.
+        folder: The folder for temporary content.
     """
     unfinished = state.contents.unfinished
     if not unfinished:

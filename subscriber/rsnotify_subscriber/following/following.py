@@ -1,14 +1,14 @@
-"""The shell around a `Follower`: it performs the follower's actions, and reports their results.
+"""The I/O shell around a `Follower`: it performs the follower's actions and reports their results.
 
     event ──> `Follower` ──actions──> `_perform` ──> worker, `Applier`, `Fetcher` ──result──> event
 
-All calls of the follower are made on the event loop, none from within another, so that it needs no
-lock. Everything that blocks on the disk runs in a worker, one call after another, in the order of
-the actions.
+All calls to the follower are made on the event loop, none from within another, so it needs no lock.
+Everything that blocks on the disk runs in a worker, one call at a time, in the order of the
+actions.
 
-In addition, a run reads again what the Source offers (`Rediscovery`), and saves progress that
-moved without a change being applied (`ProgressSaver`). A run that only catches up ends when the
-copy is level, or when nothing but another answer of the Source can make it so (`has_ended`).
+A run also rereads the Source's offer (`Rediscovery`), and saves progress that moved without a
+change being applied (`ProgressSaver`). A run that only catches up ends when the copy is level, or
+when it can become level only if the Source answers differently (`has_ended`).
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity, incomparable
 
-#: How often the lists are read before catching up fails; fewer times if a list is too large.
+#: Number of attempts to read the lists before catching up fails; fewer if a list is too large.
 TRIES = 5
 _TRIES_OF_TOO_LARGE = 2
 
 
 def has_ended(follower: Follower, now: float) -> bool:
-    """Return whether a run that only catches up is level, or cannot become level."""
+    """Return whether a run that only catches up is level or cannot become level."""
     has_failed = follower.failures.count >= _tries(follower)
     return follower.level or has_failed or follower.is_stuck(now)
 
@@ -98,8 +98,8 @@ def failure(
 ) -> RsnotifyError | None:
     """Return why a run that has ended did not succeed; None if it did.
 
-    `doubts` has the reasons, by URI, why the copy may be wrong although the follower is level, and
-    `errors` the reasons why changes could not be applied.
+    Both mappings are by URI. `doubts` has the reasons why the copy may be wrong although the
+    follower is level, and `errors` the reasons why changes could not be applied.
     """
     if follower.level:
         return next((Unavailable(*doubt) for doubt in doubts.items()), None)
@@ -132,20 +132,20 @@ def _cure(identity: Identity) -> str:
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Seconds between two readings of the offer.
+#: Seconds between two reads of the offer.
 _INTERVAL = 600.0
 
 
 class Rediscovery:
-    """Reads the offer at intervals and on request, and stores one that has changed.
+    """Reads the offer at intervals and on request, and stores it if it has changed.
 
     Args:
         changed: Called with the offers before and after a change.
-        finished: Called after each reading.
+        finished: Called after each read.
 
     Attributes:
-        identity: The Source, and its last known offer.
-        doubt: Why the offer may be out of date; empty if it was read.
+        identity: The Source and its last known offer.
+        doubt: Why the offer may be out of date; empty after a successful read.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Rediscovery:
         self._changed = changed
         self._finished = finished
         self._reading: asyncio.Task[None] | None = None
-        #: Whether a reading has failed since `run` last waited.
+        #: Whether a read has failed since `run` last waited.
         self._failed = asyncio.Event()
 
     @property
@@ -174,18 +174,18 @@ class Rediscovery:
         return self._reading is not None
 
     def start(self) -> asyncio.Task[None]:
-        """Read the offer, unless a reading is under way; return its task."""
+        """Start to read the offer, unless a read is in progress. Return the task."""
         if self._reading is None:
             self._reading = self._tasks.spawn(self._read())
         return self._reading
 
     async def run(self) -> None:
-        """Read the offer at intervals, sooner after a failure."""
+        """Read the offer at intervals, and sooner after a failure."""
         failures = 0
         while True:
             if not self.doubt:
                 failures = 0
-                # A reading on request may fail meanwhile.
+                # A read on request may fail during the wait.
                 await wait_for_event(self._failed, _INTERVAL)
             if self._failed.is_set():
                 failures += 1
@@ -207,21 +207,21 @@ class Rediscovery:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._worker, self._state.store_identity, self.identity)
                 self._changed(before.offer, offer)
-            # Only now: until the follower has the new offer, it may be level by the old documents.
+            # Not earlier: without the new offer, the follower may be level by the old documents.
             self.doubt = ""
             self._failed.clear()
         self._reading = None
         self._finished()
 
 
-#: How much later a comparison must be to be stored: a digest may be compared every few seconds.
+#: Minimum time between two stored comparison times: a digest may be compared every few seconds.
 _OFTEN = timedelta(minutes=1)
-#: Seconds between two flushes of what a handler has applied and not flushed.
+#: Seconds between two flushes of changes that a handler has applied but not flushed.
 _FLUSH = 5.0
 
 
 class ProgressSaver:
-    """Stores T, and when the copy was last compared with the whole set.
+    """Stores T, and the time when the copy was last compared with the whole set.
 
     Attributes:
         compared: When the copy was last compared, by the local clock.
@@ -249,7 +249,7 @@ class ProgressSaver:
         self.has_compared = asyncio.Event()
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress to commit together with changes; None if it did not move."""
+        """Return the progress to commit together with changes; None if it has not moved."""
         self._committing = self._follower.progress_after(changes)
         return None if self._committing == self._saved else self._committing
 
@@ -270,15 +270,16 @@ class ProgressSaver:
             self.has_compared.set()
 
     async def save(self, applier: Applier, *, is_ending: bool) -> None:
-        """Store everything that has changed, but the time of a comparison only if it is due.
+        """Store whatever has changed; the time of a comparison only if that is due.
 
-        While the applier is applying changes, a later progress is about to be committed with them.
+        While the applier is applying changes, it is about to commit a later progress with them, so
+        the progress is not stored here.
         """
         loop = asyncio.get_running_loop()
         progress, before = self._follower.progress, self._saved
         if not applier.is_applying and progress is not None and progress != before:
             await loop.run_in_executor(self._worker, self._state.save_progress, progress)
-            if self._saved is before:  # else a later one was committed or deleted meanwhile
+            if self._saved is before:  # else a later one was committed, or it was deleted
                 self._saved = progress
         if self.compared is not None and self._is_due(self.compared, is_ending=is_ending):
             self._stored_compared = self.compared
@@ -288,7 +289,7 @@ class ProgressSaver:
             await loop.run_in_executor(self._worker, self._state.delete_flushed)
 
     async def _flush(self, *, is_ending: bool) -> None:
-        """Flush what was applied and not flushed, while further changes are applied."""
+        """Flush the changes that were applied but not flushed, while others are being applied."""
         contents, loop = self._state.contents, asyncio.get_running_loop()
         is_due = is_ending or loop.time() - self._flushed_at >= _FLUSH
         if self._deferred is None or contents.is_flushed or not is_due:
@@ -309,14 +310,14 @@ class ProgressSaver:
 
 #: Maximum number of seconds until progress is saved that moved without a change being applied.
 _SAVE = 1.0
-#: Seconds that a handler has to finish its call when the subscriber stops.
+#: Seconds for a handler to finish its call when the subscriber stops.
 _PATIENCE = 10.0
 
 T = TypeVar("T")
 
 
 class Following:
-    """One run of a subscriber; used once. With `once`, it ends when level."""
+    """One run of a subscriber. With `once`, it ends when level. Not reusable."""
 
     def __init__(self, context: RunContext, observers: RunObservers, *, once: bool) -> None:
         self._context = context
@@ -362,11 +363,11 @@ class Following:
             options.pace.retry,
         )
         state.commit_times = counters.commits
-        #: The document that is being fetched, since when, and what was received before.
+        #: The document being fetched, when that began, and the bytes received before.
         self._reading: tuple[Fetch, float, int] | None = None
         #: Whether there was no copy at the start.
         self._is_first = progress is None
-        #: How many resources were listed to the last baseline.
+        #: Number of selected resources listed to the last baseline.
         self._listed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
@@ -382,7 +383,7 @@ class Following:
     @property
     def status(self) -> Status:
         follower, progress = self._follower, self._follower.progress
-        # Failures of the Source's lists come first, and those of push last.
+        # Failures of the Source's lists come first, failures of push last.
         listed = follower.failures.error if follower.failures.count else None
         away, _ = self._applier.unavailable or (None, 0.0)
         failed = away or next(iter(self._errors.values()), None)
@@ -421,10 +422,10 @@ class Following:
 
     @property
     def _activity(self) -> SyncActivity | None:
-        """The current activity, if it may take long."""
+        """The current activity, if it may take a long time."""
         follower, untried = self._follower, self._follower.state.untried
         received = self._context.fetcher.received
-        is_waiting = follower.state.pending.is_holding or not untried  # for what is being read
+        is_waiting = follower.state.pending.is_holding or not untried  # for the current document
         if self._reading is not None and is_waiting and not self._is_level:
             fetch, since, before = self._reading
             is_first = follower.baselining and not self._listed
@@ -462,7 +463,7 @@ class Following:
 
     @property
     def _doubt(self) -> str:
-        """A reason unknown to the follower why the copy may be wrong; empty if there is none."""
+        """A doubt that the follower does not know; empty if there is none."""
         return next((reason for _, reason in self._other_doubts()), "")
 
     def _other_doubts(self) -> Iterator[tuple[DoubtKind, str]]:
@@ -478,7 +479,7 @@ class Following:
             return
 
     def _limits(self) -> Iterator[str]:
-        """Yield what the Source's lists do not show, though the copy agrees with them."""
+        """Yield the limits of the Source's lists: changes that they cannot reveal."""
         counts, kept = self._state.counts, self._state.baseline.trusts_dates
         if count := counts.undated if kept else counts.unhashed:
             offer = self._rediscovery.identity.offer
@@ -494,17 +495,17 @@ class Following:
         return self._applier.is_in_handler
 
     async def run(self) -> None:
-        """Follow until stopped, or, with `once`, until level.
+        """Follow until stopped or, with `once`, until level.
 
         Raises:
-            RsnotifyError: It cannot continue, or could not become level.
+            RsnotifyError: The run cannot continue, or could not become level.
         """
         committer = self._tasks.spawn(self._applier.run())
         try:
             self._tasks.spawn(self._keep_saving())
             self._tasks.spawn(self._copy.run())
             self._tasks.spawn(self._copy.fetch_lost())
-            self._begin_in_worker(self._state.backlog.clear)  # an earlier run may have left some
+            self._begin_in_worker(self._state.backlog.clear)  # a previous run may have left changes
             self._push.start(self._tasks, self._context.identity.offer)
             if not self._once:
                 self._tasks.spawn(self._rediscovery.run())
@@ -565,13 +566,13 @@ class Following:
 
     def _after_change(self) -> None:
         if self._errors and self._is_level:
-            self._errors.clear()  # of resources that the documents no longer list
+            self._errors.clear()  # the documents no longer list these resources
         self._end_if_caught_up()
         self._observers.moved()
         self._audit()
 
     def _check_for_nothing(self) -> None:
-        """Log once that nothing is selected and the copy therefore empty, perhaps by a typo."""
+        """Warn once if nothing is selected and the copy is therefore empty, perhaps by a typo."""
         if self._checked_for_nothing or self._state.resources or not self._is_level:
             return
         self._checked_for_nothing = True
@@ -581,7 +582,7 @@ class Following:
             logger.warning("no resource that the Source lists is selected by %s", selected)
 
     def _loop_time(self, moment: Instant | None) -> float:
-        """Return a moment by the clock of the event loop; long ago if it is None."""
+        """Convert a moment to the event loop's clock; None becomes minus infinity."""
         if moment is None:
             return -inf
         age = max(0.0, (datetime.now(UTC) - moment).total_seconds())
@@ -626,12 +627,12 @@ class Following:
                 logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
 
     def _begin_in_worker(self, work: Callable[..., object], *arguments: Any) -> None:
-        """Begin at once: the worker has to keep the order of the actions."""
+        """Queue work at once, because the worker has to keep the order of the actions."""
         begun = self._loop.run_in_executor(self._context.worker, work, *arguments)
         self._tasks.spawn(_awaited(begun))
 
     def _use_backlog(self, action: BacklogAction) -> None:
-        """Begin at once, as the actions have to be carried out, and answered, in their order."""
+        """Queue the action at once: actions must be performed and answered in their order."""
         begun = self._loop.run_in_executor(self._context.worker, self._state.backlog.use, action)
 
         async def answer() -> None:
@@ -667,7 +668,7 @@ class Following:
         self._push.pulls.finished()
 
     async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
-        """GET a document of the set, and store what its links show."""
+        """GET a document of the set, and store its `rel="up"` link if that is newly accepted."""
         known, membership = self._membership.known, self._membership
         offer, holds_resources = self._rediscovery.identity.offer, self._state.resources > 0
         found = await membership.document(fetch, offer, holds_resources=holds_resources)
@@ -676,7 +677,7 @@ class Following:
         return found
 
     async def _compare(self, action: Compare) -> None:
-        # Resources that are not selected are not stored as seen, so that the sweep removes them.
+        # Resources that are not selected are not recorded as listed, so the sweep removes them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
         compare = self._state.baseline.compare
         found = await self._in_worker(
@@ -696,7 +697,7 @@ class Following:
             return
         self._perform(self._follower.unlisted(missing, self._loop.time()))
 
-    # The results of an Apply: the `ApplyOutcome` of the applier
+    # The results of an `Apply`: implements `ApplyOutcome` for the applier
 
     def applied(self, changes: Sequence[Change]) -> None:
         self._saver.committed()

@@ -1,13 +1,13 @@
-"""Passes what is pushed to the follower; and defines the parts that one run works with.
+"""Passes pushed fragments and notifications to the follower, and monitors whether push works.
 
-`PushChannels` subscribes to changes and to notifications about documents, as the Source offers
-them. A `PushMonitor` hands the fragments to the follower, and judges whether push works:
+`PushChannels` subscribes to the changes and document notifications that the Source offers. A
+`PushMonitor` passes the fragments to the follower, and decides whether push works:
 
-    up ──connection lost, and none within `RETURN`; heartbeats that stop──> lost: lists are polled
-    lost ──a fragment newer than what was known then──> up
+    up ──connection lost, and none within `RETURN`; or heartbeats stop──> lost: lists are polled
+    lost ──a fragment newer than the changes known at the loss──> up
 
-A `PullMonitor` compares what the lists have with what was pushed, so that a subscription which
-receives nothing is replaced.
+A `PullMonitor` compares the lists with the pushed changes, so that a subscription that receives
+nothing can be replaced. `RunContext` and `RunObservers` define the components of one run.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ from rsnotify_subscriber.storage.identity import Identity
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Seconds for which a Source that sends heartbeats may be silent: ours sends one every ten.
+#: Seconds for which a Source with heartbeats may be silent. Our publisher sends one every 10 s.
 QUIET = 15.0
-#: Seconds for which it may be silent at most, however rarely the heartbeats come.
+#: Maximum number of seconds of silence, even if heartbeats are rare.
 LONGEST_QUIET = 60.0
-#: Seconds within which a new connection makes up for the loss of the last one.
+#: Seconds within which a new connection makes up for a lost one.
 RETURN = 1.0
 
 
 @dataclass
 class PushMonitor(PushEvents):
-    """Hands pushed fragments to a follower.
+    """Passes pushed fragments to a follower.
 
-    After a loss of push the lists are polled as without push until something new has come: a broker
-    may be connected without the hub behind it, and a hub before the Source has reached it again.
-    Heartbeats that stop are a loss, too: the Source may no longer reach the hub, or use another.
-    So where there are heartbeats, a connection that is replaced within `RETURN` is not a loss: the
-    hub sends what came since, and if the Source does not reach it, the heartbeats stop.
+    After a loss of push, the lists are polled as if there were no push, until something new
+    arrives. The connection alone proves nothing: a broker may be connected without the hub behind
+    it, and a hub before the Source has reached it again. If heartbeats stop, that counts as a loss,
+    too: the Source may no longer reach the hub, or may use another one. Where there are heartbeats,
+    a connection that is replaced within `RETURN` is therefore not a loss. The hub sends the
+    fragments that arrived in between, and if the Source cannot reach the hub, the heartbeats stop.
     """
 
     follower: Follower
@@ -69,11 +70,11 @@ class PushMonitor(PushEvents):
     announce: Announcer
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _is_lost: bool = False
-    _known: Instant | None = None  # when push was lost
+    _known: Instant | None = None  # the follower's `known` when push was lost
     _received_at: float = 0.0
-    _longest: float = 0.0  # of the silences so far
-    _silence: asyncio.TimerHandle | None = None  # while there are heartbeats
-    _return: asyncio.TimerHandle | None = None  # while there is no connection, and may be soon
+    _longest: float = 0.0  # the longest silence so far
+    _silence: asyncio.TimerHandle | None = None  # set while there are heartbeats
+    _return: asyncio.TimerHandle | None = None  # set while waiting for a new connection
 
     def up(self) -> None:
         if self._return is not None:
@@ -123,7 +124,7 @@ class PushMonitor(PushEvents):
     def _watch_silence(self, now: float, *, beats: bool) -> None:
         """Measure the silence before a fragment, and start the timer at the first heartbeat.
 
-        `beats` is whether the fragment shows that there are heartbeats (docs/audit.md).
+        `beats` means that the fragment shows that there are heartbeats (docs/audit.md).
         """
         if self._silence is not None:
             self._longest = max(self._longest, now - self._received_at)
@@ -133,7 +134,7 @@ class PushMonitor(PushEvents):
 
     @property
     def _due(self) -> float:
-        """The time at which the silence has lasted too long."""
+        """The time at which the silence will have lasted too long."""
         return self._received_at + min(LONGEST_QUIET, max(QUIET, 2 * self._longest))
 
     def _check_silence(self) -> None:
@@ -144,7 +145,7 @@ class PushMonitor(PushEvents):
             self._lose()
 
     def _end_loss(self, until: Instant | None) -> None:
-        """Rely on push again if a fragment is newer than the changes known at the loss."""
+        """Rely on push again if a fragment is newer than the changes known when push was lost."""
         known = self.follower.known
         if self._known is not None and known is not None and known < self._known:
             self._known = None  # the clock of the Source was set back
@@ -155,9 +156,9 @@ class PushMonitor(PushEvents):
 
 
 class NoticeReceiver(PushEvents):
-    """Receives notifications about the documents of a Source, and ignores all other events.
+    """Receives notifications about a Source's documents, and ignores all other events.
 
-    Nothing depends on a notification: a document without one is found by polling.
+    Nothing depends on a notification: polling finds documents that are not announced.
     """
 
     def __init__(self, received: Callable[[Document], None]) -> None:
@@ -174,10 +175,10 @@ class NoticeReceiver(PushEvents):
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
-    """The parts of one run.
+    """The components of one run.
 
     Args:
-        identity: The Source, and its last known offer.
+        identity: The Source and its last known offer.
         offer_checked: Whether that offer was read in this run.
         worker: Runs calls that block on the disk, one after another.
     """
@@ -198,7 +199,7 @@ class RunObservers(Struct, frozen=True):
 
     Args:
         moved: Called whenever the status may have changed.
-        on_committed: Called with changes once they are durable.
+        on_committed: Called with changes after they are durable.
     """
 
     moved: Callable[[], None]
@@ -208,7 +209,7 @@ class RunObservers(Struct, frozen=True):
 
 @dataclass
 class PullMonitor:
-    """Announces pulls, and reports to a `PushSubscription` whether they found newer changes."""
+    """Announces pulls, and reports to a `PushSubscription` whether they found later changes."""
 
     follower: Follower
     push: PushSubscription
@@ -227,28 +228,28 @@ class PullMonitor:
         self._kind = fetch.kind
 
     def fetched(self, fetch: Fetch, document: Document) -> None:
-        """Examine a document, before the follower receives it."""
+        """Check a document for new changes, before the follower receives it."""
         last, known = document.changed_at, self.follower.known
         if fetch.kind is DocumentKind.CHANGE_LIST and not document.index and last and known:
             self._has_news = self._has_news or last > known
 
     def finished(self) -> None:
-        """Record that the follower has received a result, and has requested what it needs next."""
+        """Record that the follower has received a result and made its next requests."""
         self._pending -= 1
         if not self._pending:
             self.push.pulled(self._began, news=self._has_news)
 
 
 class PushChannels:
-    """Subscribes to changes, and to notifications about documents, as the Source offers them.
+    """Subscribes to the changes and document notifications that the Source offers.
 
     Args:
         perform: Performs the follower's actions.
-        once: Whether the run only catches up, so that it needs no push.
+        once: Whether the run only catches up, and therefore needs no push.
 
     Attributes:
         changes: The subscription to changes.
-        pulls: Compares the documents that are pulled with those that were pushed.
+        pulls: The monitor that compares pulled documents with pushed changes.
     """
 
     def __init__(
@@ -296,7 +297,7 @@ class PushChannels:
             tasks.spawn(self._notices.run())
 
     def offered(self, offer: Offer) -> None:
-        """Use the transports of another offer; connections that it still offers are kept."""
+        """Use the transports of a new offer. Connections that it still offers are kept."""
         if self._once:
             return
         self.changes.set_endpoints(self._transports.change_endpoints(offer))
