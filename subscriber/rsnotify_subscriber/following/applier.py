@@ -53,7 +53,8 @@ from rsnotify_subscriber.handlers import (
     in_thread,
     refuse_awaitable,
 )
-from rsnotify_subscriber.storage.destination_state import DestinationState, UnflushedContent
+from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.recovery import UnflushedContent
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
 
 #: Maximum number of bytes of content that are cheaper to keep in the state than to flush at once.

@@ -2,17 +2,8 @@
 
 The state is kept in a database, either a separate SQLite file or a database of the aggregator. T is
 committed in one transaction with the changes it covers, with the sum over the copy (docs/audit.md),
-and with the handler's effect if that is in the same database. A change is applied in three steps,
-each of which survives a crash:
-
-    intent   Which resources are about to be applied (`IntentLog`), stored durably before a handler
-             is called. The next commit stores the intent's number. If an intent has a later number
-             than the last commit, its effects may exist although the state does not record them: a
-             file in a mirror would stay forever if the Source deleted the resource in the meantime.
-    commit   Versions and T. Small content that a handler has applied but not flushed is committed
-             with them (`ContentLog`), which costs one database page instead of two flushes. After
-             a crash, that content is applied again before anything else.
-    flush    The handler flushes its files, many at once. The stored content is then deleted.
+and with the handler's effect if that is in the same database. `recovery` covers what a crash may
+leave half applied.
 """
 
 from __future__ import annotations
@@ -50,6 +41,7 @@ from rsnotify_subscriber.handlers import HeldResource
 from rsnotify_subscriber.storage.backlog_table import BacklogTable
 from rsnotify_subscriber.storage.baseline_tables import BaselineTables, EntryCounts, same_resource
 from rsnotify_subscriber.storage.identity import Identity, KnownLinks, has_moved
+from rsnotify_subscriber.storage.recovery import ContentLog, IntentLog, UnflushedContent
 from rsnotify_subscriber.storage.resource_state import (
     LOST,
     EquivalentLookup,
@@ -62,137 +54,9 @@ from rsnotify_subscriber.storage.resource_state import (
 from rsnotify_subscriber.storage.state_database import (
     Rows,
     SQLiteFolder,
-    StateDatabase,
     StateLocation,
     StateTransactions,
 )
-
-#: A resource and its content, which is None if the resource was deleted.
-UnflushedContent = tuple[str, bytes | None]
-
-
-class ContentLog:
-    """The unflushed contents of one state, in the order in which they were applied.
-
-    Contents are added in the transaction of the changes, by one thread at a time.
-    """
-
-    def __init__(self, database: StateDatabase, committed: int) -> None:
-        self._database = database
-        query = "SELECT number, batch, uri, content FROM {contents} ORDER BY number"
-        rows = database.read(query) if database.is_local else []
-        #: By URI, the content that an earlier run applied last and did not flush.
-        self.unfinished: dict[str, bytes | None] = {}
-        # Otherwise an rsnotify version without this table has committed later changes.
-        if rows and rows[-1][1] == committed:
-            self.unfinished = {uri: content for _, _, uri, content in rows}
-        #: The number of the last content. All contents up to it have been applied.
-        self.last: int = rows[-1][0] if rows else 0
-        self._batch = committed
-        self._flushed = 0 if self.unfinished else self.last
-        self._deleted = 0
-
-    @property
-    def is_flushed(self) -> bool:
-        """Whether all contents have been flushed."""
-        return self._flushed == self.last
-
-    @property
-    def has_flushed(self) -> bool:
-        """Whether there are flushed contents for `delete_flushed` to delete."""
-        return self._deleted < self._flushed
-
-    def write(self, batch: int, unflushed: Sequence[UnflushedContent] | None) -> None:
-        """Store the unflushed contents of a batch. None means that everything has been flushed."""
-        if unflushed is None:
-            self.set_flushed(self.last)
-        self.delete_flushed()
-        if unflushed:
-            numbered = enumerate(unflushed, self.last + 1)
-            rows = [(number, batch, uri, content) for number, (uri, content) in numbered]
-            self._database.executemany("INSERT INTO {contents} VALUES (?, ?, ?, ?)", rows)
-            self.last += len(rows)
-        elif batch != self._batch and not self.is_flushed:  # they stay valid after this commit
-            query = "UPDATE {contents} SET batch = ? WHERE number = ?"
-            self._database.execute(query, (batch, self.last))
-        self._batch = batch
-
-    def set_flushed(self, last: int) -> None:
-        """Record that all contents up to the number `last` were flushed and can be deleted."""
-        self._flushed = max(self._flushed, last)
-
-    def delete_flushed(self) -> None:
-        if self.has_flushed:
-            flushed = self._flushed
-            self._database.execute("DELETE FROM {contents} WHERE number <= ?", (flushed,))
-            self._deleted = flushed
-
-
-class HandlerIntent(Struct, frozen=True, array_like=True):
-    """The changes of one call to a handler.
-
-    Args:
-        batch: The number of the commit that follows.
-        uris: The URIs of the changed resources.
-        refused: The URIs of resources whose changes a handler has already failed to apply.
-    """
-
-    batch: int = 0
-    uris: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-
-    def unfinished(self, committed: int) -> set[str]:
-        """Return the URIs that may be applied but are not committed as of commit `committed`."""
-        if self.batch < committed:
-            return set()
-        return {*self.refused, *(self.uris if self.batch > committed else ())}
-
-
-class IntentLog:
-    """Stores intents, and reads which URIs the intents of an earlier run left `unfinished`."""
-
-    def __init__(self, database: StateDatabase, committed: int) -> None:
-        self._database = database
-        self._batch = self._committed = committed
-        self._last = HandlerIntent(committed)
-        self.unfinished: set[str] = set()
-        for record in database.read_intents():
-            # A record that was being written is damaged. No handler was called after it.
-            with suppress(msgspec.DecodeError):
-                intent = msgspec.json.decode(record, type=HandlerIntent)
-                self.unfinished |= intent.unfinished(committed)
-                self._batch = max(self._batch, intent.batch)
-        if self.unfinished:
-            self._batch += 1
-
-    def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
-        """Durably replace the last intent. The arguments are as in `HandlerIntent`."""
-        self._batch += 1
-        self._last = HandlerIntent(self._batch, tuple(uris), tuple(refused))
-        self._database.store_intent(msgspec.json.encode(self._last))
-
-    @property
-    def applying(self) -> set[str]:
-        """The URIs that may be applied now but are not committed."""
-        return self._last.unfinished(self._committed)
-
-    @property
-    def progress(self) -> int:
-        """A number that changes after each intent, and after each commit of one."""
-        return self._batch + self._committed
-
-    @property
-    def batch(self) -> int:
-        """The number of the last intent."""
-        return self._batch
-
-    def settle(self) -> int | None:
-        """Return the last intent's number for the next commit, or None if it is committed."""
-        if self._batch == self._committed:
-            return None
-        self._committed = self._batch
-        return self._batch
-
 
 #: The number of resources in the copy, the datetime (µs) of their latest change, the number of rows
 #: whose `identity` differs from their URI, and the number of rows whose identity is unknown.

@@ -25,7 +25,7 @@ from psycopg.pq import TransactionStatus
 
 from rsnotify.errors import ConfigurationError, StorageError, without_credentials
 from rsnotify.runtime.reasons import reason_of
-from rsnotify_subscriber.storage.destination_state import HandlerIntent
+from rsnotify_subscriber.storage.recovery import HandlerIntent
 from rsnotify_subscriber.storage.state_database import Row, Rows
 
 logger = logging.getLogger("rsnotify.subscriber")
