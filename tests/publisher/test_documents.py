@@ -248,7 +248,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
 
 
 def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rsnotify_publisher.documents.document_store._AT_ONCE", 50)
+    monkeypatch.setattr("rsnotify_publisher.documents.change_lists._AT_ONCE", 50)
     publisher = quick_publisher(tmp_path, rotate="20 changes")
     with publisher.source.open_journal() as journal, journal.transaction():
         journal.record(
