@@ -128,7 +128,9 @@ class StatusReader:
         changes = sum(each.changes for each in self._sets)
         last = max((each.last_change for each in self._sets), default=0)
         return SourceStatus(
-            *(resources, changes, tuple(hubs.values())),
+            resources,
+            changes,
+            tuple(hubs.values()),
             last_change=from_microseconds(last) if last else None,
             journal_bytes=sum(each.journal_bytes for each in self._sets),
         )

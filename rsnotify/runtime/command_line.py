@@ -31,7 +31,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, get_type_hints
 
@@ -42,6 +42,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, RsnotifyError, WrongOption
+from rsnotify.runtime.extensions import offered
 from rsnotify.runtime.settings import PREFIX, misspelt_variables, warn_of_misspelt
 
 if TYPE_CHECKING:
@@ -548,7 +549,7 @@ def application() -> typer.Typer:
 class _Subcommands(CommandGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._points = {point.name: point for point in entry_points(group="rsnotify.commands")}
+        self._points = offered("commands")
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(self._points)

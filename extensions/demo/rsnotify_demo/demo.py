@@ -222,7 +222,10 @@ async def _catch_up(monitor: DemoMonitor) -> None:
 
 async def _audit(source: str, destination: Path) -> int:
     process = await Process.start(
-        *("audit", source, str(destination), "--allow-private-addresses"),
+        "audit",
+        source,
+        str(destination),
+        "--allow-private-addresses",
         log=destination.with_name("audit.log"),
     )
     async for line in process.lines():

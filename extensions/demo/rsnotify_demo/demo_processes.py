@@ -83,7 +83,11 @@ class DemoDestination:
             await self._started.wait()
             self.state = ProcessState.STARTING
             process = await Process.start(
-                *("-v", "follow", self._source, str(self.folder), "--json"),
+                "-v",
+                "follow",
+                self._source,
+                str(self.folder),
+                "--json",
                 "--allow-private-addresses",
                 log=self._log,
             )

@@ -119,7 +119,11 @@ class LeaderElection:
         with self._source.open_journal() as journal:
             try:
                 leader = Leader(
-                    *(self._source, journal, self._recorder, self._changes, self._pool),
+                    self._source,
+                    journal,
+                    self._recorder,
+                    self._changes,
+                    self._pool,
                     on_published=self._set_published,
                 )
                 await leader.lead(self._stop)

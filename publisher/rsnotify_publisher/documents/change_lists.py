@@ -93,7 +93,11 @@ class ChangeLists:
         self._archives.reclaim(own)
         size = write_atomically(self._folder / name, self._open.closed(closing))
         document = FinishedDocument(
-            *(Capability.CHANGE_LIST, self._open.begin, closing.until, closing.count, size),
+            Capability.CHANGE_LIST,
+            self._open.begin,
+            closing.until,
+            closing.count,
+            size,
             files=(name,),
             archived=closing.archived,
         )

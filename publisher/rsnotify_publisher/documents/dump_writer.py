@@ -166,7 +166,8 @@ class DumpWriter:
         if entries.missing:
             log.warning(
                 "%s: the content of %s was not kept; these entries have no path",
-                *(stem, counted(entries.missing, "change")),
+                stem,
+                counted(entries.missing, "change"),
             )
         return written
 

@@ -266,7 +266,8 @@ class Captured:
         if failed:
             _log.error(
                 "the content of %s could not be kept for the Change Dump; the first: %s",
-                *(counted(len(failed), "change"), failed[0]),
+                counted(len(failed), "change"),
+                failed[0],
             )
 
     def _keep(self, change: Resource) -> None:

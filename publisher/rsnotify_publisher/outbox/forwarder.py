@@ -189,7 +189,8 @@ class Forwarder(Startable):
             _log.warning(
                 "changes may wait in the outbox: another process has held %s for %.0f seconds; if "
                 "it is suspended or hangs, resume it or end it",
-                *(self._lock.lock_file, _PATIENCE),
+                self._lock.lock_file,
+                _PATIENCE,
             )
 
     def _record(self, lines: Sequence[OutboxLine]) -> Mapping[int, str]:

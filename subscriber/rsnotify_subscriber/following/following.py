@@ -343,10 +343,12 @@ class Following:
             incomparable=incomparable(identity),
         )
         self._saver = ProgressSaver(
-            *(state, context.worker, self._follower, context.handler),
+            state,
+            context.worker,
+            self._follower,
+            context.handler,
             observers.announce.counters.flushes,
         )
-        self.progress_after = self._saver.progress_after
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
             context.fetcher,
@@ -358,7 +360,12 @@ class Following:
             adopt=options.adopt,
         )
         self._applier = Applier(
-            *(content, state, context.handler, self, context.worker, self._tasks),
+            content,
+            state,
+            context.handler,
+            self,
+            context.worker,
+            self._tasks,
             identity.selection,
             options.pace.retry,
         )
@@ -698,6 +705,9 @@ class Following:
         self._perform(self._follower.unlisted(missing, self._loop.time()))
 
     # The results of an `Apply`: implements `ApplyOutcome` for the applier
+
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        return self._saver.progress_after(changes)
 
     def applied(self, changes: Sequence[Change]) -> None:
         self._saver.committed()

@@ -531,7 +531,9 @@ def _warn_of_late_effects(name: str, uris: Sequence[str]) -> None:
     logger.warning(
         "%s: the lease ended while the handler was applying changes, perhaps after another process "
         "had applied later ones; compare what the handler has of %s%s",
-        *(name, named, rest),
+        name,
+        named,
+        rest,
     )
 
 

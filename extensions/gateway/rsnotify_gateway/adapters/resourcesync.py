@@ -465,7 +465,9 @@ class _Comparison:
             self._state.gap = (begin, ends)
             _log.warning(
                 "%s: no list has the changes from %s to %s; some may be missed",
-                *(self._url, format_datetime(begin), format_datetime(ends)),
+                self._url,
+                format_datetime(begin),
+                format_datetime(ends),
             )
         frontier.advance(ends)
         async for batch in self._read_again(frontier, known_through):
