@@ -39,11 +39,10 @@ from rsnotify.format.model import (
     Attributes,
     ChangeType,
     Document,
-    DocumentLimits,
     Link,
     Resource,
 )
-from rsnotify.format.xml_parser import is_well_formed
+from rsnotify.format.xml_parser import DocumentLimits, is_well_formed
 
 _SPACE = r"[ \t\r\n]*+"
 _NAME = r"[A-Za-z_][\w.-]*+"

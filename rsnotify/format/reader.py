@@ -27,18 +27,9 @@ from rsnotify.errors import (
     WrongDocument,
 )
 from rsnotify.format.datetimes import parse_datetime
-from rsnotify.format.model import (
-    DEFAULT_LIMITS,
-    RS_NS,
-    SITEMAP_NS,
-    ChangeType,
-    Document,
-    DocumentLimits,
-    Link,
-    Resource,
-)
+from rsnotify.format.model import RS_NS, SITEMAP_NS, ChangeType, Document, Link, Resource
 from rsnotify.format.plain_form import FastReader, read_plain
-from rsnotify.format.xml_parser import safe_parser
+from rsnotify.format.xml_parser import DEFAULT_LIMITS, DocumentLimits, safe_parser
 
 __all__ = ["DEFAULT_LIMITS", "DocumentLimits", "SitemapReader", "read_document", "with_resources"]
 

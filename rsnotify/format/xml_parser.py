@@ -1,4 +1,4 @@
-"""Parsers for untrusted XML. They never open a URL or a file."""
+"""Parsers for untrusted XML, and its limits. They never open a URL or a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from xml.parsers import expat
 
 from lxml import etree
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from lxml.etree import ParserTarget
@@ -17,6 +18,36 @@ else:
     _NoResult = object
 
 T = TypeVar("T")
+
+
+class DocumentLimits(Struct, frozen=True):
+    """The limits beyond which the reader refuses a document, to protect memory and time.
+
+    They exceed the limits of the specification (50,000 entries and 50 MB, core §7), so that a list
+    that is only slightly too long can still be read.
+
+    Args:
+        document_bytes: Bytes of XML, after decompression.
+        entries: `<url>` or `<sitemap>` elements.
+        entry_length: Characters of all attributes within one entry, and outside of all entries.
+        entry_elements: Elements of any kind within one entry, and outside of all entries.
+        uri_length: Characters of a URI or of an element's text, except a `data:` URI.
+        inline_length: Characters of a `data:` URI in a link.
+        links: `rs:ln` elements within one entry, and outside of all entries.
+        depth: Levels of elements below an ignored element.
+    """
+
+    document_bytes: int = 100_000_000
+    entries: int = 200_000
+    entry_length: int = 4_000_000
+    entry_elements: int = 10_000
+    uri_length: int = 8_192
+    inline_length: int = 1_000_000
+    links: int = 1_000
+    depth: int = 100
+
+
+DEFAULT_LIMITS = DocumentLimits()
 
 _SAFE: dict[str, Any] = {
     # With False, libxml2 leaves an ampersand in an attribute as "&#38;". There is nothing else to

@@ -34,7 +34,7 @@ from msgspec import Meta, Struct
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, DocumentError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import DEFAULT_LIMITS, DocumentLimits
+from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush
 from rsnotify_hub.filtering import selection_of_key

@@ -18,19 +18,18 @@ from rsnotify.format.coverage import change_list_coverage, package_coverage
 from rsnotify.format.hashes import parse_hashes, set_digest
 from rsnotify.format.links import html_links, xml_links
 from rsnotify.format.model import (
-    DEFAULT_LIMITS,
     RS_NS,
     SITEMAP_NS,
     Capability,
     ChangeType,
     Document,
-    DocumentLimits,
     Link,
     Resource,
 )
 from rsnotify.format.offer import read_offer
 from rsnotify.format.reader import SitemapReader, read_document, with_resources
 from rsnotify.format.writer import write_document
+from rsnotify.format.xml_parser import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.selection import PushSelection, wanted_representation
 from rsnotify_hub.change_memory import UnknownChanges, make_page
 from rsnotify_hub.events import JsonEvents, XmlEvents

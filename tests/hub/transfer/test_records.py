@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.model import DocumentLimits
+from rsnotify.format.xml_parser import DocumentLimits
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.subscriptions import Subscription
