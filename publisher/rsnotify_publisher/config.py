@@ -37,7 +37,7 @@ class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         Meta(
             pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
-            description="a text of letters, digits, _ and -, with single dots between them",
+            description="a string of letters, digits, _ and -, with single dots between them",
         ),
     ]
     folder: str

@@ -168,7 +168,7 @@ def _table(names: Sequence[str], counts: Mapping[str, int]) -> tuple[str | int, 
 _TABLES = inspect.StructType | inspect.DictType
 _ARRAYS = inspect.ListType | inspect.VarTupleType
 #: Plurals for the items of an array.
-_MANY = {"a text": "texts", "a number": "numbers", "a table": "tables"}
+_MANY = {"a string": "strings", "a number": "numbers", "a table": "tables"}
 
 
 def describe_allowed(kind: Any, path: SettingPath) -> str | None:
@@ -240,8 +240,8 @@ def _shown(value: str | int | None) -> str:
 
 def _text(kind: inspect.StrType) -> str:
     if kind.pattern is not None:
-        return f"a text that matches {kind.pattern}"
-    return "a text that is not empty" if kind.min_length else "a text"
+        return f"a string that matches {kind.pattern}"
+    return "a non-empty string" if kind.min_length else "a string"
 
 
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:

@@ -108,7 +108,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(
             pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
             max_length=100,
-            description="a text of letters, digits, _ and -, with single dots between them",
+            description="a string of letters, digits, _ and -, with single dots between them",
         ),
     ]
     type: _Text

@@ -45,7 +45,7 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
     version: Literal["5", "3.1.1"] = "5"
     channels: tuple[str, ...] = ()
     client_id: Annotated[
-        str, Meta(pattern="^[A-Za-z0-9_-]+$", description="a text of letters, digits, _ and -")
+        str, Meta(pattern="^[A-Za-z0-9_-]+$", description="a string of letters, digits, _ and -")
     ] = "rsnotify-hub"
 
     @property

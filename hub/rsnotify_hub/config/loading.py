@@ -251,7 +251,7 @@ def _with_digests(name: str, value: Any) -> Any:
         if isinstance(table, dict) and "token" in table:
             token = table["token"]
             if not isinstance(token, str) or len(token) < MIN_TOKEN:
-                reason = f"a token is a text of {MIN_TOKEN} characters or more"
+                reason = f"a token is a string of at least {MIN_TOKEN} characters"
                 raise WrongSetting((name, number, "token"), reason)
             others = {key: each for key, each in table.items() if key != "token"}
             table = {"token_sha256": digest(token), **others}

@@ -41,7 +41,7 @@ Name = Annotated[
     Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
         max_length=100,
-        description="a text of letters, digits, ., _ and -, which begins with a letter or digit "
+        description="a string of letters, digits, ., _ and -, which begins with a letter or digit "
         "and has at most 100 of them",
     ),
 ]

@@ -144,13 +144,13 @@ WRONG = {
     "a value out of bounds": (f'{SOURCE}dest = "x"\nhubs = 0',
         "line 5: [[source]] one: hubs: it has to be a whole number from 1 to"),
     "no array where one has to be": (f'{SOURCE}dest = "x"\nonly = "*.ttl"',
-        "line 5: [[source]] one: only: it has to be an array of texts"),
+        "line 5: [[source]] one: only: it has to be an array of strings"),
     "a way that there is not": (f'{SOURCE}dest = "x"\nvia = "carrier pigeon"',
         "line 5: [[source]] one: via: it has to be one of auto, websocket, mqtt, xmpp, websub"),
     "a change that there is not": (f'{SOURCE}dest = "x"\nchange = ["renamed"]',
         "line 5: [[source]] one: item 1 of change: it has to be one of created, updated, deleted"),
     "a name that is no name": ('[[source]]\nname = "../x"\nurl = "https://a.example/"\ndest = "x"',
-        "line 2: [[source]] ../x: name: it has to be a text of letters, digits"),
+        "line 2: [[source]] ../x: name: it has to be a string of letters, digits"),
     "no URL": ('[[source]]\nname = "one"\ndest = "x"',
         "line 1: [[source]] one: url: it is missing"),
     "no Source": ("[defaults]\npoll = 3", "source: name at least one Source, each with a ["),
@@ -209,7 +209,7 @@ WRONG = {
         "line 4: [[source]] one: dest: it has to be the path of a file or folder"),
     "a name that is a table": (
         '[[source]]\nname = {password = "x"}\nurl = "https://a.example/"\ndest = "x"',
-        "line 2: [[source]] 1: name: it has to be a text of letters, digits",
+        "line 2: [[source]] 1: name: it has to be a string of letters, digits",
     ),
     "a schema of what is no database": (SOURCE + 'dest = "x"\nschema = "y"',
         "schema: it is for a state in PostgreSQL; name postgresql, too"),
@@ -234,7 +234,7 @@ def test_an_error_is_one_sentence_with_its_place(text: str, told: str) -> None:
 
 
 def test_a_name_is_one_line() -> None:
-    with pytest.raises(ConfigurationError, match="name: it has to be a text of letters, digits"):
+    with pytest.raises(ConfigurationError, match="name: it has to be a string of letters, digits"):
         configuration('[[source]]\nname = "one\\n"\nurl = "https://a.example/"\ndest = "x"')
 
 
