@@ -1,8 +1,9 @@
 """The interface for views: the changes of a Source in another format.
 
-A view has a page for each closed Change List, and documents about all pages, which are rewritten
-when they change. A page consists of a line with its head, an entry for each change, and an end. The
-entries never change. The head may change when other pages are added or dropped.
+A view has a page for each closed Change List, and documents about all pages. These documents are
+rewritten when their contents change. A page consists of a line with its head, an entry for each
+change, and an end. The entries never change. The head may change when other pages are added or
+dropped.
 
 Installed packages offer views as entry points in the group `rsnotify.views`. The name of the entry
 point is the name in `Options.views`.

@@ -24,7 +24,7 @@ for _suffix, _type in {
 }.items():
     _TYPES.add_type(_type, _suffix)
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
-#: The path of a URI, which may be malformed.
+#: Matches any URI, even a malformed one, and captures its path.
 _PATH = re.compile(r"(?:[^:/?#]+:)?(?://[^/?#]*)?([^?#]*)")
 #: Types that servers send for unknown content.
 _UNSPECIFIC = {

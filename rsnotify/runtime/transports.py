@@ -46,7 +46,7 @@ class TransportLogin(Protocol):
 
     @property
     def is_given(self) -> bool:
-        """Whether an account is given, and not only the defaults."""
+        """Whether an account is given, rather than only the defaults."""
 
     def check(self) -> None:
         """Check all fields without a connection, or raise ConfigurationError."""

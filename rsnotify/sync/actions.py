@@ -58,10 +58,10 @@ class StoreBacklog(Struct, frozen=True):
 
 
 class TakeBacklog(Struct, frozen=True):
-    """Remove changes from the backlog. Answer with `backlog_done` and the changes in their order.
+    """Remove changes from the backlog. Answer with `backlog_done` and the changes in order.
 
     All changes of a resource are removed together. Select the resources in `uris` or, if it is
-    empty, at most `most` resources, those with the earliest instants. `due` is only for the
+    empty, up to `most` resources with the earliest instants. `due` is only for the
     follower.
     """
 
@@ -131,7 +131,7 @@ class LogNote(Struct, frozen=True):
     warning: bool = False
 
 
-#: The actions on the backlog. They must be performed and answered in their order.
+#: Actions on the backlog. They must be performed and answered in order.
 BacklogAction = StoreBacklog | TakeBacklog | ClearBacklog
 Action = (
     Fetch

@@ -114,7 +114,7 @@ def reduce_changes(
 
 
 def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]) -> None:
-    """Replace the changes of ambiguous resources by ones that fetch the resource."""
+    """Replace the changes of ambiguous resources with changes that fetch the resources."""
     if not ambiguous:
         return
     deleted = {change.uri for change in changes if change.change is ChangeType.DELETED}

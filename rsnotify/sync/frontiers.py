@@ -53,7 +53,7 @@ class ReorderBuffer:
         self._discarded_until: Instant | None = None
 
     def add(self, coverage: Coverage) -> None:
-        """Add a fragment with a `from`, only once if it arrives over several transports."""
+        """Add a fragment with a `from`. Ignore a copy that arrives over another transport."""
         begins = coverage.from_
         assert begins is not None
         first = bisect_left(self._fragments, begins, key=_begins)

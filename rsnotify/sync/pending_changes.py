@@ -212,7 +212,7 @@ class _Pending(Struct):
     #: Whether the resource was removed from the copy because its server has long lacked it.
     removed: bool = False
     in_flight: bool = False
-    #: Whether the whole set, compared while the change was in flight, lacks the resource.
+    #: Whether the whole set was compared while the change was in flight, and lacked the resource.
     unlisted: bool = False
     #: Whether the change waits for `release` and has not been dispatched before.
     parked: bool = False

@@ -307,7 +307,7 @@ class Pull:
         return self._queue_members(document, frontier)
 
     def abandon(self, error: RsnotifyError, frontier: Frontier) -> PullStep:
-        """Abandon the root of the document that `current` requested, which is unusable."""
+        """Abandon the current root, because the document that `current` requested is unusable."""
         if self.is_optional:
             return PullStep()
         self._broken[self.current.kind] = error

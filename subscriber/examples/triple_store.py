@@ -96,7 +96,7 @@ PATCHES = {"application/rdf-patch": patched}
 
 
 async def answer(request: web.Request) -> web.Response:
-    """Answer a query in SPARQL about all graphs together."""
+    """Answer a SPARQL query over all graphs."""
     try:
         query = request.query["query"]
         body, kind = await asyncio.to_thread(found, request.app[STORE], query)

@@ -312,7 +312,7 @@ _DECADES = 4
 
 
 class FlushTimer:
-    """Measures flushes to the disk of a folder. `flush_ms` is None until the first measurement."""
+    """Times flushes to a folder's disk. `flush_ms` is None until the first measurement."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -128,7 +128,7 @@ class _States:
             self._revalidate(uri, validator)
 
     def _has_other_length(self, resource: Resource) -> bool:
-        """Return whether a different length is recorded, so that one of the two was wrong."""
+        """Return whether a different length is recorded, which means that one is wrong."""
         recorded = self._lengths[resource.uri]
         return None not in (recorded, resource.length) and recorded != resource.length
 

@@ -385,7 +385,7 @@ async def overlapping_names_are_not_overwritten(hub: HubUnderTest) -> None:
 
 @check("8.3", RequirementLevel.MUST)
 async def the_callback_is_used_exactly_as_it_was_sent(hub: HubUnderTest) -> None:
-    """Path and query of a callback are used byte for byte, however they are escaped."""
+    """The path and query of a callback are used byte for byte, however they are escaped."""
     odd = hub.callback("a=%2F%2f/&b=+&c=%20&empty=&bare&=&d=1;e=2", path="/%7Eme/a%2Fb/;p=%c3%a9")
     await _expect_exactly(hub, odd)
 

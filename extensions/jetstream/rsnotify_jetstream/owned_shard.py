@@ -43,7 +43,7 @@ from rsnotify_jetstream.records import (
 
 log = logging.getLogger("rsnotify.hub.store")
 
-#: The last part of the claim's key, which a new owner writes.
+#: The last part of the key of the claim that each new owner writes.
 CLAIM = "claim"
 #: Maximum number of reads from a server that does not have the claim yet, and seconds between them.
 _READS, _READ_SECONDS = 40, 0.1
@@ -127,7 +127,7 @@ class OwnedShard:
         return self.stored()
 
     async def _read_all(self) -> None:
-        """Read all subscriptions that are stored by now, and perhaps later ones."""
+        """Read all subscriptions stored so far, and perhaps some that are stored later."""
         key = f"{self._shard}.{CLAIM}"
         claim = await self._bucket.put(key, self._stamp["epoch"].encode())
         for _ in range(_READS):

@@ -132,7 +132,7 @@ class SubscriptionRecord(BaseRecord, frozen=True, kw_only=True):
 
 
 class CursorsRecord(BaseRecord, frozen=True, kw_only=True):
-    """Cursors of the subscriptions of a shard, keyed by the bytes of their ids.
+    """The cursors of a shard's subscriptions, keyed by the bytes of their ids.
 
     `parts` is the number of records that the shard's cursors are divided among. See `FencedMap`.
     """

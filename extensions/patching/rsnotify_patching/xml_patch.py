@@ -76,7 +76,7 @@ def is_element(node: Node) -> bool:
 
 
 def element_name(name: str, namespaces: Namespaces) -> str:
-    """Return the Clark name of an element. Without a prefix, it is in the default namespace."""
+    """Return the Clark name of an element. A name without a prefix is in the default namespace."""
     return _clark(name, namespaces, namespaces.get(None) or None)
 
 

@@ -175,7 +175,7 @@ def _has_local_name(request: web.Request) -> bool:
 
 
 def _is_own_page(request: web.Request) -> bool:
-    """Return whether a request comes from a program, or from a page of this hub at a local name."""
+    """Return whether a request to a local name comes from a program or from a page of this hub."""
     if not _has_local_name(request):
         return False
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):

@@ -105,7 +105,7 @@ class RateLimits:
 
 @dataclass(eq=False, repr=False)
 class RateLimiter:
-    """Refuses a client that exceeds a rate for too long. Ignores requests from this machine."""
+    """Refuses a client that exceeds a rate for too long. Exempts requests from this machine."""
 
     rate: float
     what: str

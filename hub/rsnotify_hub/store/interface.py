@@ -265,7 +265,7 @@ class SubscriptionStore(Protocol):
 
 
 class BridgeStore(Protocol):
-    """The cursors of brokers. The node that runs the bridges owns them, one node at a time.
+    """The cursors of brokers. One node at a time runs the bridges, and owns the cursors.
 
     Methods raise `StorageError` when the store fails. Methods that write raise `NotOwner` on any
     other node.

@@ -359,7 +359,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[item.host]
 
     def blocking(self, before: float) -> Iterator[T]:
-        """Yield items that have run since `before` or earlier and are blocking waiting ones."""
+        """Yield the items that started at or before `before` and keep other items waiting."""
         full = len(self._running) >= self._count
         for item, started in list(self._running.items()):
             if started > before:

@@ -43,7 +43,7 @@ _FORCED = "the Source has not ended in order, so it is left as it is; what was r
 
 
 def publish(root: Path | None, settings: SourceConfiguration, status: StatusServer) -> None:
-    """Publish a folder, or the sets in the settings, until interrupted, and serve the status."""
+    """Publish a folder, or the sets in the settings, and serve the status, until interrupted."""
     with listen(settings.host, settings.port) as listening:
         base_url = settings.base_url or address(settings.host, listening)
         published: Publisher | SourceDescription

@@ -98,8 +98,8 @@ class DocumentStore:
     def _write_capability_list(self) -> None:
         """Write the Capability List with the documents that exist.
 
-        It is not written until there is a Resource List, since a Destination that finds a
-        Capability List relies on it to get the set of resources.
+        Do nothing until there is a Resource List, because a Destination that finds a Capability
+        List expects it to lead to the set of resources.
         """
         documents = self._source.documents
         with self._offering:

@@ -148,7 +148,7 @@ class OpenChangeList:
         return None
 
     def _surplus(self, rotation: RotationPolicy, now: int, scheduled: int | None) -> int:
-        """Return the number of changes that the rotation closes, up to one document."""
+        """Return the number of changes that the rotation closes, at most one document's worth."""
         changes, size = len(self._entries), self._size
         minimum: MinimumOpen | None = None
         if changes:

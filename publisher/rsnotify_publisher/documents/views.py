@@ -18,7 +18,7 @@ from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.view import Chunks, View, load_views
 
-#: The reader whose position in the journal stores, as a JSON array, the names of all rewritten
+#: Name of the journal reader whose position is a JSON array with the names of all rewritten
 #: documents that views have ever had.
 _REWRITTEN = "views"
 

@@ -395,7 +395,7 @@ class Journal:
         self._db.execute("UPDATE state SET closed = ?", (document.end,))
 
     def add_hub(self, hub: str) -> None:
-        """Add a hub. A new hub receives changes from the next one on. Requires a transaction."""
+        """Add a hub. A new hub receives only later changes. Requires a transaction."""
         row = (hub, self.state().last_change)
         self._db.execute("INSERT OR IGNORE INTO cursors VALUES (?, ?)", row)
 

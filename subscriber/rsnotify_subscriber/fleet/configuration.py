@@ -345,7 +345,7 @@ def parse(file: SettingsFile, given: Mapping[str, Any] | None = None) -> FleetCo
 
 
 def settings_of(given: Mapping[str, Any]) -> tuple[SourceSettings, WebSubSettings]:
-    """Return the settings of one Source that is described only by the options of a command."""
+    """Return the settings of one Source, given only by command-line options."""
     settings = _settings(None, given)
     with settings.locating():
         source = convert_settings(settings.merged["defaults"], SourceSettings, "defaults")

@@ -248,7 +248,7 @@ class SharingReloader(FleetReloader):
         """Renew the leases and follow accordingly. Release the leases when the context ends."""
         tasks = self._tasks = {}
         self._begin(tasks)
-        # Not after an error, because a handler may still be running.
+        # Keep the leases after an error, because a handler may still be running.
         leave = False
         try:
             yield

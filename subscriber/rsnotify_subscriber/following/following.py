@@ -579,7 +579,7 @@ class Following:
         self._audit()
 
     def _check_for_nothing(self) -> None:
-        """Warn once if nothing is selected and the copy is therefore empty, perhaps by a typo."""
+        """Warn once if nothing is selected, perhaps because of a typo, and the copy is empty."""
         if self._checked_for_nothing or self._state.resources or not self._is_level:
             return
         self._checked_for_nothing = True

@@ -305,7 +305,7 @@ class EndpointConnection:
             return
         until = self._events.fragment(document)
         if until is not None and (self._through is None or until > self._through):
-            # A fragment that a broker has retained does not show that the broker receives any now.
+            # A retained fragment does not show that the broker is still receiving new ones.
             self._through = until
             self.received_at = asyncio.get_running_loop().time()
             self._subscription.connection_received(self)

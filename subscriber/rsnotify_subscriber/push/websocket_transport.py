@@ -43,7 +43,7 @@ class _Control(Struct):
 
 
 class TopicReception:
-    """A topic that a connection receives, from its subscription to its end.
+    """The reception of one topic over a connection, from the subscription until the end.
 
     Attributes:
         subscribed: Completed when a message confirms the subscription, or together with `ended`.

@@ -291,7 +291,7 @@ _REFUSED, _IGNORED = 403, 204
 
 @dataclass
 class CallbackRoute:
-    """One callback, for as long as it is answered."""
+    """A callback that this process currently answers."""
 
     subscription: CallbackSubscription
     inbox: DeliveryInbox

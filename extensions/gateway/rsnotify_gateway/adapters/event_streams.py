@@ -79,7 +79,7 @@ class EventMapping(Struct, frozen=True, forbid_unknown_fields=True):
         datetime: The time of the change: a W3C Datetime, or seconds or milliseconds since 1970.
         change: The type of change.
         deleted: The types of change that are deletions.
-        only: Pointers, each with the value that an event must have there to count.
+        only: The required values, by pointer. An event with any other value does not count.
     """
 
     uri: _Pointer
