@@ -448,9 +448,10 @@ class BaselineRun:
         if self.is_repeated:
             return None
         if self.is_routine and listed.at < self._state.frontiers.confirmed:
-            is_announced = self._state.pending.is_announced(change.uri)
-            kind = ChangeType.UPDATED if is_announced else ChangeType.DELETED
-            return fetching(replace(change, change=kind))
+            announced = self._state.pending.announced(change.uri)
+            kind = ChangeType.DELETED if announced is None else ChangeType.UPDATED
+            at = max(change.at, announced or EARLIEST)  # only a later list may lack it
+            return fetching(replace(change, change=kind, at=at))
         return change
 
     def _as_listed(self, resource: Resource, listed: ListedResources) -> Change:

@@ -317,12 +317,13 @@ class PendingChanges:
         pending = self._pending.get(uri)
         return pending is not None and pending.removed
 
-    def is_announced(self, uri: str) -> bool:
-        """Return whether a resource has a pending change that announces its existence."""
+    def announced(self, uri: str) -> Instant | None:
+        """Return when the documents announced that a pending resource exists, if they did."""
         pending = self._pending.get(uri)
         if pending is None:
-            return False
-        return (pending.missing or pending.change).change is not ChangeType.DELETED
+            return None
+        change = pending.missing or pending.change
+        return None if change.change is ChangeType.DELETED else announced_at(change)
 
     def holds(self, change: Change) -> bool:
         """Return whether exactly this announcement of a resource is pending."""

@@ -20,9 +20,10 @@ import pytest
 
 from rsnotify.errors import DocumentError
 from rsnotify.format import plain_form
-from rsnotify.format.model import RS_NS, SITEMAP_NS, DocumentLimits
+from rsnotify.format.model import RS_NS, SITEMAP_NS
 from rsnotify.format.plain_form import FastReader
 from rsnotify.format.reader import SitemapReader, read_document
+from rsnotify.format.xml_parser import DocumentLimits
 from rsnotify_validation.validator import validate
 from tests.cases import case
 from tests.core.test_fast_reader import PIECES, PLAIN, cut

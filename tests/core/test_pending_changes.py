@@ -471,10 +471,10 @@ def test_t_passes_what_was_given_up_unless_it_does_not_wait_for_that_anyway(
 def test_a_resource_removed_because_of_a_404_is_still_announced() -> None:
     pending, (one,) = dispatched(change("a", 1))
     pending.add(compared("b", 1, None))
-    assert [pending.is_announced(name) for name in "abc"] == [True, False, False]
+    assert [pending.announced(name) for name in "abc"] == [at(1), None, None]
     pending.failed(one, 0, missing=True)
     pending.add(replace(one, change=ChangeType.DELETED), missing=one)
-    assert pending.is_announced("a")
+    assert pending.announced("a") == at(1)
 
 
 FETCHED = verification(change("a", 1), at(1))

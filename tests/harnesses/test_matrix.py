@@ -45,6 +45,7 @@ def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is
         ("list and dump x state restored older", "polling"),
         ("list and dump x copy and state moved", "polling"),
         ("changes x entries reversed", "once"),
+        ("archive x resource on a host that refuses", "push"),
     ],
 )
 def test_the_clock_of_a_source_may_go_back_beside_another_trouble(name: str, way: str):
