@@ -34,8 +34,8 @@ continues as if nothing had happened.
 
 A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
 shards at a time. A restart or a new node therefore never moves everything at once, and deliveries
-continue on all other shards. Shards without an owner are acquired in a few steps, however many
-there are.
+continue on all other shards. Shards without an owner are acquired in a few steps, regardless of
+their number.
 
 Cost: `decide` examines each node and the shards of this node, but not all shards.
 """
