@@ -78,7 +78,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
                 raise ConfigurationError(f"{uri!r} is not a collection; give its absolute URI")
 
     def describe(self) -> str:
-        """Describe the selected resources in the words of the options; return "" for all."""
+        """Describe the selected resources in the words of the options. Return "" for all."""
         parts = {
             "only": self.only,
             "except": self.excluded,
@@ -235,7 +235,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
 EVERYTHING = PushSelection()
 
 
-@lru_cache(maxsize=256)  # however many subscribers there are
+@lru_cache(maxsize=256)  # regardless of the number of subscribers
 def _normal(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(normalize_beginning, prefixes))
 
