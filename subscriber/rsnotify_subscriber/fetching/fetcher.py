@@ -414,7 +414,7 @@ class Fetcher:
             return await self._receive(resource, response, most)
 
     async def current_content(self, resource: Resource) -> Content:
-        """GET the current content of a resource, bypassing caches, whatever was announced.
+        """GET a resource's current content, bypassing caches, regardless of what was announced.
 
         Computes digests with the algorithms of the announced hash, but does not compare them.
         """

@@ -270,7 +270,7 @@ class ProgressSaver:
             self.has_compared.set()
 
     async def save(self, applier: Applier, *, is_ending: bool) -> None:
-        """Store whatever has changed; the time of a comparison only if that is due.
+        """Store everything that has changed, but the time of a comparison only if that is due.
 
         While the applier is applying changes, it is about to commit a later progress with them, so
         the progress is not stored here.
