@@ -297,7 +297,7 @@ class MirrorTree:
     def find_files(self, uris: Iterable[str]) -> Iterator[tuple[str, os.stat_result | None]]:
         """Yield each resource's path and the status of its file, which is None without a file.
 
-        If the URIs are sorted, each takes one `stat`, because those of one folder are adjacent.
+        If the URIs are sorted, each takes one `stat`, because URIs in the same folder are adjacent.
         """
         leftovers: set[str] = set()
         if _is_folder(self._fallbacks):
