@@ -189,7 +189,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         return bool(self.prefixes or self.types or self.changes)
 
     def admits(self, resource: Resource) -> bool:
-        """Return whether the change in an entry is sent."""
+        """Return whether to send the change in an entry."""
         if self.prefixes and not normalize(resource.uri).startswith(_normal(self.prefixes)):
             return False
         if self.changes and resource.change is not None and resource.change not in self.changes:

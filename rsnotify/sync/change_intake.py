@@ -185,7 +185,7 @@ class ChangeIntake:
         self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
         if self._frontiers.prefix is not None:
             self._read.append(self._frontiers.prefix)
-        #: When the current pull or baseline, or else the last one, began.
+        #: When the current pull or baseline began, or the last one if none is in progress.
         self.requested = 0.0
         #: Detects in the lists that the Source's clock has gone back.
         self.clock = ClockRegressionDetector(state.pace)

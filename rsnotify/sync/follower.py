@@ -459,12 +459,12 @@ class Follower:
 
     @property
     def in_step(self) -> bool | None:
-        """Whether the last comparison with the Source's statement agreed; None if unknown."""
+        """Whether the copy matched the Source's statement when last compared; None if unknown."""
         return self._audit.in_step
 
     @property
     def difference(self) -> str:
-        """The difference found then, or why no comparison is possible; empty if they agreed."""
+        """The last difference found, or why no comparison is possible; empty if they matched."""
         return self._audit.reason
 
     def is_stuck(self, now: float) -> bool:

@@ -49,7 +49,8 @@ from rsnotify.sync.pace import Pace
 
 #: The array types for checksums, and for microseconds since 1970.
 _CHECKSUM, _MOMENT = "I", "q"
-#: For a chronological list with more resources, only the number and sum of checksums are kept.
+#: For a chronological list with more resources than this, only the number and sum of checksums are
+#: kept.
 _FEW = 300
 
 
