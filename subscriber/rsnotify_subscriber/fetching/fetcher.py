@@ -217,7 +217,7 @@ def _weight(document: Document) -> int:
 MOST_SECONDS = 1_800.0
 #: A document with more bytes of XML counts as large.
 LARGE_BYTES = 8_000_000
-#: Number of bytes parsed at a time. In the worst case, this takes some milliseconds.
+#: Number of bytes parsed at a time. In the worst case, parsing them takes a few milliseconds.
 _STEP = 32_768
 
 

@@ -190,7 +190,7 @@ class _PathHashes:
         self._arrays[key % _ARRAYS].append(key)
 
     def sort(self) -> None:
-        """Prepare for `in`. Call this after adding all paths."""
+        """Prepare for membership tests with `in`. Call this after adding all paths."""
         for index, each in enumerate(self._arrays):
             self._arrays[index] = array("q", sorted(each))
 
@@ -276,10 +276,10 @@ class FileScan:
         return {path for path in self._paths() if path not in self._known}
 
     def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
-        """Return the paths, out of the result of `unknown_paths`, that are not part of the copy.
+        """Return the paths from the result of `unknown_paths` that are not part of the copy.
 
-        Changes applied since the comparison also have files. The state contains those committed
-        before this call, and `applying` names the resources of the others.
+        Changes applied since the comparison also have files. The state contains the changes
+        committed before this call, and `applying` names the resources of the others.
         """
         uris, after = list(applying), ""
         while paths and not self._stopped.is_set():

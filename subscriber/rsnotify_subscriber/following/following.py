@@ -98,7 +98,7 @@ def failure(
 ) -> RsnotifyError | None:
     """Return why a run that has ended did not succeed; None if it did.
 
-    Both mappings are by URI. `doubts` has the reasons why the copy may be wrong although the
+    Both mappings are keyed by URI. `doubts` has the reasons why the copy may be wrong although the
     follower is level, and `errors` the reasons why changes could not be applied.
     """
     if follower.level:

@@ -412,7 +412,7 @@ def _mode(path: str) -> int | None:
 #: Maximum number of files flushed at once by all mirrors of a process.
 _FLUSHES = 8
 #: Minimum number of paths per thread if nothing waits for the flush. With fewer, the flush would
-#: end sooner, but delay concurrent commits by some milliseconds.
+#: end sooner, but delay concurrent commits by a few milliseconds.
 _MOST_ALONE = 256
 
 
