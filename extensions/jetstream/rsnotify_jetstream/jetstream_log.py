@@ -218,7 +218,7 @@ class JetStreamLog:
         state = self._index.state(topic)
         for number, fragment in enumerate(fragments):
             digest = digest_of(fragment)
-            # Equal changes end at the same instant. A body with the whole content has no end in it.
+            # Equal changes end at the same instant. A body with the whole content states no end.
             may_exist = state is not None and (fragment.whole or fragment.until <= state.through)
             if not may_exist or self._index.find(topic, digest) in (None, replacing):
                 new.setdefault(digest, number)
