@@ -225,7 +225,7 @@ class CatchUp:
             self.run.proceed()
 
     def _begin_with_dump(self) -> None:
-        """Restart a first copy with the dump. Content already fetched is not fetched again."""
+        """Restart a first copy with the dump. Content already fetched is not refetched."""
         self._state.actions.note("the Source has a Resource Dump now, which is quicker")
         self._state.pending.drop_waiting()
         self._begin_baseline(is_routine=False)

@@ -158,7 +158,7 @@ class ContentCollector:
             await asyncio.to_thread(self._path.unlink, missing_ok=True)
 
 
-#: A document with more entries is not cached, but read again each time.
+#: A document with more entries is not cached, but reread each time.
 _LARGEST = 10_000
 #: The number of characters in links that take about as much memory as one entry.
 _ENTRY = 2_000

@@ -11,7 +11,7 @@ itself.
   absence of a member is not a deletion, because a stream may keep only its newest members
   (`ldes:retentionPolicy`).
 - A page whose Cache-Control says `immutable` is read only once. Each check requests all other
-  pages, conditionally. A member is immutable by definition, and is not read again either.
+  pages, conditionally. A member is immutable by definition, and is not reread either.
 """
 
 from __future__ import annotations
