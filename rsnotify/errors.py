@@ -252,7 +252,7 @@ class StorageError(RsnotifyError):
 
 
 class StoreUnavailable(StorageError):
-    """Raised by a handler that cannot reach its store. The handler is called again later.
+    """Raised by a handler that cannot reach its store. The subscriber calls it again later.
 
     Args:
         reason: A description of what is unavailable, and why.

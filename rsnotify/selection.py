@@ -78,7 +78,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
                 raise ConfigurationError(f"{uri!r} is not a collection; give its absolute URI")
 
     def describe(self) -> str:
-        """Describe the selected resources in the words of the options; return "" for all."""
+        """Describe the selected resources in the words of the options. Return "" for all."""
         parts = {
             "only": self.only,
             "except": self.excluded,
@@ -189,7 +189,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         return bool(self.prefixes or self.types or self.changes)
 
     def admits(self, resource: Resource) -> bool:
-        """Return whether the change in an entry is sent."""
+        """Return whether to send the change in an entry."""
         if self.prefixes and not normalize(resource.uri).startswith(_normal(self.prefixes)):
             return False
         if self.changes and resource.change is not None and resource.change not in self.changes:
@@ -235,7 +235,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
 EVERYTHING = PushSelection()
 
 
-@lru_cache(maxsize=256)  # however many subscribers there are
+@lru_cache(maxsize=256)  # regardless of the number of subscribers
 def _normal(prefixes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(normalize_beginning, prefixes))
 

@@ -132,7 +132,7 @@ def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str
 
 
 def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
-    """Return whether only this machine can reach the hub. Behind a proxy, others can, too."""
+    """Return whether only this machine can reach the hub. Behind a proxy, others can as well."""
     server = configuration.server
     if server.trusted_proxies:
         return False

@@ -164,7 +164,7 @@ class Bridge(DeliveryChannel):
             self._sender.wake(topic)
 
     async def close(self) -> None:
-        """Stop. The bridge may be started again, and then resends unacknowledged fragments."""
+        """Stop. The bridge may be restarted, and then resends unacknowledged fragments."""
         if self._sender is not None:
             await self._sender.finish()
         if self._task is not None:

@@ -296,7 +296,7 @@ def _chain(ordered: Sequence[Fragment], since: Instant) -> tuple[list[Fragment],
 def _later(document: Document, fragment: Fragment, since: Instant) -> list[Change]:
     """Return the changes of a fragment that are later than an instant.
 
-    If the fragment begins at the instant, changes at that instant count too. A Source whose
+    If the fragment begins at the instant, changes at that instant also count. A Source whose
     datetimes have whole seconds may record another change in a second that it has already
     published.
     """

@@ -341,7 +341,7 @@ def schema(url: str) -> dict[str, Any]:
 
 
 def event(data: bytes, *, type: bytes = b"message", id: Instant | None = None) -> bytes:
-    """Encode an event. Each line of the data becomes a field, whatever its line ending."""
+    """Encode an event. Each line of the data becomes a field, regardless of its line ending."""
     head = b"" if type == b"message" else b"event: " + type + b"\n"
     if id is not None:
         head += b"id: " + format_datetime(id).encode() + b"\n"

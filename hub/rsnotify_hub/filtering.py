@@ -9,7 +9,7 @@ adjacent intervals make one. To this end, a reader holds an empty fragment back 
 second, or not at all if it returned no empty fragment in the last second.
 
 Statements about the whole set (attributes of other namespaces, such as the count and digest of an
-audit) may not hold for a part, so the filter removes them too. A fragment that keeps all entries
+audit) may not hold for a part, so the filter also removes them. A fragment that keeps all entries
 keeps its bytes. So does a fragment that cannot be filtered: a whole content, a fragment without
 `from` or `until`, or a fragment with an entry that inherits the previous entry's datetime.
 """

@@ -51,7 +51,7 @@ class Refusal(RsnotifyError):
 
 
 def parse_since(text: str | None) -> Instant | None:
-    """Parse a `since` parameter; return None if it is absent."""
+    """Parse a `since` parameter. Return None if it is absent."""
     try:
         return None if text is None else parse_datetime(text)
     except ValueError as error:

@@ -53,8 +53,8 @@ def authority_of(url: str) -> str:
 def redacted_callback(url: str) -> str:
     """Return a callback without its possible secrets (WebSub §8.2), so that it can be recognized.
 
-    A path segment that is too short for a secret is kept. Of a long segment, only the first two
-    characters are kept, and of any other segment, nothing.
+    A path segment that is too short to be a secret is kept. A long segment keeps only its first two
+    characters, and any other segment keeps none.
     """
     parts = urlsplit(url)
     path = "/".join(_redacted(part) for part in parts.path.split("/"))

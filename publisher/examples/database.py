@@ -2,9 +2,10 @@
 
     python publisher/examples/database.py --count 1000000
 
-The publisher reads the set from the database when it writes a Resource List or a Resource Dump,
-and the content of a resource when it needs that. It keeps neither, so its memory does not grow
-with the database, as the last line shows. Changes are recorded as they are made.
+The publisher reads the set of resources from the database when it writes a Resource List or a
+Resource Dump, and the content of a resource when it needs it. It keeps neither, so its memory use
+does not grow with the database, as the last line of the output shows. Changes are recorded as they
+are made.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class DatabaseSource:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        """The connection of this thread: the publisher calls from threads of its own."""
+        """This thread's connection. The publisher calls this object from its own threads."""
         if not hasattr(self._local, "connection"):
             self._local.connection = sqlite3.connect(self._path)
         connection: sqlite3.Connection = self._local.connection
         return connection
 
     def fill(self, count: int) -> None:
-        """Create the table, with this number of records."""
+        """Create the table, and fill it with `count` records."""
         bodies = (f"record {number}, as it was at first\n" for number in range(1, count + 1))
         with self._connection as connection:
             connection.execute(
@@ -59,7 +60,7 @@ class DatabaseSource:
             )
 
     def resources(self) -> Iterator[Resource]:
-        """Yield every record as a resource; in pages, so that no transaction lasts long."""
+        """Yield every record as a resource. Read in pages, to keep transactions short."""
         after = 0
         query = "SELECT id, length(body), hash FROM records WHERE id > ? ORDER BY id LIMIT ?"
         while rows := self._connection.execute(query, (after, PAGE)).fetchall():
@@ -68,7 +69,7 @@ class DatabaseSource:
             after = rows[-1][0]
 
     def content(self, uri: str) -> bytes | None:
-        """Return the current content of a resource; None if there is no such record."""
+        """Return the current content of a resource, or None if there is no such record."""
         query = "SELECT body FROM records WHERE id = ?"
         number = int(uri.removeprefix(BASE))
         row = self._connection.execute(query, (number,)).fetchone()
@@ -85,19 +86,19 @@ class DatabaseSource:
 
 
 def digest(body: str) -> str:
-    """Return the hash in the form of documents."""
+    """Return the hash of a body in the form used in ResourceSync documents."""
     return "sha-256:" + hashlib.sha256(body.encode()).hexdigest()
 
 
 def described(number: int, length: int, found: str) -> Resource:
-    """Return a record as a resource."""
+    """Return the description of a record as a resource."""
     return Resource(f"{BASE}{number}", length=length, hash=found, type="text/plain")
 
 
 def publish(
     database: DatabaseSource, folder: Path, *, changes: int, entries: int, dump: bool
 ) -> None:
-    """Write all documents, and record some changes."""
+    """Publish the database, and change some of its records."""
     options = Options(
         gzip=True,
         change_dump=True,
@@ -118,13 +119,13 @@ def publish(
 
 
 def peak_megabytes() -> float:
-    """Return the peak memory of this process."""
+    """Return the peak memory use of this process in megabytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def main() -> None:
-    """Fill a database, publish it, and print the costs."""
+    """Fill a database, publish it, and print the time, disk space and memory used."""
     parser = argparse.ArgumentParser(description="Publish a database of generated records.")
     parser.add_argument("--count", type=int, default=100_000, help="how many records")
     parser.add_argument("--changes", type=int, default=1_000, help="how many are changed")

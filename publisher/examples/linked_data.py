@@ -2,10 +2,11 @@
 
     python publisher/examples/linked_data.py --port 8000 --hub http://127.0.0.1:8080
 
-Each station is a named graph in a triple store, and a resource: its graph as Turtle, one triple a
-line, sorted, with blank nodes named canonically. So the same graph is always the same document,
-and a change is a few lines: with `--delta` these are sent, as an RDF Patch, instead of whole
-documents. `subscriber/examples/triple_store.py` follows.
+Each station is a named graph in a triple store, and also a resource: the graph as Turtle, one
+triple per line, sorted, with canonical names for blank nodes. The same graph therefore always
+yields the same document, and a change affects only a few lines. With `--delta`, only these lines
+are sent, as an RDF Patch, instead of the whole document. `subscriber/examples/triple_store.py`
+follows this Source.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ DATETIME = NamedNode("http://www.w3.org/2001/XMLSchema#dateTime")
 
 
 class ObservationFeed:
-    """Graphs, each of which is a resource.
+    """A triple store that publishes each of its graphs as a resource.
 
     Args:
-        folder: Where the publisher keeps its state.
-        base: The URL below which everything is served.
-        hubs: URLs of the hubs.
-        delta: Whether a change has a patch instead of the whole document.
+        folder: The folder for the publisher's state.
+        base: The URL prefix of everything that is served.
+        hubs: The URLs of the hubs.
+        delta: Whether to publish an update as a patch instead of the whole document.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ObservationFeed:
         await self.publisher.arecord([changed])
 
     def application(self) -> web.Application:
-        """Serve the documents of ResourceSync, and the resources."""
+        """Return the web application that serves the ResourceSync documents and the resources."""
 
         async def resource(request: web.Request) -> web.Response:
             document = self.documents.get(str(request.url))
@@ -115,7 +116,7 @@ class ObservationFeed:
 
 
 def document_of(quads: Iterable[Quad]) -> bytes:
-    """Return a graph as Turtle, in canonical form."""
+    """Return a graph as a Turtle document in canonical form."""
     dataset = Dataset(Quad(each.subject, each.predicate, each.object) for each in quads)
     dataset.canonicalize(CanonicalizationAlgorithm.RDFC_1_0)
     lines = {f"{each.subject} {each.predicate} {each.object} .\n".encode() for each in dataset}
@@ -123,12 +124,12 @@ def document_of(quads: Iterable[Quad]) -> bytes:
 
 
 def digest(document: bytes) -> str:
-    """Return the hash in the form of documents."""
+    """Return the hash of a document in the form used in ResourceSync documents."""
     return f"sha-256:{hashlib.sha256(document).hexdigest()}"
 
 
 def patch_link(before: bytes, after: bytes) -> Link:
-    """Return a link that contains the deleted and added lines."""
+    """Return a link that contains an RDF Patch with the deleted and added lines."""
     old, new = (set(document.splitlines(keepends=True)) for document in (before, after))
     lines = [b"D " + line for line in sorted(old - new)]
     lines += [b"A " + line for line in sorted(new - old)]
@@ -153,11 +154,11 @@ def triples_of(document: bytes, name: str, base: str) -> list[Triple]:
     """Parse an RDF document.
 
     Raises:
-        SyntaxError: It is not RDF.
+        SyntaxError: The document is not RDF.
     """
     kind = RdfFormat.from_extension(name.rpartition(".")[2]) or RdfFormat.TURTLE
     if document.lstrip()[:1] == b"<" and b"<rdf:RDF" in document:
-        kind = RdfFormat.RDF_XML  # whatever its name says
+        kind = RdfFormat.RDF_XML  # regardless of the extension
     return [quad.triple for quad in parse(document, kind, base_iri=base + name)]
 
 
@@ -170,7 +171,7 @@ async def observe(feed: ObservationFeed, *, count: int, rate: float) -> None:
 
 
 async def replay(feed: ObservationFeed, path: Path, *, rate: float) -> None:
-    """Replay a history: JSON Lines, compressed with xz."""
+    """Replay a history from a JSON Lines file compressed with xz."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         for change in map(json.loads, lines):
             await step(feed, "graphs/" + quote(change["path"]), change.get("content"))
@@ -189,7 +190,7 @@ async def step(feed: ObservationFeed, name: str, content: str | None) -> None:
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    """Publish until interrupted."""
+    """Serve and publish the resources until interrupted."""
     base = f"http://127.0.0.1:{arguments.port}/"
     with tempfile.TemporaryDirectory() as folder:
         feed = ObservationFeed(folder, base, arguments.hub, delta=arguments.delta)
@@ -206,7 +207,7 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, and publish."""
+    """Parse the arguments, and run the server."""
     parser = argparse.ArgumentParser(description="Publish linked data that changes all the time.")
     parser.add_argument("--port", type=int, default=8000, help="where to serve")
     parser.add_argument("--hub", action="append", default=[], help="where changes are pushed to")

@@ -1,8 +1,8 @@
-"""aiohttp: a document and its change are committed together, and published at once.
+"""aiohttp: a document and its change are committed together, and published immediately.
 
     python publisher/examples/outbox_aiohttp.py postgresql://localhost/example 8000
 
-PUT a document at /data/NAME, and find it in /data/changelist.xml.
+PUT a document at /data/NAME, and its change appears in /data/changelist.xml.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ outbox = Outbox()
 
 
 async def put(request: web.Request) -> web.Response:
-    """Store a document, and record the change."""
+    """Store a document, and record the change in the same transaction."""
     name, body = request.match_info["name"], await request.text()
     async with await psycopg.AsyncConnection.connect(DATABASE) as connection:
         await connection.execute(KEEP, (name, body))
@@ -44,7 +44,7 @@ async def get(request: web.Request) -> web.Response:
 
 
 def main() -> None:
-    """Create the tables, and serve."""
+    """Create the tables, and start the server."""
     with psycopg.connect(DATABASE) as connection:
         connection.execute(TABLE)
         connection.execute(outbox.ddl.encode())

@@ -2,8 +2,9 @@
 
     python publisher/examples/outbox_django.py postgresql://localhost/example
 
-The view is what a site needs; `settings.configure` and the rest let it be one file. Changes are
-forwarded here by hand; a site runs a `Forwarder` in a management command.
+A site needs only the view. `settings.configure` and the other setup code are here so that the
+example fits in one file. It forwards the changes with an explicit call, whereas a site runs a
+`Forwarder` in a management command.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ outbox = Outbox()
 
 
 class StoredDocument(models.Model):
-    """A resource."""
+    """A document, published as a resource."""
 
     name = models.CharField(primary_key=True, max_length=50)
     body = models.TextField()
 
     class Meta:
-        """The application of the model."""
+        """The application that the model belongs to."""
 
         app_label = "example"
 
 
 def put(request: HttpRequest, name: str) -> HttpResponse:
-    """Store a document, and record the change."""
+    """Store a document, and record the change in the same transaction."""
     with transaction.atomic():
         StoredDocument(name, request.body.decode()).save()
         outbox.updated(connection, BASE + name, length=len(request.body))
         if not request.body:
-            raise ValueError("a document must not be empty")  # which undoes both
+            raise ValueError("a document must not be empty")  # undoes both
     return HttpResponse(status=204)
 
 
@@ -57,7 +58,7 @@ urlpatterns = [path("<str:name>", put)]
 
 
 def main() -> None:
-    """Put three documents, of which the second is refused, and print the published changes."""
+    """PUT three documents, the second of which is rejected, and print the published changes."""
     from django.test import Client
 
     with connection.schema_editor() as editor:

@@ -217,7 +217,7 @@ def _is_instant(value: object) -> bool:
 ContentCallback = Callable[[str], bytes | Path | None]
 
 _log = logging.getLogger("rsnotify.publisher")
-# Maximum number of missing resources to remember before they are checked again.
+# Maximum number of missing resources to remember before they are rechecked.
 _MOST_MISSING = 1_000
 
 

@@ -74,7 +74,7 @@ class Options(Struct, frozen=True, kw_only=True):
             At the times of a cron expression, all changes are closed:
             "10,000 changes or cron: 0 3 * * *".
         keep: How long closed documents are offered, for each archive separately, such as
-            "30 days, 1000 lists, 2 GB". Documents that ended within the age stay, whatever their
+            "30 days, 1000 lists, 2 GB". Documents that ended within the age stay, regardless of
             size. Older documents stay while they are among the newest that fit the count and the
             size. With an age, changes in the open Change List are also closed at that age, if
             `rotate` states neither an age nor a cron expression. With a cron expression,
@@ -347,7 +347,7 @@ class RotationPolicy(Struct, frozen=True):
 class RetentionPolicy(Struct, frozen=True):
     """Decides how long a closed document stays in its archive, for each archive separately.
 
-    - With an age, documents that ended less than that long ago stay, whatever their number and
+    - With an age, documents that ended less than that long ago stay, regardless of number and
       size: a Destination that was offline for a shorter time finds every change. If there is no
       other limit, all older documents are dropped.
     - With a count or a size (of all files), the newest documents that fit all limits stay.

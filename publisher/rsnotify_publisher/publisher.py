@@ -92,7 +92,7 @@ def close_all(publishers: Iterable[Publisher]) -> None:
 
 # `atexit` hooks run only after the executors that closing needs have ended. The hook that
 # `concurrent.futures` uses for itself runs earlier. It has no public name, so `atexit` is the
-# fallback. The last registered hook is called first, so this one runs before that of
+# fallback. The last registered hook is called first, so this one runs before the hook of
 # `concurrent.futures`, which is imported above.
 getattr(threading, "_register_atexit", atexit.register)(lambda: close_all(running))
 

@@ -426,7 +426,7 @@ class Frontier(Struct):
     ) -> None:
         """Advance to `until` if that is later. The frontier never moves back.
 
-        Of the given changes, those dated exactly `until` count as seen.
+        The given changes that are dated exactly `until` count as seen.
         """
         if until < self.instant:
             return

@@ -104,7 +104,7 @@ def from_microseconds(count: int) -> Instant:
 
 
 def parse_http_date(text: str) -> Instant | None:
-    """Parse the date in an HTTP header (RFC 9110 §5.6.7); return None if it is malformed."""
+    """Parse the date in an HTTP header (RFC 9110 §5.6.7). Return None if it is malformed."""
     try:
         moment = parsedate_to_datetime(text)
         # Without a zone, or with "-0000", it is naive and not a valid HTTP date, which is in GMT.
@@ -140,9 +140,9 @@ def just_before(instant: Instant) -> Instant:
 def end_of_unit(instant: Instant) -> Instant:
     """Return the end of the unit of time that an instant may stand for.
 
-    Without a fraction, it may stand for a whole second, and without a time, for a whole day. An
-    instant that was written without seconds stands for its minute or, without a time, for the
-    longest unit that begins with it: a day, a month or a year.
+    An instant without a fraction may stand for a whole second, and one without a time for a whole
+    day. An instant that was written without seconds stands for its minute or, if it has no time,
+    for the longest unit that begins with it: a day, a month or a year.
     """
     if instant.microsecond:
         return postponed(instant, MICROSECOND)
@@ -182,7 +182,7 @@ def is_undecided(one: Instant, other: Instant) -> bool:
 
 
 def dates_from_list_order(times: list[Instant], sent: Instant | None) -> list[Instant] | None:
-    """Replace datetimes in the future with those of the following entries (core §12.1).
+    """Replace datetimes in the future with the following entries' datetimes (core §12.1).
 
     The Source's clock may have been fast before it was corrected, or a single entry may have a
     wrong date. If the list is still out of order afterwards, it was never sorted. Its order then

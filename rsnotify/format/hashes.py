@@ -6,7 +6,7 @@ compared with the hash and length that a document announced.
 Two sets are compared by their digests (docs/audit.md), which are computed from the hashes. Each
 resource has a number, derived from its URI and the hash of its content, and the digest is the sum
 of these numbers. It therefore does not depend on any order, and a change costs one subtraction and
-one addition, however large the set is.
+one addition, regardless of the size of the set.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class _MediaType(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def _parsed(media_type: str) -> _MediaType | None:
-    """Split a type into its parts without `x-`; return None for an unspecific type."""
+    """Split a type into its parts without `x-`. Return None for an unspecific type."""
     kind, _, name = essence(media_type).partition("/")
     name = name.removeprefix("x-")
     if not is_media_type(media_type) or f"{kind}/{name}" in _UNSPECIFIC:

@@ -339,7 +339,7 @@ class PlainForm:
         return tuple(attributes)
 
     def _attributes_within_limit(self, namespaces: Mapping[str, str]) -> int:
-        """Return the number of attributes that an element may have, whatever their namespaces."""
+        """Return the number of attributes that an element may have, regardless of namespaces."""
         return self._most_names // max(map(len, namespaces.values()), default=1)
 
     def are_harmless(self, pieces: list[str]) -> bool:
@@ -384,7 +384,7 @@ def _prefixes(root: str) -> Mapping[str, str] | None:
 
 
 def _in_order(attributes: str) -> re.Match[str]:
-    """Match a link after reordering its attributes; raise ValueError if it is not plain."""
+    """Match a link after reordering its attributes. Raise ValueError if it is not plain."""
     pairs = _ATTRIBUTE.findall(attributes)
     values = dict(pairs)
     written = (f' {name}="{values[name]}"' for name in _LINK_NAMES if name in values)
@@ -398,7 +398,7 @@ T = TypeVar("T", str, None)
 
 
 def _resolve(value: T) -> T:
-    """Resolve the predefined references in a value; raise ValueError if it has any others."""
+    """Resolve the predefined references in a value. Raise ValueError if it has any others."""
     if value is None or "&" not in value:
         return value
     if value.count("&") != len(_REFERENCE.findall(value)):
@@ -419,7 +419,7 @@ def _stripped(uri: str, longest: int) -> str:
 _EMPTY = r"<rs:(?:md|ln) [^<>]*+(?<=/)>"
 _TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*+</\1>"
 _COMPLETE = re.compile(rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
-#: The end tag of an entry. The document's end tag begins with `</url`, too.
+#: The end tag of an entry. The document's end tag also begins with `</url`.
 _END = b"</url>"
 #: Other spellings of that tag, which only the parser can read.
 _OTHER_END = re.compile(rb"</url[^>s]|:url[ \t\r\n>]")
@@ -432,7 +432,7 @@ _MAX_DETOURS = 100
 
 
 def read_plain(data: bytes, limits: DocumentLimits) -> Document | None:
-    """Read a document that is short and entirely plain; return None for any other."""
+    """Read a document that is short and entirely plain. Return None for any other."""
     if len(data) > min(_MAX_PENDING, limits.document_bytes):
         return None
     try:

@@ -43,7 +43,7 @@ _LONGEST_HOST = 255
 
 
 def normalize(uri: str) -> str:
-    """Return the normal form of a URI or IRI. Without a scheme, it is returned unchanged."""
+    """Return the normal form of a URI or IRI. A string without a scheme is returned unchanged."""
     if _NORMAL.fullmatch(uri) is not None and "/." not in uri:
         return uri
     parts = _PARTS.fullmatch(uri)

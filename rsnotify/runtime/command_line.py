@@ -395,7 +395,7 @@ class ForcedShutdown:
     def after(self, signals: Sequence[signal.Signals]) -> Iterator[None]:
         """Handle these signals within the context. Must be called in the main thread.
 
-        Enter the context after the event loop has installed its handlers, which are called too.
+        Enter the context after the event loop has installed its handlers, which are also called.
         Unlike the loop's handlers, these also run while blocking code holds up the loop.
         """
         self._others = {number: signal.signal(number, self._on_signal) for number in signals}
@@ -491,7 +491,7 @@ def printable(text: str) -> str:
 
 
 def complain(what: Exception | str, code: int) -> typer.Exit:
-    """Print an error as a sentence, possibly with lines of detail; return the exit to raise."""
+    """Print an error as a sentence, possibly with lines of detail. Return the exit to raise."""
     lines = map(printable, str(what).split("\n"))
     typer.echo("rsnotify: " + "\n".join(lines), err=True)
     return typer.Exit(code)

@@ -3,7 +3,7 @@
 Theory of operation. An `HttpConnection` carries one request after another. Idle connections are
 kept in a pool, in limited number and for a limited time. A 2xx response counts as soon as its head
 has arrived, unless its content is wanted. For any other response, the first bytes of the body are
-kept, too. The rest of a body is read and dropped, so that the connection can be reused. One limit
+also kept. The rest of a body is read and dropped, so that the connection can be reused. One limit
 on the bytes of a response covers everything: heads, preceding 1xx responses, chunk extensions,
 trailers and bodies.
 

@@ -415,7 +415,7 @@ class Settings:
         file: The file, if there is one.
         options: Settings given by options, in tables as in the file; None stands for an option
             that was not given.
-        variables: Settings from environment variables other than those of options.
+        variables: Settings from environment variables, except the variables that set options.
         prefixes: The prefix of option names for each table, such as `{"websub": "callback_"}`.
 
     Attributes:
@@ -501,7 +501,7 @@ def _names(path: SettingPath, settings: Any) -> list[str]:
         settings = settings[step] if isinstance(settings, (list, tuple)) else None
         if isinstance(settings, dict):
             title = settings.get("name") or settings.get("url")
-            # The query of a URL may contain a password, too.
+            # The query of a URL may also contain a password.
             shown = (
                 without_credentials(title).partition("?")[0] if isinstance(title, str) else step + 1
             )

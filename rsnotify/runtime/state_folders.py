@@ -19,7 +19,7 @@ _PRIMARY = 0xFF
 def make_durably(folder: Path, *, mode: int = 0o777) -> None:
     """Create a folder and its parents, and flush their directory entries.
 
-    The entry of an existing folder is flushed, too, because the process that created the folder may
+    The entry of an existing folder is also flushed, because the process that created the folder may
     have died before flushing it.
     """
     above = list(folder.parents)

@@ -159,7 +159,7 @@ class MissingResource(Struct, frozen=True, array_like=True):
     Args:
         announced: When the documents announced the resource; `EARLIEST` if only push did.
         entry: The entry that announced the resource; None to store the resource's current version,
-            whatever was announced.
+            regardless of what was announced.
         at: The datetime of the change that the entry describes.
     """
 

@@ -338,7 +338,7 @@ class BaselineRun:
         return self._comparing
 
     def advance(self) -> bool:
-        """Choose the next request; return False if nothing is left.
+        """Choose the next request. Return False if nothing is left.
 
         `proceed` sends the request, because most of the last document has to be applied first.
         """
@@ -358,7 +358,7 @@ class BaselineRun:
 
         The differences found in a package have to be applied first. Memory use therefore stays
         constant, and at most two packages are needed at once. Everything from one root is applied
-        before the next root is compared, because it would otherwise be fetched again. Resources
+        before the next root is compared, because it would otherwise be refetched. Resources
         that only a dump contains can be found only after they are stored. A baseline begins
         without a backlog: an earlier one may have listed resources that its list lacks.
         """

@@ -4,7 +4,7 @@
      ^              │  └─ a document is broken: other documents; else idle and retry with backoff,
      │              │     after some failures with a baseline
      │              └─ no document covers ──> BaselineRun ──complete──> PullRun
-     │                                           │  └─ older than the change documents, too:
+     │                                           │  └─ also older than the change documents:
      │                                           │     a gap stays uncovered until a later baseline
      └───────────── broken, with backoff ────────┘
 
@@ -12,7 +12,7 @@ A document that cannot be fetched or read ends the run, which is retried with ba
 read before it are kept. If the document describes the past, it is given up at once, and the next
 kind is read. If it describes the present, it is given up after some attempts (`FailurePolicy`). If
 the Change List itself stays broken, the other documents are read instead, and everything is
-compared from time to time. When a document has vanished, the Capability List is read again.
+compared from time to time. When a document has vanished, the Capability List is reread.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class CatchUp:
             self.run.proceed()
 
     def _begin_with_dump(self) -> None:
-        """Restart a first copy with the dump. Content already fetched is not fetched again."""
+        """Restart a first copy with the dump. Content already fetched is not refetched."""
         self._state.actions.note("the Source has a Resource Dump now, which is quicker")
         self._state.pending.drop_waiting()
         self._begin_baseline(is_routine=False)
@@ -235,7 +235,7 @@ class CatchUp:
     def fetched(
         self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
     ) -> None:
-        """Use a requested document; raise `DocumentError` if that is impossible."""
+        """Use a requested document. Raise `DocumentError` if that is impossible."""
         self._source_time = sent or self._source_time
         run = self.run
         if run is None or fetch is not run.current:

@@ -185,11 +185,11 @@ class ChangeIntake:
         self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
         if self._frontiers.prefix is not None:
             self._read.append(self._frontiers.prefix)
-        #: When the current pull or baseline, or else the last one, began.
+        #: When the current pull or baseline began, or the last one if none is in progress.
         self.requested = 0.0
         #: Detects in the lists that the Source's clock has gone back.
         self.clock = ClockRegressionDetector(state.pace)
-        #: By URI, the last packages that were read, as listed by their dump.
+        #: The last packages that were read, as listed by their dump, keyed by URI.
         self.packages: dict[str, Resource] = {}
         #: The known closed lists of the Source.
         self.closed = ClosedLists(state.frontiers.closed)
@@ -235,7 +235,7 @@ class ChangeIntake:
             listed, ordered=coverage.ordered, compare=compare, from_=coverage.from_
         )
         # If more lists follow, a resource may change again. Waiting for that saves a GET. A package
-        # has the content itself, unless it is read again.
+        # has the content itself, unless it is reread.
         has_content = fetch.package is not None and not again
         parked = more and not has_content
         unproven = {uri for uri, change in reduced.latest.items() if _is_unproven(change, before)}
@@ -300,7 +300,7 @@ class ChangeIntake:
         self._join_held(now)
 
     def compare_next_list(self) -> None:
-        """Force a full comparison of the next Change List, whatever was read before."""
+        """Force a full comparison of the next Change List, regardless of what was read before."""
         self._frontiers.supersede_prefix()
         self._read.clear()
 
@@ -331,7 +331,7 @@ class ChangeIntake:
         if not any(read.is_same_as(prefix) for read in known):
             is_behind = is_behind or coverage.contradictory
         compare = is_behind or not any(read.is_extended_by(prefix, coverage) for read in known)
-        if not has_lost:  # else the next run has to detect the loss, too
+        if not has_lost:  # else the next run also has to detect the loss
             frontiers.prefix = prefix
         self._read.append(prefix)
         return compare
@@ -389,7 +389,7 @@ class ChangeIntake:
 
 
 def _appended(coverage: Coverage, read: Iterable[ListFingerprint]) -> Sequence[Change]:
-    """Return the entries of a list after those already read, whatever their datetimes."""
+    """Return the entries of a list after those already read, regardless of their datetimes."""
     for before in sorted(read, key=lambda one: one.size, reverse=True):
         if before.from_ == coverage.from_ and before.is_appended_to(coverage):
             return coverage.changes[before.size :]

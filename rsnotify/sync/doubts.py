@@ -215,7 +215,7 @@ class ContinuousAudit:
         """Read a fragment's statement about the set.
 
         `until` is where the fragment's interval ends, if it has one. Every change up to `known` is
-        known by now.
+        already known.
         """
         try:
             digest = set_digest(document)

@@ -155,7 +155,7 @@ class Follower:
         if self.catch_up.run is not None:
             self.catch_up.proceed()
         if self.catch_up.run is None:
-            # The changes that a run has read are applied, whatever ended it.
+            # The changes that a run has read are applied, regardless of what ended it.
             self.state.pending.release()
         self.state.pending.use_backlog(_TAKEN * self.state.pace.in_flight)
         changes = self.state.pending.dispatch(self.state.pace.in_flight, now)
@@ -177,7 +177,7 @@ class Follower:
         return self._next_actions(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Perform whatever has become due."""
+        """Perform everything that has become due."""
         schedule = self.state.schedule
         if self._gap_due is not None and self._gap_due <= now:
             self._gap_due = None
@@ -459,12 +459,12 @@ class Follower:
 
     @property
     def in_step(self) -> bool | None:
-        """Whether the last comparison with the Source's statement agreed; None if unknown."""
+        """Whether the copy matched the Source's statement when last compared; None if unknown."""
         return self._audit.in_step
 
     @property
     def difference(self) -> str:
-        """The difference found then, or why no comparison is possible; empty if they agreed."""
+        """The last difference found, or why no comparison is possible; empty if they matched."""
         return self._audit.reason
 
     def is_stuck(self, now: float) -> bool:
@@ -509,7 +509,7 @@ class ApplyResults:
         self._only_pushed: frozenset[str] = frozenset()
         #: The reason for the last warning, and when it was logged.
         self._warned = ("", 0.0)
-        #: By URI, the changes of missing resources, and the deletions applied instead.
+        #: The changes of missing resources, and the deletions applied instead, keyed by URI.
         self._removals: dict[str, tuple[Change, Change]] = {}
 
     def start(self, now: float) -> None:

@@ -120,7 +120,7 @@ class PollInterval:
 
 
 class Allowance:
-    """Limits how often documents are read while they have nothing new, whatever the reason.
+    """Limits how often documents are read for any reason while they have nothing new.
 
     Some consecutive reads are allowed, and then one in each polling interval. A Source in trouble
     therefore receives no more requests than polling would cause, even if each read gives a reason
@@ -234,7 +234,7 @@ class Schedule:
     def push_lost(self, now: float) -> None:
         """Poll again at the rate without push, with the first polls of all subscribers spread out.
 
-        The offer is read, too: the Source may have moved to other hubs, and could announce this
+        The offer is also read: the Source may have moved to other hubs, and could announce this
         only there.
         """
         if self.push_works:

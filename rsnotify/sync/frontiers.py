@@ -14,7 +14,7 @@ An early fragment (`from` later than `known`) is held in the `ReorderBuffer`:
 
 - For `Pace.gap_grace`, nothing else happens, because fragments may only be out of order.
 - Then the gap is pulled. The fragment joins when a list or another fragment reaches its `from`.
-- If the lists end before it, they are read again up to `Pace.lag_tries` times, with backoff. Then
+- If the lists end before it, they are reread up to `Pace.lag_tries` times, with backoff. Then
   the held fragments are dropped, with a warning that the hub announced changes not in the lists.
 - Beyond `Pace.hold` changes, fragments are dropped, and only the last `until` is kept. The gap
   therefore stays visible until the lists reach it.
@@ -359,7 +359,7 @@ class SyncFrontiers:
         """Return the frontier that the next run may consider confirmed.
 
         Documents may list changes dated before T, because they are repeated or because a hub
-        withheld them. These do not hold up T, but have to be read again after a crash.
+        withheld them. These do not hold up T, but have to be reread after a crash.
         """
         if low_water is None or low_water > self.confirmed:
             return copy(self._confirmed)

@@ -29,7 +29,7 @@ index, archive or dump then states a different hash, length or `lastmod`. A chec
 stored with the progress. A list that was closed since the last pull is read once more. Reading an
 archive costs a request that is not needed otherwise, so it is read only by the first pull of each
 run, and by pulls after a rotation or a comparison with the whole set. An index is read anyway. Some
-Sources give all lists a new `lastmod` each time, so lists are read again only a few times until the
+Sources give all lists a new `lastmod` each time, so lists are reread only a few times until the
 next such occasion.
 """
 
@@ -49,7 +49,8 @@ from rsnotify.sync.pace import Pace
 
 #: The array types for checksums, and for microseconds since 1970.
 _CHECKSUM, _MOMENT = "I", "q"
-#: For a chronological list with more resources, only the number and sum of checksums are kept.
+#: For a chronological list with more resources than this, only the number and sum of checksums are
+#: kept.
 _FEW = 300
 
 
@@ -375,7 +376,7 @@ class ClosedLists:
         self._left = _REREADS
 
     def changed(self, members: Iterable[Resource]) -> list[Resource]:
-        """Return the closed lists among the entries of an index that have to be read again."""
+        """Return the closed lists among the entries of an index that have to be reread."""
         members = list(members)
         misdated = self._misdated(members)
         return [
@@ -420,7 +421,7 @@ class ClosedLists:
         """Record the entries of closed lists as known, at the end of a pull.
 
         `begins` is where the open list begins. Lists closed before that instant are known, unless
-        one was closed while others were being read again (`has_skipped`).
+        one was closed while others were being reread (`has_skipped`).
         """
         self.is_archive_due = has_skipped
         if has_skipped:

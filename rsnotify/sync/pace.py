@@ -29,7 +29,7 @@ class Pace(Struct, frozen=True):
             busy or does not answer.
         gone_after: Time after which a resource that keeps returning 404 counts as deleted. Content
             may lag behind the entry that announces it, and T waits for it until then.
-        lag_tries: Number of times to read a Change List again for changes that push announced.
+        lag_tries: Number of times to reread a Change List for changes that push announced.
         baseline_after: Number of consecutive failures after which to try other documents or, if
             changes could not be read, a baseline.
         repair: Minimum time between two comparisons of everything that a differing digest from the

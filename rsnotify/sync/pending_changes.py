@@ -1,7 +1,7 @@
 """Known changes that are not applied yet, and pushed changes that no list has confirmed yet.
 
-Each resource is pending at most once, with its latest change, however often it changed. The instant
-of its *first* unapplied change is kept because T must not pass it (`low_water`).
+Each resource is pending at most once, with its latest change, regardless of how often it changed.
+The instant of its *first* unapplied change is kept because T must not pass it (`low_water`).
 
     added ──> ready ──dispatch──> in flight ──applied──> gone
       └─ parked until all lists are read      └─failed──> waits with backoff, then ready
@@ -12,7 +12,7 @@ Some parked changes are kept in memory, and the rest in the `ChangeBacklog`. Mem
 does not grow with the number of changes to catch up on.
 
 A failure holds up nothing but T. Only a new entry ends a backoff early, not the same entry in a
-list that was read again.
+list that was reread.
 
 Push is trusted at once, but not forever: a hub may invent, alter or withhold changes, and a Source
 may be restored from a backup after it has pushed. Each pushed change stays unconfirmed until a list
@@ -160,7 +160,7 @@ def verification(change: Change, at: Instant) -> Change:
 
 
 def fetching(change: Change) -> Change:
-    """Return a change that makes a Destination store the server's version, whatever was announced.
+    """Return a change for storing the server's version, regardless of what was announced.
 
     If `change` is a deletion, the resource may be missing.
     """
@@ -370,7 +370,7 @@ class PendingChanges:
         """Add a change, which supersedes an earlier change of the same resource.
 
         The new change also ends the backoff of the earlier one, unless it is the same. A change
-        that fetches the resource supersedes any other, whatever its datetime. If another change
+        that fetches the resource supersedes any other, regardless of datetime. If another change
         follows before the fetch is done, that change is compared with the copy, because the
         datetime of the stored version may be wrong. If a list of changes contradicts an unapplied
         entry of a Resource List, the resource is fetched, because either document may be wrong.
@@ -452,18 +452,18 @@ class PendingChanges:
             self._passed = None
 
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
-        """Drop pending resources that the whole set as of `at` lacks, if the server lacks them too.
+        """Drop pending resources that both the whole set as of `at` and the server lack.
 
         A watched resource stays if the documents announced it later than `at`. A resource that is
-        being verified may be stored with a later datetime, so it is removed from the copy, too.
+        being verified may be stored with a later datetime, so it is also removed from the copy.
 
         `listed` contains the watched resources in the set, and other resources that must stay.
-        Resources that are fetched again because the copy has lost them (`UNWAITED`) stay as well.
+        Resources that are refetched because the copy has lost them (`UNWAITED`) stay as well.
         They are stored, so a comparison finds them itself if they are not listed.
 
         Returns:
             Whether this settles all missing resources. A resource that is being fetched or removed
-            is dropped as soon as its server lacks it, too. If the server has the resource, another
+            is dropped as soon as its server also lacks it. If the server has the resource, another
             comparison is needed.
         """
         is_settled = True

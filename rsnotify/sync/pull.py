@@ -14,7 +14,7 @@ A `Pull` chooses which documents to read. It receives each document that it has 
 returns the next step. A `PullRun` performs that step, and adds the changes to the pending ones.
 Packages are requested one at a time, the next when most changes from the last are applied.
 
-Closed lists that have changed since they were read (`ClosedLists`) are read again, and so are all
+Closed lists that have changed since they were read (`ClosedLists`) are reread, and so are all
 lists after them. To find them, the archive is read when the pull is otherwise complete.
 """
 
@@ -227,7 +227,7 @@ class Pull:
     """One pull, which reads as few documents as possible.
 
     At least one document of the offer must list changes. Packages in `read` with the same entry are
-    not read again. Without `closed`, no list is read again.
+    not reread. Without `closed`, no list is reread.
     """
 
     def __init__(
@@ -242,16 +242,17 @@ class Pull:
         self._closed = closed
         self._is_checking = False
         self._requested: set[str] = set()
-        #: By URI, the `from` of lists according to the index, archive or dump that lists them.
+        #: The `from` of each list according to the index, archive or dump that lists it, keyed by
+        #: the list's URI.
         self._stated: dict[str, Instant] = {}
         #: The entries of closed lists in the documents that were read.
         self.closed_members: list[Resource] = []
-        #: Whether lists are being read again, so that their entries do not count as old.
+        #: Whether lists are being reread, so that their entries do not count as old.
         self.is_rereading = False
-        #: Whether a period ended during the pull, and its list was not read again.
+        #: Whether a period ended during the pull, and its list was not reread.
         self.has_skipped = False
         self._closed_through: Instant | None = None
-        #: The `until` of the first list that is read again, if there is one.
+        #: The `until` of the first list that is reread, if there is one.
         self._changed_since: Instant | None = None
         self._first = roots[0]
         self._queue = DocumentQueue()
@@ -349,7 +350,7 @@ class Pull:
         """Read the archive once more if the open period begins later than the closed ones end.
 
         A list must then have been closed in the meantime. If it were not read, an earlier change
-        from a list that is read again would replace a later one in it.
+        from a list that is reread would replace a later one in it.
         """
         through, root = self._closed_through, self._archive or self._first
         if not self.is_rereading or through is None or not self.is_open(self.current):

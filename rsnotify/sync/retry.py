@@ -55,7 +55,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Alternatives(Generic[T]):
-    """Remembers which alternatives failed, and in which order."""
+    """Remembers which alternatives failed, and in what order."""
 
     def __init__(self) -> None:
         self._failed: dict[T, None] = {}  # the least recently failed first
@@ -70,7 +70,7 @@ class Alternatives(Generic[T]):
     def order(self, alternatives: Iterable[T]) -> list[T]:
         """Return the alternatives that have not failed, in order, then the others.
 
-        Of the others, those that failed least recently come first.
+        The others are sorted by their last failure, least recent first.
         """
         rank = {alternative: number for number, alternative in enumerate(self._failed)}
         return sorted(alternatives, key=lambda one: rank.get(one, -1))

@@ -1,10 +1,10 @@
-"""An aggregator of linked data: a triple store that follows a Source and answers queries.
+"""A linked-data aggregator: a triple store that follows a Source and answers queries.
 
     python subscriber/examples/triple_store.py http://127.0.0.1:8000/ store --port 8010
     curl -G http://127.0.0.1:8010/sparql --data-urlencode 'query=SELECT * { ?s ?p ?o } LIMIT 9'
 
-Each resource is a graph named by its URI. The documents themselves are kept beside the store, so
-that a patch (an RDF Patch here) can be applied to them.
+Each resource becomes a graph named by its URI. The documents themselves are kept beside the store,
+so that patches can be applied to them (here, RDF Patches).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class TripleStore:
-    """Keeps a graph for each resource; a handler.
+    """A handler that keeps a graph for each resource.
 
     Args:
-        folder: The folder of the store and the documents.
+        folder: The folder for the store and the documents.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,31 +45,31 @@ class TripleStore:
         self._mirror = FolderMirror(folder / "documents")
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Prepare the mirror of the documents."""
+        """Prepare the mirror that holds the documents."""
         self._mirror.prepare(base, temporary)
 
     def held_content(self, uri: str) -> Path | None:
-        """Return the document of a resource, for patches."""
+        """Return the path of a resource's document, to which a patch can be applied."""
         return self._mirror.held_content(uri)
 
     def apply(self, changes: Sequence[Received]) -> None:
-        """Apply changes to the store, durably; repeating them does no harm."""
+        """Apply changes to the store durably. Applying them again does no harm."""
         for change in changes:
             self._replace(NamedNode(change.uri), set(quads_of(change)))
         self.store.flush()
         self._mirror.apply(changes)
 
     def _replace(self, graph: NamedNode, new: set[Quad]) -> None:
-        """Replace the triples of a graph; those that stay are not touched."""
+        """Replace the triples of a graph. Unchanged triples are left in place."""
         old = set(self.store.quads_for_pattern(None, None, None, graph))
         for quad in old - new:
             self.store.remove(quad)
-        # Last: a removed triple may be a new one in another spelling, as 1.5 is of 1.50.
+        # Add last: a removed triple may be another spelling of a new one, as 1.50 is of 1.5.
         self.store.extend(new - old)
 
 
 def quads_of(change: Received) -> list[Quad]:
-    """Read the triples of a resource; none if it is deleted, or is no RDF."""
+    """Return the triples of a resource. The list is empty if it was deleted or is not RDF."""
     if change.content is None:
         return []
     document, graph = change.content.read_bytes(), NamedNode(change.uri)
@@ -84,7 +84,7 @@ def quads_of(change: Received) -> list[Quad]:
 
 
 def patched(before: bytes, patch: bytes) -> bytes:
-    """Apply an RDF Patch to a document that has a triple a line, sorted."""
+    """Apply an RDF Patch to a document with one triple per line, sorted."""
     lines = set(before.splitlines(keepends=True))
     for line in patch.splitlines(keepends=True):
         (lines.add if line.startswith(b"A ") else lines.discard)(line[2:])
@@ -106,7 +106,7 @@ async def answer(request: web.Request) -> web.Response:
 
 
 def found(store: Store, query: str) -> tuple[bytes, str]:
-    """Return the results of a query, and their media type."""
+    """Return the results of a query and their media type."""
     results = store.query(query, use_default_graph_as_union=True)
     if isinstance(results, QueryTriples):
         return results.serialize(None, RdfFormat.TURTLE), "text/turtle"
@@ -114,7 +114,7 @@ def found(store: Store, query: str) -> tuple[bytes, str]:
 
 
 async def follow(arguments: argparse.Namespace) -> None:
-    """Follow and answer until interrupted."""
+    """Follow the Source and answer queries until interrupted."""
     triples = TripleStore(arguments.folder)
     app = web.Application()
     app[STORE] = triples.store
@@ -133,7 +133,7 @@ async def follow(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the arguments, and follow."""
+    """Parse the arguments, and follow the Source."""
     parser = argparse.ArgumentParser(description="Keep a triple store in step with a Source.")
     parser.add_argument("url", help="the Source")
     parser.add_argument("folder", type=Path, help="the folder of the store")

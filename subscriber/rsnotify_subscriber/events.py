@@ -77,7 +77,7 @@ class Status(Struct, frozen=True):
         resources: The number of resources in the copy.
         applied: The number of changes applied since the start, including resources that a baseline
             copied.
-        copied: How many of these were resources that a baseline copied.
+        copied: The number of these that were resources copied by a baseline.
         pending: The number of resources with changes that are known but not yet applied.
         through: T, the instant up to which every change is applied. None before the first baseline.
         lag_ms: The median age of the changes applied within the last second, in milliseconds. None
@@ -104,7 +104,7 @@ class Status(Struct, frozen=True):
         difference: A sentence saying how the copy differed, or why it cannot be compared. None if
             neither applies.
         damaged: The number of resources whose files in the copy were found changed or removed since
-            the start. They are fetched again.
+            the start. They are refetched.
         verified: The number of files read so far while all files are being read
             (`FollowOptions.verify`), and None otherwise.
         foreign: The number of files in the folder of the copy that are not part of it, as of the

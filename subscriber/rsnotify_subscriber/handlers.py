@@ -66,7 +66,7 @@ class Handler(Protocol):
     def apply(self, changes: Sequence[Received]) -> Awaitable[None] | None:
         """Apply changes durably. Each resource has at most one change in a call.
 
-        Changes are delivered at least once: after a crash, the last ones are delivered again. If
+        Changes are delivered at least once: after a crash, the last ones are redelivered. If
         this method raises `StoreUnavailable`, it is called again later with the same changes. If it
         raises anything else, it is called with each change alone, and a change that still fails is
         retried later.
@@ -90,7 +90,7 @@ class DeferredHandler(Protocol):
 
     Its `apply` also flushes everything that was applied before without a flush. The state keeps the
     content of unflushed changes until they are flushed. T can therefore cover them immediately, and
-    after a crash they are applied again.
+    after a crash they are reapplied.
     """
 
     def apply(self, changes: Sequence[Received]) -> None:
@@ -161,7 +161,7 @@ class CheckedHandler(Protocol):
     """
 
     def find_lost(self, held: Mapping[str, HeldResource]) -> Iterable[str]:
-        """Return the URIs of resources whose content the store lacks. They are fetched again.
+        """Return the URIs of resources whose content the store lacks. They are refetched.
 
         This method may remove resources from the store that are not in `held`. It is called in a
         thread, and never concurrently with `apply`. If it raises, the check is repeated later.

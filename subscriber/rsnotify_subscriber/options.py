@@ -43,7 +43,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         largest: Maximum size of a resource whose length is not announced, in bytes.
         via: The transport by which changes arrive.
         hubs: Number of hub connections kept open at the same time, to the best hubs that work.
-        pace: How often documents are requested, and how much is done at once.
+        pace: The frequency of document requests, and the amount of concurrent work.
         callbacks: The URL at which hubs reach this process, for WebSub. Any number of subscribers
             may share it.
         terms: The terms that a relay requests of hubs over WebSub if it makes its own `callbacks`.

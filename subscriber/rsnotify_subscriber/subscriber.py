@@ -192,8 +192,8 @@ class Subscriber:
     async def run(self) -> None:
         """Follow until `stop` is called.
 
-        A full or failing disk does not end the run. After a delay, everything is opened again, and
-        the run continues from the last commit.
+        A full or failing disk does not end the run. After a delay, everything is reopened, and the
+        run continues from the last commit.
 
         Raises:
             RsnotifyError: The run cannot begin, or cannot continue.
@@ -223,14 +223,14 @@ class Subscriber:
             await self._run(once=True)
 
     async def verify(self, uris: Iterable[str] | None = None) -> int:
-        """Mark the given resources, or all, as lost, so that they are fetched again.
+        """Mark the given resources, or all resources, as lost, so that they are refetched.
 
         The marks are stored. If no run is in progress, the next run fetches the resources. Until
         then, the copy is not level. A handler receives each resource as an update, or as a deletion
         if the Source no longer has it. URIs that the copy never had do not count.
 
         Returns:
-            The number of resources to be fetched again, including those of earlier calls.
+            The number of resources to be refetched, including resources marked by earlier calls.
 
         Raises:
             StorageError: The state cannot be read or written.

@@ -88,7 +88,7 @@ class OriginBatch(Struct, frozen=True):
     Without a cursor, the previous one stays valid.
 
     Args:
-        checked: The instant (µs) through which everything that the origin had has been yielded.
+        checked: The instant (µs) through which the origin's entire content has been yielded.
             A check that ends does not need it: its end claims everything through its beginning.
         at: The earliest instant (µs) at which the changes can have become visible; they are not
             dated before it. By default, the beginning of the check.

@@ -244,9 +244,9 @@ class OriginClient:
         accept: str = "*/*",
         is_error: Callable[[], bool] | None = None,
     ) -> OriginAnswer | None:
-        """GET a document, and pass it to `feed` piece by piece; return None after a 304.
+        """GET a document, and pass it to `feed` piece by piece. Return None after a 304.
 
-        If `is_error` is given, the body of a 400, 404, 410 or 422 response is passed on, too. If
+        If `is_error` is given, the body of a 400, 404, 410 or 422 response is also passed on. If
         `is_error` then returns True, the response is an error of the origin's protocol, and counts
         as an answer.
 
@@ -311,7 +311,7 @@ class OriginClient:
             yield response
 
     async def _admit(self, uri: str) -> None:
-        """Wait until a request may be made; raise `FetchError` if it must not be made."""
+        """Wait until a request may be made. Raise `FetchError` if it must not be made."""
         if self._respects_robots:
             await self._check_robots(uri)
         await self._rate(uri, self._delay).wait()

@@ -93,7 +93,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         described_by: The URL of a document about the origin; by default the gateway writes one.
         prefix: The metadata format (OAI-PMH).
         set: The set to harvest; None for all records (OAI-PMH).
-        overlap: Seconds by which harvests overlap (OAI-PMH).
+        overlap: The overlap of successive harvests, in seconds (OAI-PMH).
         compare: Seconds between comparisons with the whole set (OAI-PMH, ResourceSync, IIIF,
             PostgreSQL).
         uri: A template for the URIs of resources; None for the URIs of `GetRecord` requests

@@ -101,7 +101,7 @@ def _local_url(listener: socket.socket) -> str:
 
 
 def origins_of(config: FollowConfig) -> list[OriginSettings]:
-    """Return the origins; raise WrongSetting if the settings of one are wrong."""
+    """Return the origins. Raise `WrongSetting` if the settings of one are wrong."""
     origins = [
         convert_settings(table, OriginSettings, "follow", number)
         for number, table in enumerate(config.tables)

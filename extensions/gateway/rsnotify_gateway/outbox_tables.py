@@ -76,7 +76,7 @@ class OutboxTables:
         self.view = f"{table}_resources"
 
     def state(self) -> TriggerState:
-        """Return the current state of the triggers; raise `StorageError` if it cannot be read."""
+        """Return the current state of the triggers. Raise `StorageError` if it cannot be read."""
         with self._connected() as connection:
             named = {"table": self._table, "view": self.view}
             rows = connection.execute(_TRIGGERS.encode(), named).fetchall()

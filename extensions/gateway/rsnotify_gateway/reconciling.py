@@ -22,7 +22,7 @@ from rsnotify_publisher.journal import Journal
 from rsnotify_subscriber.fetching.credentials import without_login
 
 _log = logging.getLogger("rsnotify.gateway")
-#: The names in the journal of the cursor, and of the instant through which the origin was checked.
+#: The journal's names for the cursor, and for the instant up to which the origin was checked.
 _CURSOR = "origin"
 _CHECKED = "checked"
 #: Special characters allowed in a URI. Others are escaped, because origins make mistakes.

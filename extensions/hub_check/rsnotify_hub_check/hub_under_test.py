@@ -352,7 +352,7 @@ class HubUnderTest:
     async def wait_for_verification(
         self, callback: SimulatedCallback, number: int = 0
     ) -> ReceivedVerification:
-        """Wait for a verification of a callback; fail if it does not arrive in time.
+        """Wait for a verification of a callback. Fail if it does not arrive in time.
 
         `number` is the verification's index among all verifications of the callback.
         """

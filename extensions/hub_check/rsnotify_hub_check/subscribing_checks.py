@@ -241,7 +241,7 @@ async def no_lease_is_perpetual(hub: HubUnderTest) -> None:
         topic, callback = hub.topic(), hub.callback()
         response = await hub.request("subscribe", topic, callback, lease_seconds=requested)
         if response.status != 202:
-            continue  # a refusal is allowed, too
+            continue  # a refusal is also allowed
         lease = _lease((await hub.wait_for_verification(callback)).appended)
         expect(lease < 3650 * _DAY, f"a lease of {lease} s is granted")
 

@@ -61,7 +61,7 @@ class FencedContent(Struct, Generic[K, V], frozen=True):
 
 
 class FencedFormat(Struct, Generic[K, V], frozen=True):
-    """The format of a record: its type, and its fields other than those of the content."""
+    """The format of a record: its type, and the fields that are not part of its content."""
 
     kind: type[Any]  # CursorsRecord or BridgeRecord
     fields: dict[str, Any] = {}
@@ -418,7 +418,7 @@ class FencedRecord:
 
 
 async def read_fenced(bucket: Bucket, key: str, format: FencedFormat[K, V]) -> dict[K, V]:
-    """Return the cursors, whichever node owns them."""
+    """Return the cursors, regardless of which node owns them."""
     while True:
         count, cursors = await _read_parts(bucket, key, format)
         _, head = await _read_part(bucket, key, format)

@@ -66,8 +66,8 @@ _ENVELOPE = 256
 #: Maximum number of records in a batch, and of bytes. NATS accepts 1,000 records.
 BATCH_RECORDS, BATCH_BYTES = 250, 1024 * 1024
 #: Seconds within which the servers must store a record or batch, or answer a read that a
-#: publication waits for. Without a majority they do neither, and a publisher may resend whatever
-#: was not acknowledged.
+#: publication waits for. Without a majority they do neither, and a publisher may resend
+#: everything that was not acknowledged.
 APPEND_SECONDS = 1.8
 #: Number of trimmed entries of a log that are deleted together.
 TRIMMED_TOGETHER = 32
@@ -82,7 +82,7 @@ class JetStreamLog:
 
     Args:
         connection: An open connection. The caller closes it after the log.
-        retention: How much of each log is kept.
+        retention: The size and age limits of each log.
         clock: Returns the current instant.
         cleans: Returns whether this node deletes the trimmed records of a topic that nobody appends
             to. Exactly one node of the cluster should.
@@ -218,7 +218,7 @@ class JetStreamLog:
         state = self._index.state(topic)
         for number, fragment in enumerate(fragments):
             digest = digest_of(fragment)
-            # Equal changes end at the same instant. A body with the whole content has no end in it.
+            # Equal changes end at the same instant. A body with the whole content states no end.
             may_exist = state is not None and (fragment.whole or fragment.until <= state.through)
             if not may_exist or self._index.find(topic, digest) in (None, replacing):
                 new.setdefault(digest, number)

@@ -40,7 +40,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
 
     Args:
         connection: An open connection. The store closes it.
-        retention: How much of each log is kept.
+        retention: The size and age limits of each log.
         clock: Returns the current instant.
         node: This node, which has already read the cluster.
         largest_fragment: The size of the largest fragment that the hub accepts, in bytes.
@@ -62,7 +62,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
             connection,
             retention,
             clock,
-            # Topics are assigned to shards, too, so that exactly one node cleans up each topic.
+            # Topics are also assigned to shards, so that exactly one node cleans up each topic.
             cleans=lambda topic: node.owns(node.sharding.shard_of(topic)),
         )
         JetStreamSubscriptions.__init__(self, connection, node)
@@ -191,7 +191,7 @@ async def open_jetstream(
 
     Args:
         settings: The address of NATS, and how to log in.
-        retention: How much of each log is kept.
+        retention: The size and age limits of each log.
         clock: Returns the current instant.
         facts: Information about this node for the other nodes.
         shards: The number of shards of subscriptions, in case this node creates the cluster.

@@ -3,7 +3,7 @@
 Every node applies the same records in the same order, so all nodes have the same index. The only
 exception is a log that nobody appends to: each node trims it by age, using its own clock. The rules
 are the same as in the SQLite store: a record is appended, replaces a heartbeat or an entry with the
-whole content, and trims its log by its own `received`. Of two records with the same predecessor,
+whole content, and trims its log by its own `received`. If two records have the same predecessor,
 the first counts and the second is skipped.
 
 Bodies stay in the stream. The other fields of an entry are in arrays (`LogColumns`), which use

@@ -21,7 +21,7 @@ from rsnotify_jetstream.records import newer
 #: The version of the record format. A hub reads records of this version and older ones.
 VERSION = 1
 #: A position after all others. All but the first record of a batch name it in place of their
-#: predecessor, so that a hub that does not know batches accepts them, too. NATS has checked the
+#: predecessor, so that a hub that does not know batches also accepts them. NATS has checked the
 #: predecessor of the first one.
 _LATEST = 2**62
 

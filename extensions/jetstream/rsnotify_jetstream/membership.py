@@ -26,7 +26,7 @@ revision that they expect. A node that has not seen any of its own recent renewa
 view, and decides nothing. The other nodes may look dead to it because their renewals are still
 waiting to be processed, ahead of its own.
 
-A store that has no leader for some seconds fences every node, although no node can acquire a shard
+A store that has no leader for a few seconds fences every node, although no node can acquire a shard
 during that time. A fenced node therefore keeps the shards that it has loaded, but does not work on
 them. After it has renewed its record, it writes the records of its shards again, at the revisions
 that it knows. If such a write succeeds, no other node has acquired the shard, and this node
@@ -34,8 +34,8 @@ continues as if nothing had happened.
 
 A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
 shards at a time. A restart or a new node therefore never moves everything at once, and deliveries
-continue on all other shards. Shards without an owner are acquired in a few steps, however many
-there are.
+continue on all other shards. Shards without an owner are acquired in a few steps, regardless of
+their number.
 
 Cost: `decide` examines each node and the shards of this node, but not all shards.
 """
@@ -51,7 +51,7 @@ from msgspec import Struct
 
 
 def weight(node: str, shard: str) -> bytes:
-    """Return the weight of a node for a shard, long enough that no two nodes have the same."""
+    """Return the weight of a node for a shard, long enough that no two nodes have the same one."""
     return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
 
 

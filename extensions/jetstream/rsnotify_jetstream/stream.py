@@ -220,7 +220,7 @@ class JetStreamStream:
 
         Args:
             position: The first position.
-            bodies: Whether to read the payloads, too.
+            bodies: Whether to read the payloads as well.
             subjects: If set, yield only the messages with these subjects.
 
         Raises:

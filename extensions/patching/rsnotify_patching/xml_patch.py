@@ -81,7 +81,7 @@ def element_name(name: str, namespaces: Namespaces) -> str:
 
 
 def attribute_name(name: str, namespaces: Namespaces) -> str:
-    """Return the Clark name of an attribute. Without a prefix, it is in no namespace."""
+    """Return the Clark name of an attribute. A name without a prefix is in no namespace."""
     return _clark(name, namespaces, None)
 
 

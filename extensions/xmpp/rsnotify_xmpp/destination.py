@@ -23,8 +23,9 @@ logger = logging.getLogger("rsnotify.subscriber")
 class XmppTransport:
     """An account's subscription to one node; a `Transport`.
 
-    The connection goes to the account's server, whatever service the Source names. The subscription
-    remains when the connection ends, because other connections of the account may need it.
+    The connection goes to the account's server, regardless of the service that the Source names.
+    The subscription remains when the connection ends, because other connections of the account may
+    need it.
 
     Attributes:
         ignored: The number of messages that were not fragments of the topic.

@@ -203,7 +203,7 @@ MAX_BYTES = 262_144
 
 _PING = '<ping xmlns="urn:xmpp:ping"/>'
 _NOT_ALLOWED = frozenset({"forbidden", "not-allowed", "not-authorized", "registration-required"})
-#: Error conditions that are final: the service refuses the item however often it is sent.
+#: Error conditions that are final: the service refuses the item no matter how often it is sent.
 _FINAL = frozenset({"not-acceptable", "bad-request", "policy-violation"})
 
 

@@ -80,7 +80,7 @@ class XmppPubSub:
     settings = XmppSettings
 
     def place(self, url: str) -> PubSubService:
-        """Parse the URI of a PubSub service; raise `ConfigurationError` if it is invalid."""
+        """Parse the URI of a PubSub service. Raise `ConfigurationError` if it is invalid."""
         return parse_service(url)
 
     async def feed(self, hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:

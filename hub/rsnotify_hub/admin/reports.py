@@ -1,8 +1,8 @@
 """The state of the hub for admins, without HTTP: status, history, rates, and pages of rows.
 
 Rows may change while a client reads page after page. Each page begins after the key of the previous
-page's last row. A row whose key does not change is therefore on exactly one page, whatever happens
-to the other rows.
+page's last row. A row whose key does not change is therefore on exactly one page, regardless of
+changes to the other rows.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class TopicInfo(Struct, frozen=True, kw_only=True):
         topic: The topic's URI.
         through: The latest `until` of all fragments.
         received: When the last fragment arrived.
-        begins: The instant at which the kept part of the log begins.
+        begins: The start of the kept part of the log.
         kept: The number of kept fragments.
         bytes: The total size of the kept fragments, in bytes.
         rate: Fragments per second, over the last ten seconds.
@@ -435,8 +435,8 @@ class SubscriptionDetails(Struct, frozen=True, kw_only=True):
         subscription: The subscription.
         callback: The whole callback, which may contain the subscriber's secrets.
         attempts: The last failed attempts and some of the last successful ones, newest first.
-        since: When the hub, or the node that delivers to the subscription, started. Of the earlier
-            attempts, only the last one is kept, and only if it failed and none has succeeded since.
+        since: When the hub, or the node that delivers to the subscription, started. Only the last
+            of the earlier attempts is kept, and only if it failed and none has succeeded since.
     """
 
     subscription: SubscriptionInfo
@@ -517,14 +517,14 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
         lag_seconds: The longest lag of any subscription that is not suspended.
         websockets: The number of open WebSockets of subscribers and Sources. Here and in all the
             following fields, the dashboard's WebSockets are not counted.
-        event_streams: The number of open event streams, each of which receives a topic.
+        event_streams: The number of open event streams. Each one receives a topic.
         subscribers: The sum of `websocket_subscribers`, `event_streams` and `subscriptions`. The
             readers of a broker are unknown.
         websocket_subscribers: The number of WebSockets that receive at least one topic.
         publishers: The number of WebSockets on which a Source publishes at least one topic.
         slow: The number of slow WebSockets and event streams: data has waited for their clients for
             5 seconds.
-        slow_seconds: The longest time for which data has waited for a slow client.
+        slow_seconds: The longest time that data has waited for a slow client.
         troubled: The number of subscriptions that are retrying or given up, plus the number of slow
             connections, plus the number of all other parts that are not in order.
         parts: The parts of the hub, with parts in trouble first.
@@ -590,7 +590,7 @@ class MinuteInfo(Struct, frozen=True, array_like=True):
         failed: The number of failed WebSub attempts.
         subscribers: The `subscribers` of the status.
         troubled: The number of subscriptions that were retrying or given up.
-        seconds: The number of seconds in which the hub ran.
+        seconds: The number of seconds that the hub ran.
         lag_p50: The median lag of the WebSub subscriptions that were not suspended, in seconds; on
             a cluster, the largest median of any node. Null if there were none. This and the
             following fields are null for a minute recorded before version 0.3.

@@ -46,7 +46,7 @@ class HubReadings(Struct, frozen=True, kw_only=True):
         websocket_subscribers: The number of WebSockets that receive at least one topic.
         publishers: The number of WebSockets on which a Source publishes at least one topic.
         slow: The number of live connections whose client is slow.
-        slow_seconds: The longest time for which data has waited for a slow client.
+        slow_seconds: The longest time that data has waited for a slow client.
         silence: Returns the duration after which a host's Source counts as silent.
         live_queue: The number of bytes waiting in all WebSockets and event streams.
         delivery_queue: The number of WebSub deliveries waiting for a connection.
@@ -332,6 +332,6 @@ def deliveries(statistics: Statistics) -> dict[str, dict[str, int]]:
 
 
 def transport_names() -> list[str]:
-    """Return the names of all transports, including those of installed packages."""
+    """Return the names of all transports, including transports from installed packages."""
     own = [each.value for each in DeliveryTransport]
     return [*own[:-1], *offered_schemes(), own[-1]]

@@ -377,7 +377,7 @@ class LiveConnections:
         )
 
     def end(self, id: str, reason: str) -> bool:
-        """Close a connection; return False if it does not exist."""
+        """Close a connection. Return False if it does not exist."""
         found = next((each for each in self.all() if each.client.id == id), None)
         if found is not None:
             found.go_away(reason)

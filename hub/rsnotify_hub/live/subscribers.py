@@ -384,7 +384,7 @@ class Replays:
         since: Instant | None,
         group: SelectionGroup | None = None,
     ) -> None:
-        """Send a subscriber the state of its topic and the log since an instant; make it live.
+        """Send a subscriber its topic's state and the log since an instant, then make it live.
 
         `group` selects the part of the log that the hub granted; None selects all of it.
         """

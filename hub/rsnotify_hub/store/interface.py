@@ -32,7 +32,7 @@ class LogState(Struct, frozen=True):
     Args:
         first: The position of the oldest kept fragment; greater than `position` if none is kept.
         position: The position of the last fragment, even if it is no longer kept.
-        begins: The instant at which the kept part begins.
+        begins: The start of the kept part.
         through: The latest `until` of all fragments.
         received: When the last fragment arrived.
         kept: The number of kept fragments.
@@ -214,7 +214,7 @@ class BridgeOwner(Protocol):
         """Start publishing from the cursors in the store."""
 
     async def close(self) -> None:
-        """Stop. The bridge may be started again."""
+        """Stop. The bridge may be restarted."""
 
 
 class SubscriptionStore(Protocol):

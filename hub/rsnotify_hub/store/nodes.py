@@ -53,7 +53,7 @@ class HubNodes(Protocol):
         """Ask the node that owns the subscriptions of a callback's host and port.
 
         Raises:
-            Refusal: Even after some seconds, no node owns these subscriptions.
+            Refusal: Even after a few seconds, no node owns these subscriptions.
         """
 
     async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
@@ -123,7 +123,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
             cannot know because it is fenced. A dead node stays in the list for a minute.
         draining: Whether the node is giving up its work.
         shards: The number of shards of subscriptions that the node owns.
-        behind: The number of stream records that the node did not have yet, some seconds ago; null
+        behind: The number of stream records that the node did not yet have a few seconds ago; null
             if unknown, or if the hub is on one machine.
         server: The NATS server that the node is connected to; null if there is none or it is
             unknown.

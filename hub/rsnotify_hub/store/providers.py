@@ -99,7 +99,7 @@ class StoreProvider(
         """Return a context with the open store. Leaving the context closes the store.
 
         Args:
-            retention: How much of each log is kept.
+            retention: The size and age limits of each log.
             node: Facts about this node.
             clock: Returns the current instant.
 

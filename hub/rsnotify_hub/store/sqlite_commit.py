@@ -1,8 +1,8 @@
 """The hub's SQLite database: group commit, connections, tables and the format version.
 
 All writes submitted while one transaction runs share the next one. A flush to the disk costs
-milliseconds, however much it writes. One thread therefore runs one transaction after another, each
-with all the operations submitted since the previous one began.
+milliseconds, regardless of how much it writes. One thread therefore runs one transaction after
+another, each with all the operations submitted since the previous one began.
 """
 
 from __future__ import annotations

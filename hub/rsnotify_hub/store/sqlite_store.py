@@ -643,7 +643,7 @@ def _trim(
     """Delete the oldest fragments until the log is within its retention.
 
     A whole content is kept until another fragment replaces it, because it is the topic's current
-    content, however old it is.
+    content, regardless of its age.
 
     Returns:
         The position and the start of the oldest kept fragment. If none is kept, the position after

@@ -126,7 +126,7 @@ def _configuration(
     given = {name: value for name, value in options.items() if not from_environment(context, name)}
     configuration = ConfigurationSource(config, os.environ, given).load()
     if given.get("data") is not None and given.get("store") is None:
-        # --data selects this folder, whatever store the hub otherwise uses.
+        # --data selects this folder, regardless of the store that the hub otherwise uses.
         return replace(configuration, store=None)
     return configuration
 

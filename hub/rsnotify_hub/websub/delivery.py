@@ -1,11 +1,11 @@
 """The delivery state of one subscription: values and decisions without I/O.
 
-Theory of operation. A subscription is *active* while deliveries succeed, however far behind it is.
-A failed attempt makes it *retrying*, with growing waits. If attempts keep failing for too long, the
-subscription is *given up* and becomes a dead letter: the hub sends nothing until the topic is
-updated, and then retries for the same period again (WebSub §7). The position in the log is kept, so
-the subscriber then receives everything that it missed. A renewal shows that the subscriber is
-alive, so the next attempt does not wait. A *suspended* subscription waits for an administrator.
+Theory of operation. A subscription is *active* while deliveries succeed, no matter how far behind
+it is. A failed attempt makes it *retrying*, with growing waits. If attempts keep failing for too
+long, the subscription is *given up* and becomes a dead letter: the hub sends nothing until the
+topic is updated, and then retries for the same period again (WebSub §7). The position in the log is
+kept, so the subscriber then receives everything that it missed. A renewal shows that the subscriber
+is alive, so the next attempt does not wait. A *suspended* subscription waits for an administrator.
 
     state       failed          failed for too long   delivered   updated     renewed
     active      retrying        -                     active      active      active
@@ -75,7 +75,8 @@ class Delivery:
     Attributes:
         behind_since: When the subscription fell behind; None while it is up to date.
         backoff_until: When the backoff schedules the next attempt, even if one was made earlier.
-        is_extra: Whether the next attempt is made in addition to those of the backoff.
+        is_extra: Whether the next attempt is made in addition to the attempts scheduled by the
+            backoff.
         failed: The last failed attempts.
         delivered: Some of the last successful attempts.
         kept_after: A successful attempt is kept only if it began at or after this instant.

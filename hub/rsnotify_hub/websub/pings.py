@@ -5,7 +5,7 @@ fetch share the next one. It starts after all of these pings, so it sees the cha
 announce. After each fetch of an open topic, which anybody may ping, pings wait until a pause is
 over.
 
-Of a Change List, the hub appends only the part that the topic's log does not have (`part_after`).
+The hub appends only the part of a Change List that the topic's log does not have (`part_after`).
 """
 
 from __future__ import annotations

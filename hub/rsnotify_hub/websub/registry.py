@@ -91,7 +91,7 @@ class SubscriptionUpdates:
         self._registry = registry
 
     async def put(self, subscription: Subscription) -> Delivery | None:
-        """Store or renew a subscription; return None if it has moved to another node."""
+        """Store or renew a subscription. Return None if it has moved to another node."""
         known = self._registry.find(subscription.topic, subscription.callback)
         renewed = {"secret": subscription.secret, "expires": subscription.expires}
         if known is not None and await self.change(known, **renewed):
@@ -110,7 +110,7 @@ class SubscriptionUpdates:
         return new
 
     async def change(self, delivery: Delivery, **fields: Any) -> bool:
-        """Change fields of a subscription; return False if it has ended."""
+        """Change fields of a subscription. Return False if it has ended."""
         async with delivery.lock:
             if not self._has(delivery):
                 return False
@@ -120,7 +120,7 @@ class SubscriptionUpdates:
             return True
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription; return False if `lease` is given and has been renewed."""
+        """End a subscription. Return False if `lease` is given and has been renewed."""
         async with delivery.lock:
             if not self._has(delivery):
                 return True

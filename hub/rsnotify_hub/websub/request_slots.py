@@ -3,10 +3,10 @@
 Theory of operation. There are two queues. A first attempt goes into the quick queue, and a retry
 into the slow queue. While anything is waiting for the quick queue, a request that has run there for
 a second moves to the slow queue; if that is full, the request times out. The quick queue therefore
-empties at least once a second, whatever callbacks do, and the number of open connections is
-bounded. Each host gets a limited share of a queue's capacity, and hosts with waiting requests are
-served round-robin: a host with a thousand callbacks delays the others no more than a host with one
-(`FairQueue`).
+empties at least once a second, regardless of what callbacks do, and the number of open connections
+is bounded. Each host gets a limited share of a queue's capacity, and hosts with waiting requests
+are served round-robin: a host with a thousand callbacks delays the others no more than a host with
+one (`FairQueue`).
 
 If there is capacity, `submit` starts a request immediately. A request has a task only if its
 starter runs one (`DeliveryScheduler.run`). All requests have the same time limit, and one timer
@@ -337,7 +337,7 @@ class FairQueue(Generic[T]):
         return self._running_hosts.get(host, 0) < self._per_host
 
     def start_if_possible(self, item: T, now: float) -> bool:
-        """Count an item as running if there is capacity; return whether there is."""
+        """Count an item as running if there is capacity. Return whether there is."""
         if len(self._running) >= self._count or not self._has_share(item.host):
             return False
         self.start(item, now)

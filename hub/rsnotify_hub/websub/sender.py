@@ -362,7 +362,7 @@ class DeliverySender:
         return wait
 
     async def _end(self, delivery: Delivery, reason: str) -> bool:
-        """End a subscription; return False if it continues."""
+        """End a subscription. Return False if it continues."""
         subscription = delivery.subscription
         log.info("a subscription of %s ends: %s", subscription.topic, reason)
         try:
@@ -411,7 +411,7 @@ class Notifications:
     async def next(self, subscription: Subscription) -> Notification:
         """Return the next notification.
 
-        Contiguous fragments are merged. Of several entries with whole content, only the newest is
+        Contiguous fragments are merged. If several entries have whole content, only the newest is
         used.
         """
         topic, after = subscription.topic, subscription.position
@@ -426,7 +426,7 @@ class Notifications:
         return self._remember(state, after, await _merged(entries[: _chained(entries)]))
 
     async def again(self, topic: str, attempt: DeliveryAttempt) -> bytes | None:
-        """Rebuild the body that an attempt sent; return None if the log no longer has all of it."""
+        """Rebuild the body that an attempt sent. Return None if the log no longer has all of it."""
         read = await self._topics.read(topic, after=attempt.after)
         entries = _latest([each for each in read if each.position <= attempt.through])
         if not entries or entries[-1].position != attempt.through:

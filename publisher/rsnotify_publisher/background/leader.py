@@ -58,7 +58,7 @@ _Job = Callable[[], Awaitable[object]]
 class LeaderElection:
     """Leads whenever no other process of the Source is the leader.
 
-    The operating system releases the lock of a leader that dies, however it dies.
+    The operating system releases the lock of a leader that dies, regardless of the cause.
 
     Attributes:
         published: Done as soon as every document has been written.

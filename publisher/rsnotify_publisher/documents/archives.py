@@ -99,7 +99,7 @@ class Archives:
             self._rewrite(kind, [*journal.finished(kind, archived=True), *documents], note)
 
     def replace(self, journal: Journal, document: FinishedDocument) -> None:
-        """Insert a new live document in place of the former ones of its kind.
+        """Insert a new live document in place of the former documents of its kind.
 
         The former documents move to the archive if there is one and they have separate files.
         Otherwise their files are discarded.

@@ -135,14 +135,14 @@ class FileSnapshot(Struct, frozen=True):
 
 
 class FileStillChanging(RsnotifyError):
-    """The file changed while it was being read, so it has to be read again."""
+    """The file changed while it was being read, so it has to be reread."""
 
 
 class FolderScanner:
     def __init__(self, names: FileNames, journal: Journal) -> None:
         self._names = names
         self._journal = journal
-        #: Files that were being written and have to be read again.
+        #: Files that were being written and have to be reread.
         self.unsettled: set[Path] = set()
         self._revalidated: dict[str, str] = {}
 

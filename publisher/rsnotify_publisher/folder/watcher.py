@@ -168,7 +168,7 @@ class SystemWatch:
     async def run(self) -> None:
         """Watch until cancelled. The watch is installed in the first iteration of the event loop.
 
-        After an error, such as a file name that cannot be decoded, the folders are watched again.
+        After an error, such as a file name that cannot be decoded, watching starts again.
         """
         failures = 0
         while True:
@@ -190,7 +190,7 @@ class SystemWatch:
                 )
             failures += 1
             await asyncio.sleep(_RETRY.delay(failures, self._random))
-            # The folders are watched again before a comparison begins.
+            # Watching starts again before a comparison begins.
             for listener in self._listeners.values():
                 listener.on_missed()
 

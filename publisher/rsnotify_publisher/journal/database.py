@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS positions (  -- in other logs, up to which changes we
     position TEXT NOT NULL
 ) WITHOUT ROWID;
 """
-# A resource is in the set only once, however its URI is spelled.
+# A resource is in the set only once, regardless of the spelling of its URI.
 _SPELLINGS = """
 CREATE TABLE IF NOT EXISTS spellings (  -- of resources whose URI is not in normal form
     normal TEXT PRIMARY KEY,
@@ -137,7 +137,7 @@ def _add_volumes(database: sqlite3.Connection) -> None:
 
 
 def _add_spellings(database: sqlite3.Connection) -> None:
-    """Add the table of spellings. Of several resources with one normal form, keep the latest."""
+    """Add the table of spellings. If resources share a normal form, keep only the latest."""
     database.execute(_SPELLINGS)
     spelled: dict[str, list[tuple[int, str, bytes]]] = {}
     for at, uri, entry in database.execute("SELECT at, uri, entry FROM resources"):

@@ -600,7 +600,7 @@ class Journal:
         self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
 
     def reclaim(self, stem: str) -> None:
-        """Keep the files whose names begin with `stem`, since they will be written again."""
+        """Keep the files whose names begin with `stem`, since they will be rewritten."""
         query = "DELETE FROM discarded WHERE substr(file, 1, length(?1)) = ?1"
         self._db.execute(query, (stem,))
 

@@ -4,7 +4,7 @@
 transaction: both become durable, or neither does. A `Forwarder` reads the rows through an
 `OutboxQueue`, records them in a `Publisher`, and deletes them.
 
-There is no cursor. A row is found as soon as it has been committed, whatever its number, so that
+There is no cursor. A row is found as soon as it has been committed, regardless of its number, so
 the changes of a long transaction are never skipped.
 """
 

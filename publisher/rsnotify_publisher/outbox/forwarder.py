@@ -82,7 +82,7 @@ class Forwarder(Startable):
     """Records the changes of an outbox, from `start` until `close`.
 
     Several processes may run a forwarder for the same outbox and the same state folder. One
-    forwards at a time, and another takes over when it ends, however it ends. If a process dies
+    forwards at a time, and another takes over when it ends for any reason. If a process dies
     after it has recorded changes but before it has deleted them, they are recorded a second time,
     which makes no difference to Destinations.
 

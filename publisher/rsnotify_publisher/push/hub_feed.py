@@ -249,7 +249,7 @@ class RecentChanges:
         self._changes = self._bytes = 0
 
     def append(self, recorded: RecordedChanges) -> bool:
-        """Add changes, and return True; return False if they do not follow directly on `end`."""
+        """Add changes, and return True. Return False if they do not directly follow `end`."""
         if recorded.begin != self.end:
             return False
         self._kept.append(recorded)

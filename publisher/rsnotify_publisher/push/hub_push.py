@@ -35,7 +35,7 @@ _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
 _POLL_CURSORS_EVERY = 0.01
 # Number of heartbeats for changes per heartbeat for notices. Documents are rare, so the proof that
-# no notice was missed can be rare, too.
+# no notice was missed can also be rare.
 _HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
 
 

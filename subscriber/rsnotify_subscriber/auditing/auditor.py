@@ -90,7 +90,7 @@ class Audit(Struct, frozen=True):
         absent: URIs that the Source lists, but that neither its server (404, 410) nor the mirror
             has.
         unknown: URIs that could not be compared; with doubts, also files that no list names.
-        reasons: By URI, why a resource could not be compared.
+        reasons: The reasons why resources could not be compared, keyed by URI.
         doubts: The reasons why the Source's lists may be incomplete.
         limits: The limits of what the lists can show, in sentences. The affected resources were
             compared with the server.
@@ -289,7 +289,7 @@ class _MirrorComparison:
     async def compare(self) -> Audit:
         self._checks = 0
         self._reasons = {}
-        #: By URI, why the content may be wrong although it was fetched.
+        #: The reasons why content may be wrong although it was fetched, keyed by URI.
         doubts = read_fact(self._state, "doubts", dict[str, str]) or {}
         self._doubted = {normalize(uri): why for uri, why in doubts.items()}
         expected = self._expected

@@ -359,7 +359,7 @@ class ExpectationReader:
             try:
                 return await self._fetcher.document(resolve(fetch.uri, copy)), None
             except (FetchError, DocumentError):
-                pass  # the package itself contains the manifest, too
+                pass  # the package itself also contains the manifest
         return await self._packages.open(package), None
 
     def _note_undated(self) -> None:
@@ -369,7 +369,7 @@ class ExpectationReader:
             self._expected.limits += (text,)
 
     def _check_age(self, ends: Instant) -> None:
-        """Note a doubt if the documents end before those from which the copy was made."""
+        """Note a doubt if the documents end before the documents that the copy was made from."""
         progress = self._progress
         if progress is None:
             return

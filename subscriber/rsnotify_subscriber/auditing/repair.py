@@ -1,4 +1,4 @@
-"""Repairs a mirror: fetches again or removes whatever an audit found, and audits it again.
+"""Repairs a mirror: refetches or removes everything that an audit found, and repeats the audit.
 
 The differing resources are recorded as lost in the state, and a subscriber restores them, as it
 does after it has found damaged files itself. Files that are not part of the copy stay unless their
@@ -36,9 +36,9 @@ class Repair(Struct, frozen=True):
 
     Args:
         found: The audit before the repair.
-        fetched: URIs of resources that were fetched again.
+        fetched: URIs of resources that were refetched.
         removed: Files that were removed because the Source has no such resource.
-        left: By URI or file, why a difference remains, in a clause.
+        left: The reasons why differences remain, each a clause, keyed by URI or file.
         after: The audit after the repair. None for a dry run, where the other fields describe what
             would be done.
     """
@@ -66,16 +66,16 @@ async def repair(
     pause: float = 1.0,
     activity: SyncActivity | None = None,
 ) -> Repair:
-    """Audit a mirror, fetch again or remove whatever differs, and audit it again.
+    """Audit a mirror, refetch or remove everything that differs, and repeat the audit.
 
-    Changes that the Source has made in the meantime are applied, too.
+    Changes that the Source has made in the meantime are also applied.
 
     Args:
         url: The URL at which the Source is followed.
         folder: The mirror.
         state: The folder of the mirror's state; by default the one that `rsnotify follow` uses.
-        options: The options for following the Source during the repair. Selection and preferred
-            media types are those of the copy, and push is not used.
+        options: The options for following the Source during the repair. The selection and the
+            preferred media types are taken from the copy, and push is not used.
         dry_run: Whether to return only what would be done.
         remove_foreign: Whether to also remove files that are not part of the copy.
         pause: Seconds to wait before comparing differences again.

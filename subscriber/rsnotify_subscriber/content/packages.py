@@ -48,7 +48,7 @@ _DIRECTORY_BYTES = 16_000_000
 _METHODS = (ZIP_STORED, ZIP_DEFLATED)
 #: Maximum inflation factor. Honest documents inflate up to 73 times, bombs 1,000 times.
 _INFLATION = 200
-#: Number of bytes to which any member may inflate, whatever its factor.
+#: Number of bytes to which any member may inflate, regardless of its factor.
 _SMALL = 1_000_000
 _PIECE = 131_072
 #: A ZIP local file header: signature, flags, name length, extra-field length.
@@ -102,7 +102,7 @@ class ZipPackage:
         return [name for name in self._members if not name.endswith("/")]
 
     def manifest(self) -> Document:
-        """Return the manifest; raise `ContentMismatch` if it is missing or damaged."""
+        """Return the manifest. Raise `ContentMismatch` if it is missing or damaged."""
         return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
@@ -197,7 +197,7 @@ def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Number of packages that stay open whatever their size: the last and the previous one.
+#: Number of packages that stay open regardless of their size: the last and the previous one.
 _KEPT = 2
 #: Maximum number of open packages, and of their total bytes if there are more than two.
 _MOST_KEPT = 16

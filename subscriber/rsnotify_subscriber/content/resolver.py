@@ -96,7 +96,7 @@ class FreshnessCheck:
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self._refused: OrderedDict[str, int] = OrderedDict()
-        #: By URI, why an answer was accepted with a doubt. The same answer is not refused again.
+        #: Why answers were accepted with a doubt, by URI. The same answer is not refused again.
         self._accepted: OrderedDict[str, str] = OrderedDict()
         self._vain = 0
 

@@ -54,7 +54,7 @@ class DescriptionReader:
         return DescriptionMemory(tuple(self._known.values()), dict(self._moved))
 
     def current_uri(self, uri: str) -> str:
-        """Return the URI to which a URI has moved permanently, or the URI itself if it has not."""
+        """Return the URI that a URI has permanently moved to, or the URI itself if it has not."""
         return self._moved.get(uri, uri)
 
     async def page(self, uri: str) -> tuple[FetchedDocument, ResponseOrigin]:
@@ -87,7 +87,7 @@ class DescriptionReader:
     async def _at_current_uri(
         self, uri: str, get: Callable[[str, ResponseOrigin], Awaitable[T]]
     ) -> tuple[T, ResponseOrigin]:
-        """GET from the URI to which a URI has moved, and if that fails, from the URI itself."""
+        """GET from the URI that a URI has moved to, and if that fails, from the URI itself."""
         place = self.current_uri(uri)
         origin = ResponseOrigin(place)
         try:

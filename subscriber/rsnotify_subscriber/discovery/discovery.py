@@ -1,8 +1,8 @@
 """Discovery: from the URI that a user gave to one set of resources, and the offer for that set.
 
-The search goes through the documents of a Source (core §6.3): those at well-known places, and those
-to which pages, robots.txt and documents link. A run identifies its Source once, and then rereads
-the current offer.
+The search goes through the documents of a Source (core §6.3): documents at well-known places, and
+documents that pages, robots.txt and other documents link to. A run identifies its Source once, and
+then rereads the current offer.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SourceSearch:
     _steps: int = field(default=0, init=False)
 
     async def run(self, missing: NotFound | None = None) -> Offer:
-        """Return the offer of the set. The errors are those of `discover`.
+        """Return the offer of the set. Raises the same errors as `discover`.
 
         A URI that was just found to be `missing` is not requested again.
         """
@@ -230,7 +230,7 @@ class SourceSearch:
 
 
 def was_answered(error: FetchError) -> bool:
-    """Return whether a host answered, and may therefore answer for another URI, too."""
+    """Return whether a host answered, and may therefore also answer for another URI."""
     return not isinstance(error, Unavailable) or error.status is not None
 
 
@@ -291,7 +291,7 @@ async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
 async def find_top(fetcher: Fetcher, uri: str) -> str:
     """Return the URI of the topmost document of the Source to which a URI leads.
 
-    That may be a Source Description of several sets. The errors are those of `discover`.
+    That may be a Source Description of several sets. Raises the same errors as `discover`.
     """
     try:
         offer = await find_offer(fetcher, uri)
@@ -320,7 +320,7 @@ class OfferDiscovery:
         return self.descriptions.memory
 
     async def find(self, missing: NotFound | None = None) -> Offer:
-        """Return the offer. The errors are those of `discover`.
+        """Return the offer. Raises the same errors as `discover`.
 
         `missing` is the answer to an earlier request that led to this call.
         """
@@ -361,7 +361,7 @@ class OfferDiscovery:
         )
 
     async def _described(self, offer: Offer, known: Offer) -> Offer:
-        """Check an offer against the Source Description, which may list another set by now."""
+        """Check an offer against the Source Description, which may now list another set."""
         uri = offer.source_description
         if known.listed or uri is None:  # a Capability List may omit the link up
             uri = known.source_description

@@ -2,7 +2,7 @@
 
 A server or cache that confuses virtual hosts may answer with the list of another set. An empty list
 with a later date would even prove that nothing has changed. The `rel="up"` link of such a list
-names another Capability List (core §8). But many healthy Sources have such links, too, because they
+names another Capability List (core §8). But many healthy Sources also have such links, because they
 are reached under several names or have moved. An unknown link is therefore a reason to request the
 document again, bypassing caches, and then to read the Capability List, which must list the
 document. In addition, one of these conditions must hold:

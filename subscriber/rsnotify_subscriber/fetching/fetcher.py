@@ -158,7 +158,7 @@ class ContentCollector:
             await asyncio.to_thread(self._path.unlink, missing_ok=True)
 
 
-#: A document with more entries is not cached, but read again each time.
+#: A document with more entries is not cached, but reread each time.
 _LARGEST = 10_000
 #: The number of characters in links that take about as much memory as one entry.
 _ENTRY = 2_000
@@ -217,7 +217,7 @@ def _weight(document: Document) -> int:
 MOST_SECONDS = 1_800.0
 #: A document with more bytes of XML counts as large.
 LARGE_BYTES = 8_000_000
-#: Number of bytes parsed at a time. In the worst case, this takes some milliseconds.
+#: Number of bytes parsed at a time. In the worst case, parsing them takes a few milliseconds.
 _STEP = 32_768
 
 
@@ -414,7 +414,7 @@ class Fetcher:
             return await self._receive(resource, response, most)
 
     async def current_content(self, resource: Resource) -> Content:
-        """GET the current content of a resource, bypassing caches, whatever was announced.
+        """GET a resource's current content, bypassing caches, regardless of what was announced.
 
         Computes digests with the algorithms of the announced hash, but does not compare them.
         """

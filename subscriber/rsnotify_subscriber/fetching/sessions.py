@@ -1,11 +1,11 @@
 """HTTP for one subscriber: connections within limits, to allowed addresses only.
 
-URIs in documents must not lead into a private network. Only public addresses are dialled, whatever
-a document names. The exception is the Source's host, if it was at a private address when its name
-was first resolved. The host may then be at any address, but only at the port of the Source's URL,
-or as a hub. The check applies to the *dialled* address, not the name, since a name may change its
-address and an IP literal is never resolved. This module follows a limited number of redirects
-itself, and repeats the check at each one.
+URIs in documents must not lead into a private network. Only public addresses are dialled,
+regardless of what a document names. The exception is the Source's host, if it was at a private
+address when its name was first resolved. The host may then be at any address, but only at the port
+of the Source's URL, or as a hub. The check applies to the *dialled* address, not the name, since a
+name may change its address and an IP literal is never resolved. This module follows a limited
+number of redirects itself, and repeats the check at each one.
 
 Credentials are sent only to the origin of the Source's URL, and not after a redirect from another.
 """
@@ -81,7 +81,7 @@ guarded_socket = public_sockets(lambda _: NotPublic())
 
 
 class Connections:
-    """A pool of connections. An async context manager, which can be entered again after it exits.
+    """A pool of connections. An async context manager, which can be reentered after it exits.
 
     There are two of each kind (aiohttp's, and the one for small content), so that a host that may
     only be dialled at public addresses is never reached over a connection made for a trusted host.
@@ -89,7 +89,7 @@ class Connections:
     Args:
         most: Maximum number of concurrent requests to all hosts. Further requests wait.
         per_host: Maximum number of concurrent requests to one host.
-        tls: The trusted certificates. By default, those of the system.
+        tls: The trusted certificates. By default, the system's.
         silence: Seconds after which a server that sends nothing counts as gone.
         user_agent: The `User-Agent` to send.
 
@@ -152,7 +152,7 @@ class Connections:
         """Make a request when the limits allow it, without following redirects.
 
         The host may be at any address only with `anywhere`. Errors name `uri`. The options are
-        those of `aiohttp.ClientSession.request`.
+        passed to `aiohttp.ClientSession.request`.
 
         Raises:
             Unavailable: The host has asked for no requests, perhaps while this one was waiting.
@@ -212,7 +212,7 @@ class Connections:
         return limit
 
     def retry_after(self, url: URL) -> float:
-        """Return the number of seconds for which a host still asks for no requests."""
+        """Return the remaining seconds during which a host asks for no requests."""
         end = self._retry_at.get(url.origin(), 0.0)
         return max(0.0, end - asyncio.get_running_loop().time())
 
@@ -296,7 +296,7 @@ class Sessions:
         self.connections = shared or Connections(per_host=per_host)
 
     async def __aenter__(self) -> Sessions:
-        # A share of the connections, if others use them, too.
+        # A share of the connections, if others also use them.
         self._limit = asyncio.Semaphore(self._most)
         if self._shared is None:
             await self.connections.__aenter__()

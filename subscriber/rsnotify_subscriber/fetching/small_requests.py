@@ -68,7 +68,7 @@ class SmallRequests:
         fields: The header fields of a request, unless it has its own of the same name.
         per_host: Maximum number of idle connections kept to one host.
         silence: Seconds after which a server that sends nothing counts as gone.
-        tls: The trusted certificates, or None for those of the system.
+        tls: The trusted certificates, or None for the system's.
         create_socket: Creates a socket for an address, or raises OSError if it is not allowed.
     """
 

@@ -384,7 +384,7 @@ class Fleet:
             member.stop()
 
     async def _end_all(self) -> None:
-        """Wait until all members have ended. If this is cancelled, cancel them, too."""
+        """Wait until all members have ended. If this is cancelled, cancel them as well."""
         self._run = None
         self.stop()
         tasks, self._tasks = set(self._tasks.values()), {}

@@ -78,7 +78,7 @@ class LeaseTable(Protocol):
         """
 
     def take(self, me: int, sources: Collection[str]) -> None:
-        """Add leases for those of the Sources that have none."""
+        """Add a lease for each of the Sources that has none."""
 
     def request(self, me: int, owner: int, sources: Collection[str], count: int) -> None:
         """Request `count` of the Sources that another member follows and none has requested."""

@@ -171,7 +171,7 @@ def write(batch: Iterable[PreparedChange]) -> None:
 
 
 def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
-    """Set the modification times of files that a handler is about to rename; return them by URI.
+    """Set the modification times of files that a handler is about to rename. Return them by URI.
 
     The times are in nanoseconds. Without this, all files written within a few milliseconds would
     have the same time, and if one replaced another of the same size, nothing would show it.
@@ -396,7 +396,7 @@ class Applier:
         self._unflushed: _Apply | None = None
         if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
             self._unflushed = deferred.apply_unflushed
-        #: By URI, the modification times of files written for the next commit.
+        #: The modification times of files written for the next commit, keyed by URI.
         self._mtimes: dict[str, int] = {}
         self._has_files = isinstance(handler, LocatedHandler)
         self._outcome = outcome

@@ -1,6 +1,6 @@
 """Checks that the files of a copy are still as they were written, and restores those that are not.
 
-    at start   changes that were committed but not flushed before a crash are applied again
+    at start   changes that were committed but not flushed before a crash are reapplied
                (`apply_unfinished`); a folder without the copy is refused (`check_folder`)
     running    the folder has to stay the same (`PresenceCheck`), and the files are compared with
                the state (`CopyCheck`): at once, at each comparison with the whole set, and at
@@ -8,7 +8,7 @@
 
 The state has the size and modification time of each file. A file with another time is read. If its
 content is the same, as after a copy to a new disk, only the new time is stored. Otherwise the file
-counts as lost, and the state records this until its content is fetched again.
+counts as lost, and the state records this until its content is refetched.
 
 Lost content is fetched from the resource itself, and has to be identical to what was lost. If the
 Source serves other content or none, its lists are read to find out why: the change may have been
@@ -79,7 +79,7 @@ _ARRAYS = 64
 _CHECKS = 2
 #: Number of lost resources to read from the state at once.
 _PAGE = 500
-#: Seconds between two checks of resources being fetched again: at first, and at most.
+#: Seconds between two checks of resources being refetched: at first, and at most.
 _FIRST_WAIT, _MOST_WAIT = 0.05, 1.0
 #: Seconds between two log lines about the progress of a check that reads all files.
 _REPORT = 10.0
@@ -190,7 +190,7 @@ class _PathHashes:
         self._arrays[key % _ARRAYS].append(key)
 
     def sort(self) -> None:
-        """Prepare for `in`. Call this after adding all paths."""
+        """Prepare for membership tests with `in`. Call this after adding all paths."""
         for index, each in enumerate(self._arrays):
             self._arrays[index] = array("q", sorted(each))
 
@@ -276,10 +276,10 @@ class FileScan:
         return {path for path in self._paths() if path not in self._known}
 
     def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
-        """Return the paths, out of the result of `unknown_paths`, that are not part of the copy.
+        """Return the paths from the result of `unknown_paths` that are not part of the copy.
 
-        Changes applied since the comparison have files too. The state contains those committed
-        before this call, and `applying` names the resources of the others.
+        Changes applied since the comparison also have files. The state contains the changes
+        committed before this call, and `applying` names the resources of the others.
         """
         uris, after = list(applying), ""
         while paths and not self._stopped.is_set():
@@ -301,7 +301,7 @@ class CopyCheck:
         context: The components of the run.
         follower: The follower, which schedules the requests.
         perform: Performs the follower's actions.
-        errors: By URI, the last errors of resources that could not be fetched.
+        errors: The last errors of resources that could not be fetched, keyed by URI.
         once: Whether the run only catches up. Its end then reports files that are not part of the
             copy.
     """
@@ -599,10 +599,10 @@ def _check_threads(process: int) -> ThreadPoolExecutor:
 
 
 def apply_unfinished(handler: object, state: DestinationState, folder: Path) -> None:
-    """Apply again, durably, the changes that an earlier run has committed but not flushed.
+    """Durably reapply the changes that an earlier run has committed but not flushed.
 
-    Their resources are fetched again instead if the handler defers nothing, or if it holds the copy
-    in another place: an empty folder may be the mount point of the right one.
+    Their resources are refetched instead if the handler defers nothing, or if it holds the copy in
+    another place: an empty folder may be the mount point of the right one.
 
     Args:
         handler: The handler, prepared for the state's set of resources.

@@ -98,7 +98,7 @@ def failure(
 ) -> RsnotifyError | None:
     """Return why a run that has ended did not succeed; None if it did.
 
-    Both mappings are by URI. `doubts` has the reasons why the copy may be wrong although the
+    Both mappings are keyed by URI. `doubts` has the reasons why the copy may be wrong although the
     follower is level, and `errors` the reasons why changes could not be applied.
     """
     if follower.level:
@@ -270,7 +270,7 @@ class ProgressSaver:
             self.has_compared.set()
 
     async def save(self, applier: Applier, *, is_ending: bool) -> None:
-        """Store whatever has changed; the time of a comparison only if that is due.
+        """Store everything that has changed, but the time of a comparison only if that is due.
 
         While the applier is applying changes, it is about to commit a later progress with them, so
         the progress is not stored here.

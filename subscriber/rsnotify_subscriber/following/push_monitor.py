@@ -58,10 +58,10 @@ class PushMonitor(PushEvents):
 
     After a loss of push, the lists are polled as if there were no push, until something new
     arrives. The connection alone proves nothing: a broker may be connected without the hub behind
-    it, and a hub before the Source has reached it again. If heartbeats stop, that counts as a loss,
-    too: the Source may no longer reach the hub, or may use another one. Where there are heartbeats,
-    a connection that is replaced within `RETURN` is therefore not a loss. The hub sends the
-    fragments that arrived in between, and if the Source cannot reach the hub, the heartbeats stop.
+    it, and a hub before the Source has reached it again. If heartbeats stop, that is also a loss:
+    the Source may no longer reach the hub, or may use another one. Where there are heartbeats, a
+    connection that is replaced within `RETURN` is therefore not a loss. The hub sends the fragments
+    that arrived in between, and if the Source cannot reach the hub, the heartbeats stop.
     """
 
     follower: Follower

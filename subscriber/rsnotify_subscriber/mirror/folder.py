@@ -297,7 +297,7 @@ class MirrorTree:
     def find_files(self, uris: Iterable[str]) -> Iterator[tuple[str, os.stat_result | None]]:
         """Yield each resource's path and the status of its file, which is None without a file.
 
-        If the URIs are sorted, each takes one `stat`, because those of one folder are adjacent.
+        If the URIs are sorted, each takes one `stat`, because URIs in the same folder are adjacent.
         """
         leftovers: set[str] = set()
         if _is_folder(self._fallbacks):
@@ -412,7 +412,7 @@ def _mode(path: str) -> int | None:
 #: Maximum number of files flushed at once by all mirrors of a process.
 _FLUSHES = 8
 #: Minimum number of paths per thread if nothing waits for the flush. With fewer, the flush would
-#: end sooner, but delay concurrent commits by some milliseconds.
+#: end sooner, but delay concurrent commits by a few milliseconds.
 _MOST_ALONE = 256
 
 

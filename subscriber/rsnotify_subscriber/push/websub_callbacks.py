@@ -19,7 +19,7 @@ be lost.
     unsubscribing  -                    -          -                      over       over
 
 Content is accepted while the subscription is active or unsubscribing, if its signature is right.
-Content for a subscription that is over is answered with 410, so that the hub may end it, too
+Content for a subscription that is over is answered with 410, so that the hub may end it as well
 (WebSub §7).
 
 `DeliveryInbox` holds accepted deliveries until the subscriber reads them. `HubSilence` measures the

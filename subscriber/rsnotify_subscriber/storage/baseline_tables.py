@@ -6,7 +6,7 @@ resources are requested now and then.
 
 A version is unsettled if it was fetched during the second, or day, of its `lastmod`. A later
 version from the same second or day has the same `lastmod`, so without a hash no list shows it.
-(Git calls such index entries racy.) Unsettled versions are fetched again until that time is over:
+(Git calls such index entries racy.) Unsettled versions are refetched until that time is over:
 at the first comparison of each run, and at intervals while a run continues.
 """
 

@@ -408,7 +408,7 @@ class DestinationState:
             self.transactions.write_facts(compared=at)
 
     def links(self) -> KnownLinks | None:
-        """Return what is known about the links in the Source's documents."""
+        """Return the known facts about the links in the Source's documents, if any are stored."""
         return self.transactions.read_fact("links", KnownLinks)
 
     def store_links(self, links: KnownLinks) -> None:
@@ -451,7 +451,7 @@ class DestinationState:
         return self.transactions.read_fact("restored", bool) is True
 
     def invalidate(self) -> None:
-        """Mark all resources to be fetched again, and force a full comparison."""
+        """Mark all resources to be refetched, and force a full comparison."""
         with self.transactions.writing():
             self._delete_progress()
             self.transactions.write_facts(restored=False)
@@ -489,11 +489,13 @@ class DestinationState:
         Args:
             states: The new states of the resources.
             progress: The progress, or None if it has not moved.
-            doubts: By URI, the reasons why resources may differ from what the Source announced.
+            doubts: The reasons why resources may differ from the Source's announcements, keyed by
+                URI.
             unflushed: The content that a `DeferredHandler` has not flushed, which the state keeps.
                 None if the handler has flushed everything.
             dated: The announced lengths of resources that were fetched for a Resource List entry
-                without a hash. If their content has changed, their date should have, too.
+                without a hash. If their content has changed, their date should have changed as
+                well.
         """
         began = perf_counter()
         with self.transactions.writing(ends=True):

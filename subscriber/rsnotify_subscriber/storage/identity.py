@@ -46,7 +46,7 @@ class DescriptionMemory(Struct, frozen=True):
 
 
 class KnownLinks(Struct, frozen=True):
-    """What is known about the links with `rel="up"` in the documents of one set.
+    """The known facts about the links with `rel="up"` in the documents of one set.
 
     Args:
         places: Targets, without scheme, that were accepted although they are not the Capability

@@ -63,7 +63,7 @@ INSERT INTO {facts} SELECT 'intent', ? FROM ({fence}) AS fence
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
 # While this row is locked, the lease cannot change owner. The advisory lock keeps out single
-# followers, including those of earlier versions.
+# followers, including followers of earlier versions.
 _FENCE = """
 SELECT pg_try_advisory_xact_lock_shared(hashtextextended('rsnotify {source}', 0)) AS holds
     FROM {leases} WHERE source = '{source}' AND fence = {number} FOR SHARE

@@ -9,7 +9,7 @@ each of which survives a crash:
              file in a mirror would stay forever if the Source deleted the resource in the meantime.
     commit   Versions and T. Small content that a handler has applied but not flushed is committed
              with them (`ContentLog`), which costs one database page instead of two flushes. After
-             a crash, that content is applied again before anything else.
+             a crash, that content is reapplied before anything else.
     flush    The handler flushes its files, many at once. The stored content is then deleted.
 """
 
@@ -37,7 +37,7 @@ class ContentLog:
         self._database = database
         query = "SELECT number, batch, uri, content FROM {contents} ORDER BY number"
         rows = database.read(query) if database.is_local else []
-        #: By URI, the content that an earlier run applied last and did not flush.
+        #: The content that an earlier run applied last and did not flush, keyed by URI.
         self.unfinished: dict[str, bytes | None] = {}
         # Otherwise an rsnotify version without this table has committed later changes.
         if rows and rows[-1][1] == committed:

@@ -88,7 +88,7 @@ class ResourceState(Struct, frozen=True):
         return self.mtime is None and self.exists and self.hash is not None
 
     def without_content(self) -> ResourceState:
-        """Return a state for which the content has to be fetched, whatever is announced."""
+        """Return a state for which the content has to be fetched, regardless of announcements."""
         return replace(self, hash=None, length=None, lastmod=None, validator=None, fetched_at=None)
 
     def respelled(self, uri: str) -> ResourceState:

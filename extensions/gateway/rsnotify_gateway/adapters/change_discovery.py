@@ -9,8 +9,8 @@ The object of each activity is a resource. An object's newest activity decides i
   levels 0 and 1, a deletion is detected as an object's absence from the whole collection, if two
   readings of all pages agree. At level 1, the whole is compared from time to time (`compare`).
 - Activities older than a `Refresh` are read only for deletions.
-- Pages that shift while they are read are read again. If the collection does not reach back to the
-  last check, or its newest activity is older than before, all activities are read, and at level 2
+- Pages that shift during reading are reread. If the collection does not reach back to the last
+  check, or its newest activity is older than before, all activities are read, and at level 2
   the gap is reported.
 - Two activities of one object at the same datetime are distinguished by their identifiers, if any.
 """
@@ -122,7 +122,7 @@ def parse_collection(data: bytes, uri: str) -> tuple[str, str]:
 
 
 def parse_page(data: bytes, uri: str) -> ActivityPage:
-    """Parse a page; raise `DocumentError` if it is not acceptable."""
+    """Parse a page. Raise `DocumentError` if it is not acceptable."""
     found = _parse(data, uri, "OrderedCollectionPage")
     if found.ordered_items is None:
         raise InvalidDocument("it has no orderedItems (Change Discovery §3.2)", source=uri)
@@ -191,7 +191,7 @@ T = TypeVar("T")
 
 
 class ActivityCursor(Struct, omit_defaults=True):
-    """How far a collection has been read.
+    """The progress in reading a collection.
 
     Args:
         newest: The datetime of the latest activity.

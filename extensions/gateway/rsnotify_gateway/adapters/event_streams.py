@@ -12,8 +12,8 @@ and type of the change.
   are missed, which cannot be detected. If the events have no ids, every new connection leaves such
   a gap.
 - A silent stream may be quiet or broken. The adapter therefore claims to have checked the stream
-  only through the latest event's datetime, minus the time by which events were out of order on this
-  connection.
+  only through the latest event's datetime, minus the longest time by which events on this
+  connection were out of order.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def read_event(data: str, mapping: EventMapping) -> StatedChange | None:
 def _at(value: Any, pointer: str) -> Any:
     """Return the value at a JSON Pointer (RFC 6901), or None.
 
-    The package jsonpointer does this, too, but these lines spare every gateway that dependency.
+    The package jsonpointer also does this, but these lines spare every gateway that dependency.
     """
     for token in pointer.split("/")[1:]:
         key = token.replace("~1", "/").replace("~0", "~")
@@ -218,7 +218,7 @@ _SECOND = 1_000_000
 
 
 class EventCursor(Struct, omit_defaults=True):
-    """How far a stream has been read.
+    """The progress in reading a stream.
 
     Args:
         id: The last id that the stream has sent.
@@ -254,7 +254,7 @@ class EventsAdapter:
         self._client = client
         self._mapping = mapping
         self._last = EventCursor()
-        #: The latest datetime on this connection, and the most by which one was out of order (µs).
+        #: The latest datetime on this connection, and the greatest lag behind it of another (µs).
         self._latest = self._disorder = 0
 
     def terms(self) -> OriginTerms:

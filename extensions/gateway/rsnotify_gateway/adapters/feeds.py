@@ -221,7 +221,7 @@ def _check_structure(content: bytes, uri: str) -> None:
 
 
 class _Structure:
-    """Counts the structures that slow feedparser down; raises `TooLarge` beyond the limits."""
+    """Counts the structures that slow feedparser down. Raises `TooLarge` beyond the limits."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -285,7 +285,7 @@ _log = logging.getLogger("rsnotify.gateway")
 _MOST_BYTES = 20_000_000
 _MOST_PAGES = 1_000
 _DISJOINT = "has no entry of the last check"
-#: Maximum number of times several pages are read again if they change during reading.
+#: Maximum number of times several pages are reread if they change during reading.
 _MOST_ROUNDS = 5
 
 
@@ -368,7 +368,7 @@ class FeedAdapter:
             reason = f"has more than {_MOST_PAGES:,} pages" if is_cut_off else _DISJOINT
             _log.warning("%s %s; some entries may be missed", self._url, reason)
         if len(pages) > 1:
-            condition = None  # the first page was read again, and may have changed
+            condition = None  # the first page was reread, and may have changed
         listed: set[str] = set()
         found = [_entries(page, listed) for page in pages]
         for entries in reversed(found[1:]):  # oldest first

@@ -4,14 +4,14 @@ The URL names an event stream or one of its pages. The adapter follows the relat
 A resource is the entity that a member is a version of (`ldes:versionOfPath`), or else the member
 itself.
 
-- A change is detected as a new member. The members' datetimes (`ldes:timestampPath`) order them: of
-  two versions of one resource, the later one counts, whatever the order of the pages. Without
+- A change is detected as a new member. The members' datetimes (`ldes:timestampPath`) order them: if
+  a resource has two versions, the later one counts, regardless of the order of the pages. Without
   datetimes, the version that is read last counts.
 - A deletion is detected as a member with the `ldes:versionDeleteObject` that the stream states. The
   absence of a member is not a deletion, because a stream may keep only its newest members
   (`ldes:retentionPolicy`).
 - A page whose Cache-Control says `immutable` is read only once. Each check requests all other
-  pages, conditionally. A member is immutable by definition, and is not read again either.
+  pages, conditionally. A member is immutable by definition, and is not reread either.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class LdesNode(Struct, omit_defaults=True):
 
 
 class LdesCursor(Struct, omit_defaults=True):
-    """How far a stream has been read.
+    """The progress in reading a stream.
 
     Args:
         pages: The pages, by URI.

@@ -4,8 +4,8 @@ Each record is a resource. Its URI is the `GetRecord` request for it, or is made
 by a URI template. Records are listed with their metadata, which is hashed and not kept.
 
 - A change is detected by a different datestamp or different metadata. A harvest begins at the
-  `responseDate` of the previous harvest, minus an overlap, because a datestamp may be older than
-  the instant at which the record becomes visible. Two changes within the granularity (a second or
+  `responseDate` of the previous harvest, minus an overlap, because a record may become visible only
+  after its datestamp. Two changes within the granularity (a second or
   a day) are therefore both detected.
 - Deletions depend on the repository (OAI-PMH §2.5.1). With `persistent`, each deletion is detected.
   With `transient` and `no`, or if `compare` is set, the whole list is compared from time to time.
@@ -123,7 +123,7 @@ class OaiParser:
         self._parser = safe_parser(_OaiBuilder())
 
     def feed(self, chunk: bytes) -> None:
-        """Parse the next chunk; raise `DocumentError` if the response is not acceptable."""
+        """Parse the next chunk. Raise `DocumentError` if the response is not acceptable."""
         self._bytes += len(chunk)
         if self._bytes > MOST_BYTES:
             raise TooLarge(f"it is larger than {MOST_BYTES} bytes")
@@ -134,7 +134,7 @@ class OaiParser:
             raise MalformedDocument(f"not well-formed XML: {error}") from None
 
     def close(self) -> OaiResponse:
-        """Return the response; raise `DocumentError` if it is incomplete."""
+        """Return the response. Raise `DocumentError` if it is incomplete."""
         try:
             response = self._parser.close()
         except etree.XMLSyntaxError as error:
@@ -145,7 +145,7 @@ class OaiParser:
 
 
 def parse_response(data: bytes) -> OaiResponse:
-    """Parse a whole response; raise `DocumentError` if it is not acceptable."""
+    """Parse a whole response. Raise `DocumentError` if it is not acceptable."""
     parser = OaiParser()
     parser.feed(data)
     return parser.close()
@@ -283,7 +283,7 @@ def _instant(text: str, element: str) -> Instant:
 
 
 #: Maximum number of times a harvest starts over because its resumption token was refused, and the
-#: number of consecutive failed requests after which a token counts as refused.
+#: number of consecutive failed requests that count as a refusal of the token.
 _MOST_RESTARTS, _MOST_TRIES = 3, 10
 _IDENTIFIER, _LOCAL = "{identifier}", "{local}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
@@ -301,11 +301,11 @@ _NOT_THERE = {"idDoesNotExist", "cannotDisseminateFormat"}
 
 
 class OaiCursor(Struct, omit_defaults=True):
-    """How far a repository has been harvested.
+    """The progress in harvesting a repository.
 
     Args:
-        since: The datestamp at which the current or next harvest begins; None for all records.
-        next_since: The datestamp at which the following harvest begins, if one is in progress.
+        since: The start datestamp of the current or next harvest; None for all records.
+        next_since: The start datestamp of the following harvest, if one is in progress.
         token: The resumption token of the harvest in progress.
         compared: When the whole list was last compared, in seconds since 1970.
         pages: The number of pages read in the harvest in progress.
@@ -328,7 +328,7 @@ class OaiHarvest(Struct, frozen=True, kw_only=True):
     Args:
         prefix: The metadata format.
         set: The set; None for all records.
-        overlap: Seconds by which harvests overlap.
+        overlap: The overlap of successive harvests, in seconds.
         compare: Seconds between comparisons with the whole list. None means a week, or never if the
             repository declares that it keeps all deletions.
         uri: A template for the URIs of resources, with `{identifier}` or with `{local}`, which is
@@ -563,7 +563,7 @@ class OaiAdapter:
         return response
 
     def _next_since(self, date: Instant) -> str:
-        """Return the datestamp at which the next harvest begins, given this one's date."""
+        """Return the start datestamp of the next harvest, given this one's date."""
         begin = self._datestamp(date - timedelta(seconds=self._harvest.overlap))
         earliest = self._identity.get("earliestDatestamp", "")
         return min(max(begin, earliest[: len(begin)]), self._datestamp(date))

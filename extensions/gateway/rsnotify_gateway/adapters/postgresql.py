@@ -3,8 +3,8 @@
 extensions/gateway/README.md describes the setup. The outbox is the publisher's
 (`rsnotify_publisher.outbox`). The adapter requires psycopg 3: `pip install "rsnotify[postgresql]"`.
 
-- Each committed change is detected, including those of long transactions, in the order of the
-  outbox. A NOTIFY wakes the gateway.
+- Each committed change is detected, including changes made in long transactions, in the order of
+  the outbox. A NOTIFY wakes the gateway.
 - A deletion is detected as a line of the outbox.
 - A trigger may be disabled, or missing (such as one for TRUNCATE). Once a minute, the adapter reads
   from the catalog which changes the triggers miss, and reports them. If the database has a view of

@@ -10,7 +10,7 @@ contain content.
 - A deletion is detected as a change in a Change List. A change or deletion that no Change List has,
   or that has a datetime before those already read, is detected by a comparison with the Resource
   List, made from time to time (`compare`). Resources that changed after that list's `at` are not
-  compared. A list of several files is read again if they change while being read.
+  compared. A list of several files is reread if they change during reading.
 - The whole set is also compared if no list reaches back to the last check, or if the lists end
   earlier than before, which happens when a Source is restored. If the Resource List is older than
   the missing changes, or there is none, the gap is reported.
@@ -259,13 +259,13 @@ _log = logging.getLogger("rsnotify.gateway")
 _COMPARE = 86_400.0
 #: Maximum number of times a Resource List of several files is read if they change during reading.
 _MOST_ROUNDS = 3
-#: The factor by which the next comparison comes sooner if the Resource List was too old.
+#: The factor that shortens the wait for the next comparison if the Resource List was too old.
 _SPEEDUP = 24
 _CACHED_DOCUMENTS, _CACHED_ENTRIES = 4, 10_000
 
 
 class SourceCursor(Struct, omit_defaults=True):
-    """How far a Source has been read.
+    """The progress in reading a Source.
 
     Args:
         through: The instant up to which all changes are recorded; None before the first check.
@@ -476,7 +476,7 @@ class _Comparison:
     async def _read_again(
         self, frontier: Frontier, known_through: Instant | None
     ) -> AsyncIterator[OriginBatch]:
-        """Yield the changes after a frontier. Of those already recorded, yield only the latest.
+        """Yield the changes after a frontier, but only the latest of the changes already recorded.
 
         Otherwise a resource that changed in several lists would go back to each of its earlier
         states.

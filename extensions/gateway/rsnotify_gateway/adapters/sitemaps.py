@@ -9,9 +9,9 @@ are used.
   once more at a later check.
 - A deletion is detected as absence from the whole Sitemap. Several files are not read at the
   same instant, so an entry could move between them unnoticed. Before an entry counts as deleted,
-  all files are requested again, until none has changed in between. A Sitemap that lists nothing at
-  all is invalid, and fails the check.
-- Each file is requested conditionally. An unchanged file is not read again.
+  the adapter requests all files again, until none has changed in between. A Sitemap that lists
+  nothing at all is invalid, and fails the check.
+- Each file is requested conditionally. An unchanged file is not reread.
 """
 
 from __future__ import annotations
