@@ -31,8 +31,8 @@ _NewBackup = Annotated[Path, typer.Argument(metavar="BACKUP", help=f"Folder of t
 def backup(state: _State, backup: _NewBackup, quiet: Quiet = False) -> None:
     """Copy the state of a program, which may be running.
 
-    It is that of a Source, hub, Destination, relay or gateway. Once it is reported, the copy
-    survives a power failure. It has the secrets of the state.
+    The program is a Source, hub, Destination, relay or gateway. The copy survives a power
+    failure as soon as it is reported. It contains the secrets of the state.
 
     Examples:
         rsnotify backup rsnotify-hub hub-backup
