@@ -425,10 +425,7 @@ class Follower:
 
         Routine reads of the lists do not change the value until they find something new.
         """
-        state = self.state
-        # Checked first because it is cheap, and some changes are usually pending.
-        is_pending = bool(state.pending) or not state.settled
-        return not is_pending and not has_doubts(state, self.catch_up)
+        return not has_doubts(self.state, self.catch_up)
 
     @property
     def doubts(self) -> tuple[str, ...]:
