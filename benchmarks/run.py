@@ -1,15 +1,9 @@
-"""Every benchmark, in turn: `make bench`, or `make bench ARGS=latency`.
-
-Each runs in a separate process. The peak memory of a command that it starts would otherwise be
-at least that of the benchmarks before it.
-"""
+"""Every benchmark, one after the other: `make bench`, or `make bench ARGS=latency`."""
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import traceback
-from concurrent.futures import ProcessPoolExecutor
 
 import backlog
 import callbacks
@@ -45,12 +39,6 @@ BENCHMARKS = {
 }
 
 
-def run(name: str) -> list[targets.Target]:
-    """Run a benchmark, and return its figures that have a target."""
-    BENCHMARKS[name]()
-    return targets.compared
-
-
 def main(names: list[str]) -> None:
     """Run the named benchmarks, or all; those after one that fails, too."""
     for name in names:
@@ -58,10 +46,8 @@ def main(names: list[str]) -> None:
             sys.exit(f"there is no benchmark {name}; there are: {', '.join(BENCHMARKS)}")
     failed = []
     for name in names or BENCHMARKS:
-        spawning = multiprocessing.get_context("spawn")
         try:
-            with ProcessPoolExecutor(1, spawning) as process:
-                targets.compared += process.submit(run, name).result()
+            BENCHMARKS[name]()
         except Exception:
             traceback.print_exc()
             failed.append(name)

@@ -20,23 +20,22 @@ class Target:
         return self.figure >= self.limit if self.at_least else self.figure <= self.limit
 
 
-#: The figures of this process.
-compared: list[Target] = []
+_compared: list[Target] = []
 
 
 def compare(
     work: str, figure: float, limit: float, unit: str = "", *, at_least: bool = False
 ) -> None:
-    """Record a figure, for the table at the end of the run."""
-    compared.append(Target(work, figure, limit, unit, at_least))
+    """Note a figure, for the table at the end of the run."""
+    _compared.append(Target(work, figure, limit, unit, at_least))
 
 
 def show() -> None:
     """Print all figures with their targets."""
-    if not compared:
+    if not _compared:
         return
     print(f"\n{'against the targets':62}{'target':>10}{'figure':>10}")
-    for each in compared:
+    for each in _compared:
         limit = f"{'≥' if each.at_least else '≤'} {each.limit:g}"
         verdict = "pass" if each.is_reached else "short"
         print(f"{f'{each.work} {each.unit}'.strip():62}{limit:>10}{each.figure:>10.3g}  {verdict}")
