@@ -40,7 +40,7 @@ BATCH = 5_000
 #: How often a document is written that the benchmark does not wait for.
 NEVER = 86_400
 #: Seconds between two looks at the memory.
-_SAMPLE = 0.1
+SAMPLE = 0.1
 #: The figures of the design.
 MOST_REQUESTS, MOST_MEGABYTES = 1.02, 150
 
@@ -114,8 +114,11 @@ class CountingSource:
         self._publisher.wait_published()
 
 
-def _megabytes(pid: int) -> float:
-    """Return the most memory of a process so far; what it has inherited does not count."""
+def megabytes_of(pid: int) -> float:
+    """Return the peak memory of a process so far, without what it inherited when it started.
+
+    `ru_maxrss` would include that.
+    """
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1_000
@@ -135,8 +138,8 @@ class Run:
         ):
             ended, self.megabytes = 0, 0.0
             while not ended:
-                self.megabytes = _megabytes(process.pid) or self.megabytes
-                time.sleep(_SAMPLE)
+                self.megabytes = megabytes_of(process.pid) or self.megabytes
+                time.sleep(SAMPLE)
                 ended, status, used = os.wait4(process.pid, os.WNOHANG)
             process.returncode = os.waitstatus_to_exitcode(status)
             log.seek(0)

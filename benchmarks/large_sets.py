@@ -32,6 +32,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 import targets
+from backlog import SAMPLE, megabytes_of
 from fanout import running
 
 from rsnotify.format.model import Capability, Document, Link, Resource
@@ -143,14 +144,18 @@ def wait_for(url: str) -> None:
 
 
 def run(command: list[str], folder: Path) -> tuple[float, float]:
-    """Return the seconds of a processor, and the megabytes, that a process took."""
+    """Return the seconds of CPU and the megabytes that a process took."""
+    ended, megabytes = 0, 0.0
     with open(os.devnull, "wb") as nothing:
         process = subprocess.Popen(command, cwd=folder, stdout=nothing, stderr=nothing)
-        _, status, used = os.wait4(process.pid, 0)
+        while not ended:
+            megabytes = megabytes_of(process.pid) or megabytes
+            time.sleep(SAMPLE)
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise AssertionError(f"{command} ended with {process.returncode}")
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1_000
+    return used.ru_utime + used.ru_stime, megabytes
 
 
 def measure(count: int, work: dict[str, tuple[str, ...]]) -> dict[str, tuple[float, float]]:
