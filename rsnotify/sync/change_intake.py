@@ -294,6 +294,8 @@ class ChangeIntake:
         self._frontiers.closed = self.closed.known
         self.compare_next_list()
         for change in self._unconfirmed.remove_compared(at):
+            if change.change is ChangeType.DELETED:
+                continue  # the set that was compared shows whether the resource exists
             # The resource may not exist, and the change may never be applied.
             if self._pending.backlog or self._pending.holds(change):
                 self._verify([(verification(change, at), change.at)])
