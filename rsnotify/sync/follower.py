@@ -172,7 +172,7 @@ class Follower:
     def start(self, now: float) -> list[Action]:
         """Begin with a pull, or with a baseline if there is no progress."""
         self.catch_up.news_at = now
-        self._results.start(now)
+        self._results.start()
         self.catch_up.begin(now)
         return self._next_actions(now)
 
@@ -509,14 +509,14 @@ class ApplyResults:
         #: The changes of missing resources, and the deletions applied instead, keyed by URI.
         self._removals: dict[str, tuple[Change, Change]] = {}
 
-    def start(self, now: float) -> None:
+    def start(self) -> None:
         """Fetch again the resources that were not available when the last run ended.
 
         If only push announced a resource, the lists of changes may never delete it. A comparison of
         everything shows whether it exists.
         """
         for one in self._missing:
-            self._state.pending.watch(_change_of(one), now)
+            self._state.pending.add(_change_of(one), since=LATEST)
         if any(one.announced == EARLIEST for one in self._missing):
             self._catch_up.comparisons.expedite()
 
@@ -529,7 +529,7 @@ class ApplyResults:
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
         """Return the progress to store with these changes, before they are passed to `applied`."""
         low_water = self._state.pending.low_water_after(changes)
-        removed = [self._removals[one.uri][0] for one in changes if self._is_removal(one)]
+        removed = [one for one in changes if self._is_removal(one)]
         return self._with_missing(self._state.frontiers.progress_at(low_water), removed)
 
     def _with_missing(
@@ -595,8 +595,8 @@ class ApplyResults:
             )
             removal = replace(change, change=ChangeType.DELETED, package=None)
             self._removals[change.uri] = (change, removal)
-            since = LATEST if is_watched else removal.at
-            state.pending.add(removal, since, missing=change)
+            # T waits for the removal only if it has waited for the resource.
+            state.pending.add(removal, since=LATEST, missing=change)
             self._catch_up.comparisons.expedite()
         elif not is_watched:
             text = f"could not apply, try {attempts}: {error}"

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError, Unavailable
+from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError, StorageError, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
-from rsnotify.format.datetimes import Instant
+from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync import follower as apply_results
@@ -20,13 +20,15 @@ from rsnotify.sync.doubts import ContinuousAudit
 from rsnotify.sync.follower import ApplyResults
 from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import verification
+from rsnotify.sync.pending_changes import UNWAITED, verification
 from rsnotify.sync.retry import Retry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PACE = Pace(gone_after=100, give_up=3, compare=5_000, repair=500, retry=Retry(1, 1))
 OFFER = Offer(change_list="http://a.example/changes.xml", resource_list="http://a.example/list.xml")
 MISSING, BROKEN = NotFound("http://a.example/a", "404"), Unavailable("http://a.example/a", "off")
+UPDATED = ChangeType.UPDATED
+PUSHED = Resource("a", change=UPDATED, datetime=NOW, hash="md5:1")
 MISMATCH = ContentMismatch("http://a.example/a", "not what was announced")
 
 
@@ -68,16 +70,33 @@ def copy() -> Copy:
     return copy
 
 
-@pytest.mark.parametrize("announced", [EARLIEST, NOW])
-def test_what_was_missing_in_the_last_run_is_fetched_and_stays_a_doubt(announced: Instant) -> None:
-    missing = MissingResource("a", announced)
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        (
+            MissingResource("a"),
+            Change("a", UPDATED, EARLIEST, Resource("a", change=UPDATED), check=CheckMethod.FETCH),
+        ),
+        (
+            MissingResource("a", NOW),
+            Change("a", UPDATED, NOW, replace(PUSHED, hash=None), check=CheckMethod.FETCH),
+        ),
+        (
+            MissingResource("a", NOW, PUSHED, NOW),
+            Change("a", UPDATED, NOW, PUSHED, check=CheckMethod.COMPARE),
+        ),
+    ],
+    ids=["only pushed", "verified", "listed"],
+)
+def test_what_was_missing_in_the_last_run_is_fetched_and_stays_a_doubt(
+    missing: MissingResource, expected: Change
+) -> None:
     copy = Copy(missing)
-    copy.results.start(7)
-    assert copy.state.pending.wakeup() == 7
-    progress = copy.results.progress()
-    assert progress == synced(missing), "and T does not wait for it"
+    copy.results.start()
+    assert copy.results.progress() == synced(missing), "and T does not wait for it"
+    assert copy.catch_up.comparisons.is_due(500) is (missing.announced == EARLIEST)
     fetched = copy.dispatch(7)
-    assert (fetched.check, fetched.at) == (CheckMethod.FETCH, announced)
+    assert fetched == expected
     copy.results.applied([fetched], 8)
     assert copy.results.progress() == synced()
 
@@ -210,7 +229,7 @@ def test_a_server_that_is_away_is_one_warning_for_all_resources() -> None:
     gone = NotFound("http://a.example/1", "404")
     warned = []
     for number, (now, error) in enumerate(
-        [(0, off), (1, off), (2, busy), (3, busy), (50, gone), (51, gone), (63, busy)]
+        [(0, off), (1, off), (2, busy), (3, busy), (50, gone), (51, gone), (62, busy), (63, busy)]
     ):
         change = listed(f"http://a.example/{number}")
         copy.state.pending.add(change)
@@ -219,4 +238,64 @@ def test_a_server_that_is_away_is_one_warning_for_all_resources() -> None:
             copy.results.failed(change, error, now)
         warned.append(any(copy.notes()))
         copy.state.pending.applied(change)
-    assert warned == [True, False, True, False, True, True, True]
+    assert warned == [True, False, True, False, True, True, True, False]
+
+
+def test_an_unavailable_resource_is_fetched_ever_less_often_but_a_missing_one_regularly() -> None:
+    copy = Copy(MissingResource("a", NOW))
+    copy.results.start()
+    now, waits = 0.0, []
+    for error in (*[BROKEN] * 8, MISSING):
+        copy.fail(now, error)
+        wakeup = copy.state.pending.wakeup()
+        assert wakeup is not None
+        waits.append(wakeup - now)
+        now = wakeup
+    assert waits == [2, 4, 8, 16, 32, 64, 128, 256, PACE.gone_after]
+
+
+@pytest.mark.parametrize("since", [LATEST, UNWAITED], ids=["watched", "lost"])
+def test_t_waits_for_the_removal_of_no_resource_for_which_it_did_not_wait(since: Instant) -> None:
+    copy = Copy()
+    copy.state.pending.add(listed("a"), since)
+    copy.fail(0)
+    copy.fail(PACE.gone_after)
+    assert copy.dispatch(PACE.gone_after).change is ChangeType.DELETED
+    latest = NOW + timedelta(seconds=5)
+    copy.state.frontiers.advance(latest)
+    progress = copy.results.progress()
+    assert progress is not None
+    assert progress.through == latest
+
+
+@pytest.mark.parametrize(
+    ("error", "passed"), [(MISMATCH, True), (StorageError("the disk is full"), False)]
+)
+def test_t_does_not_pass_a_change_that_a_local_fault_prevents(
+    copy: Copy, error: RsnotifyError, passed: bool
+) -> None:
+    for now in (0, 2, 4):
+        copy.fail(now, error)
+    assert copy.state.pending.all_given_up
+    assert bool(copy.state.pending.watched) is passed
+
+
+@pytest.mark.parametrize(
+    ("wait", "expected"), [(PACE.patience - 0.1, False), (PACE.patience, True)]
+)
+def test_a_change_is_given_up_if_its_server_asks_for_a_longer_wait_than_patience_allows(
+    copy: Copy, wait: float, expected: bool
+) -> None:
+    copy.fail(0, Unavailable("http://a.example/a", "busy", retry_after=wait))
+    assert copy.state.pending.all_given_up is expected
+
+
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_the_lists_are_read_again_unless_they_were_requested_after_the_first_failure(
+    copy: Copy, has_failed: bool
+) -> None:
+    if has_failed:
+        copy.fail(8)
+    copy.catch_up.begin(10)
+    copy.fail(10)
+    assert (copy.state.schedule.due is None) is has_failed

@@ -99,7 +99,7 @@ def read(notices: DocumentNotices, *entries: Resource, from_: int, until: int) -
 
 
 def test_a_change_notification_is_refused(notices: DocumentNotices) -> None:
-    with pytest.raises(WrongDocument):
+    with pytest.raises(WrongDocument, match=Capability.CHANGE_NOTIFICATION):
         notices.read(Document(Capability.CHANGE_NOTIFICATION, from_=at(0)), OFFER, failing=False)
 
 

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import MICROSECOND
-from rsnotify.format.hashes import COUNT, DIGEST, HASH
-from rsnotify.format.model import Document
+from rsnotify.format.hashes import COUNT, DIGEST, HASH, SetSum
+from rsnotify.format.model import Capability, Document, Link, Rel, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.sync.actions import Apply, DocumentKind, LogNote, Progress
 from rsnotify.sync.follower import Follower
 from tests.core.test_follower import names
 from tests.core.test_follower_properties import play
-from tests.core.world import BASE, OFFER, PACE, Destination, Source
+from tests.core.wire import Wire
+from tests.core.world import BASE, EPOCH, OFFER, PACE, Destination, Source
 from tests.examples_count import examples
 
 #: The time between two fragments or heartbeats: longer than lists may lag.
@@ -279,3 +282,87 @@ def test_a_selection_is_not_compared_with_the_whole_set(
     assert destination.follower.in_step is None
     assert destination.follower.difference == reason
     assert len([note for note in destination.notes if reason in note]) == 1
+
+
+#: A digest that is not that of an empty set, which is what the copies below are taken for.
+OTHER = ((COUNT, "3"), (HASH, "sha-256"), (DIGEST, "0" * 32))
+NO_CHANGES = Document(Capability.CHANGE_LIST, from_=EPOCH)
+LISTS = replace(OFFER, change_list_archive=None)
+
+
+def leveled(offer: Offer = LISTS) -> Wire:
+    """Return a follower that has read a Change List without entries."""
+    wire = Wire(offer, Progress(EPOCH, EPOCH))
+    wire.answer(NO_CHANGES)
+    return wire
+
+
+def state_digest(wire: Wire) -> None:
+    """Push a heartbeat with a digest that differs from that of the copy."""
+    wire.now += BEAT.total_seconds()
+    known = wire.follower.known
+    assert known is not None
+    heartbeat = Document(
+        Capability.CHANGE_NOTIFICATION, from_=known, until=known + BEAT, attributes=OTHER
+    )
+    wire.follower.fragment(heartbeat, wire.now)
+
+
+def find_difference(wire: Wire) -> str:
+    """Compare a copy with a digest that differs, and return what is logged."""
+    state_digest(wire)
+    assert wire.follower.audit_due
+    wire.actions = wire.follower.audited(SetSum(), EPOCH, wire.now)
+    return "\n".join(action.text for action in wire.actions if isinstance(action, LogNote))
+
+
+def test_a_difference_that_a_comparison_does_not_explain_is_logged_with_what_it_found() -> None:
+    wire = leveled()
+    find_difference(wire)
+    wire.answer(NO_CHANGES)
+    find_difference(wire)
+    assert wire.requested() == [DocumentKind.RESOURCE_LIST]
+    first, second, *others = (Resource(BASE + name) for name in "abcde")
+    page = Document(Capability.RESOURCE_LIST, at=wire.follower.known)
+    wire.answer(replace(page, links=(Link(Rel.NEXT, BASE + "page-2.xml"),)))
+    wire.actions = wire.follower.differing([first], wire.now, absent=[second])
+    wire.answer(page)
+    third, *unlisted = others
+    wire.follower.differing([third], wire.now)
+    wire.actions = wire.follower.unlisted([one.uri for one in unlisted], wire.now)
+    wire.answer(NO_CHANGES)
+    while applied := [action for action in wire.actions if isinstance(action, Apply)]:
+        wire.actions = wire.follower.applied(applied[0].changes, wire.now)
+    assert "5 resources differed from the Source's list" in find_difference(wire)
+
+
+def test_without_a_list_of_all_resources_a_difference_leads_to_reads_of_the_changes() -> None:
+    wire = leveled(Offer(change_list=OFFER.change_list))
+    find_difference(wire)
+    wire.answer(NO_CHANGES)
+    assert "the Source has no list of all its resources" in find_difference(wire)
+    assert wire.requested() == [DocumentKind.CHANGE_LIST]
+
+
+def test_a_digest_is_not_compared_if_the_list_behind_the_copy_may_be_later() -> None:
+    wire = Wire(LISTS)
+    later = EPOCH + 2 * BEAT
+    wire.answer(Document(Capability.RESOURCE_LIST, at=EPOCH, completed=later))
+    wire.follower.differing([], wire.now)
+    wire.actions = wire.follower.unlisted([], wire.now)
+    wire.answer(NO_CHANGES)
+    find_difference(wire)
+    assert wire.follower.in_step is None
+
+
+@pytest.mark.parametrize("attributes", [(), OTHER], ids=["no digest", "a digest"])
+def test_a_fragment_without_an_interval_ends_the_last_statement_and_makes_none(
+    attributes: tuple[tuple[str, str], ...],
+) -> None:
+    wire = leveled()
+    state_digest(wire)
+    assert wire.follower.audit_due
+    known = wire.follower.known
+    fragment = Document(Capability.CHANGE_NOTIFICATION, until=known, attributes=attributes)
+    wire.follower.fragment(fragment, wire.now)
+    assert not wire.follower.audit_due

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
-from rsnotify.sync.actions import Discover
+from rsnotify.sync.actions import Discover, Progress
 from rsnotify.sync.follower_state import SPEEDUP_AFTER_NEWS
+from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, OFFER, PACE, Destination, Source
 
 #: The longest time until announced documents are read.
@@ -117,6 +119,14 @@ def test_a_gap_is_closed_as_soon_as_a_newer_resource_list_is_announced(
     assert destination.fetches[0] == BASE + "resourcelist.xml"
     destination.settle()
     assert destination.content == source.state
+
+
+def test_after_a_failure_any_announced_document_leads_to_another_attempt() -> None:
+    wire = Wire(OFFER, Progress(EPOCH, EPOCH), poll=0.08)
+    wire.answer(Unavailable(BASE, "out of reach"))
+    wire.follower.notified(notification(listed(EPOCH)), wire.now)
+    assert wire.wait() <= 0.08 / SPEEDUP_AFTER_NEWS < PACE.retry.first / 2
+    assert wire.requested()
 
 
 def test_several_notifications_lead_to_one_discovery(source: Source) -> None:

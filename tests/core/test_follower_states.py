@@ -35,6 +35,12 @@ def test_a_follower_is_not_stuck_while_it_reads() -> None:
     assert not wire.follower.is_stuck(9 * PATIENCE)
 
 
+def test_a_follower_does_not_wake_up_for_its_next_read_while_it_reads() -> None:
+    wire = Wire(LISTS, BEGUN)
+    wire.follower.push_gap(wire.now)
+    assert wire.follower.wakeup is None
+
+
 def test_a_follower_is_stuck_if_nothing_has_been_new_for_long() -> None:
     wire = Wire(LISTS, BEGUN)
     wire.answer(changes())

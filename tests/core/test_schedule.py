@@ -210,3 +210,15 @@ def test_the_offer_is_read_at_the_earliest_of_several_times() -> None:
     plan.documents_changed(DocumentsToRead(offer=True), 50, 0)
     assert first is not None
     assert plan.offer_due == first
+
+
+def test_a_notice_allows_two_reads_at_most() -> None:
+    plan = schedule()
+    while plan.may_begin(0):
+        plan.begin()
+    plan.documents_changed(DocumentsToRead(lists=True), 0, listeners=0)
+    reads = 0
+    while plan.may_begin(0):
+        plan.begin()
+        reads += 1
+    assert reads == 2

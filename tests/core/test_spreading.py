@@ -72,6 +72,13 @@ def test_what_needs_no_request_is_applied_at_once(document: Document) -> None:
     assert uris(follower(Pace(spread=10.0)).fragment(document, NOW)) == ["a"]
 
 
+def test_a_change_with_inline_content_does_not_wait_for_others_of_its_fragment() -> None:
+    (fetched,) = fragment(2, "a").resources
+    inline = fragment(2, "b", Link(Rel.DUPLICATE, "data:,x"))
+    both = replace(inline, resources=(fetched, *inline.resources))
+    assert uris(follower(Pace(spread=10.0)).fragment(replace(both, from_=EPOCH), NOW)) == ["b"]
+
+
 def test_a_resource_that_changes_all_the_time_is_not_postponed_each_time() -> None:
     subject = follower(Pace(spread=10.0))
     subject.fragment(fragment(1), NOW)
@@ -99,8 +106,12 @@ def test_postponed_changes_do_not_count_as_in_flight() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [fragment(5, joins=False), replace(fragment(5), from_=at(6), until=at(5))],
-    ids=["gap", "unreadable"],
+    [
+        fragment(5, joins=False),
+        replace(fragment(5), from_=at(6), until=at(5)),
+        replace(fragment(5, "a", Link(Rel.DUPLICATE, "data:,x")), from_=None),
+    ],
+    ids=["gap", "unreadable", "no interval"],
 )
 def test_polls_after_a_bad_fragment_are_spread(
     document: Document,
@@ -114,6 +125,13 @@ def test_polls_after_a_bad_fragment_are_spread(
         assert NOW + 0.5 <= due <= NOW + 10.5
         dues.add(due)
     assert len(dues) == 20
+
+
+def test_later_fragments_beyond_a_gap_do_not_postpone_the_poll_that_closes_it() -> None:
+    subject = follower(Pace(spread=0.0, gap_grace=0.5))
+    subject.fragment(fragment(5, joins=False), NOW)
+    subject.fragment(fragment(9, joins=False), NOW + 0.25)
+    assert subject.wakeup == NOW + 0.5
 
 
 @pytest.mark.parametrize(
