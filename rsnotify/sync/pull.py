@@ -146,7 +146,7 @@ _CAPABILITIES = {
     DocumentKind.CHANGE_DUMP: _DUMPS,
     DocumentKind.CHANGE_DUMP_ARCHIVE: _DUMPS,
 }
-_ARCHIVES = {
+_ARCHIVES: dict[str | None, DocumentKind] = {
     Capability.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
     Capability.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
 }
@@ -333,15 +333,14 @@ class Pull:
     def _add_archive(self, document: Document) -> None:
         """Use a document's link to its archive, if it has one (archives §2.2)."""
         link = document.link(Rel.ARCHIVES)
-        kind = _ARCHIVES.get(document.capability or "")
+        kind = _ARCHIVES.get(document.capability)
         if link is not None and kind is not None and kind is not self._first.kind:
             self._roots[kind] = Fetch(resolve(self.current.uri, link), kind)
 
     def _use(self, coverage: Coverage, frontier: Frontier) -> PullStep:
         if coverage.from_ is None:
             return self._empty(frontier)
-        if self.current.package is None:
-            self._check_skipped(coverage.from_)
+        self._check_skipped(coverage.from_)
         if coverage.reaches(self._latest_beginning(frontier)):
             return self._next(frontier, coverage)
         return self._begins_too_late(coverage.from_, frontier)

@@ -21,6 +21,7 @@ from rsnotify.sync.actions import (
     Progress,
 )
 from rsnotify.sync.frontiers import LONGEST_LEAP
+from rsnotify.sync.list_evidence import ClosedLists, KnownLists
 from tests.core.source import EPOCH, at
 from tests.core.wire import Wire
 from tests.core.world import PACE
@@ -322,6 +323,36 @@ def test_without_a_resource_list_the_copy_is_compared_with_the_next_change_list(
         for one in found:
             wire.actions = wire.follower.applied([one], wire.now)
     assert compared == [["1"], [], ["1"]]
+
+
+@pytest.mark.parametrize("until", [at(7), None], ids=["closed", "open"])
+def test_all_entries_of_the_first_change_list_are_compared_whether_it_is_closed_or_open(
+    until: Instant | None,
+) -> None:
+    wire = Wire(LISTS, Progress(at(5), at(5)))
+    listed = applied(answer(wire, replace(changes(0, 3, 6), until=until)))
+    assert [(one.uri, one.check) for one in listed] == [
+        ("3", CheckMethod.COMPARE),
+        ("6", CheckMethod.COMPARE),
+    ]
+
+
+def test_an_entry_inserted_into_a_closed_list_leaves_a_doubt_until_it_is_applied() -> None:
+    closed = ClosedLists(KnownLists())
+    before = Resource("closed", from_=EPOCH, until=at(4), length=1)
+    closed.record([before], None, has_reread=False, has_skipped=False)
+    wire = Wire(ARCHIVED, Progress(at(5), at(5), closed=closed.known))
+    answer(wire, changes(4))
+    levels = []
+    for document in (
+        archive(replace(before, length=2)),
+        replace(changes(0, 3), until=at(4)),
+        changes(4),
+    ):
+        answer(wire, document)
+        levels.append(wire.follower.level)
+    wire.actions = wire.follower.applied(applied(wire.actions), wire.now)
+    assert ([*levels, wire.follower.level], wire.requested()) == ([False, False, False, True], [])
 
 
 def test_an_answer_to_an_earlier_request_is_not_used() -> None:

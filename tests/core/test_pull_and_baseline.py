@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, NotFound, WrongDocument
 from rsnotify.format.coverage import Coverage, Frontier, change_list_coverage
+from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync import list_evidence
@@ -110,18 +111,20 @@ def test_changes_rotated_away_while_the_archive_was_read_are_read_from_it_again(
     pull = Pull(OFFER)
     closed = archive(member("new.xml", 2, 5))
     follow(pull, known(2), changes(5, None), closed, changes(2, 5, 3, 5))
-    assert follow(pull, known(5), changes(7, None)) == ["archive.xml"]
+    assert follow(pull, known(5), changes(7, None), closed) == ["archive.xml", "changelist.xml"]
+    assert pull.read(changes(7, None), known(5)) == PullStep(gap_ends=at(7))
 
 
-def test_a_pull_from_a_source_that_rotates_all_the_time_ends() -> None:
+def test_a_pull_from_a_source_that_rotates_all_the_time_reads_the_archive_eight_times() -> None:
     pull = Pull(OFFER)
     step = pull.read(changes(1, None), known(0))
-    second = 0
-    while step.fetch is not None:
-        second += 1
-        is_list = name(step.fetch) == "changelist.xml"
+    requested: list[str | None] = []
+    while step.fetch is not None and len(requested) < 100:
+        requested.append(name(step.fetch))
+        second = len(requested)
+        is_list = requested[-1] == "changelist.xml"
         step = pull.read(changes(second + 1, None) if is_list else archive(), known(second))
-        assert second < 100
+    assert requested == ["archive.xml", "changelist.xml"] * 8
     assert step.gap_ends is not None
 
 
@@ -146,14 +149,12 @@ def test_a_resource_list_index_that_names_itself_is_not_read_forever() -> None:
 
 def test_an_index_of_more_lists_than_there_can_be_is_refused() -> None:
     baseline = Baseline(OFFER, EPOCH)
-    first, second = (
-        index(Capability.RESOURCE_LIST, *(Resource(f"{BASE}{part}/{n}") for n in range(30_000)))
-        for part in "ab"
-    )
-    baseline.read(first)
-    baseline.next()
+    for part, lists in (("a", 30_000), ("b", 19_999)):  # and the root
+        members = (Resource(f"{BASE}{part}/{n}") for n in range(lists))
+        baseline.read(index(Capability.RESOURCE_LIST, *members))
+        baseline.next()
     with pytest.raises(WrongDocument, match="50000"):
-        baseline.read(second)
+        baseline.read(index(Capability.RESOURCE_LIST, Resource(BASE + "c")))
 
 
 FULL = replace(OFFER, change_dump=BASE + "changedump.xml", change_dump_archive=BASE + "dumps.xml")
@@ -220,6 +221,10 @@ def test_pages_that_lead_back_or_do_not_end_are_refused(monkeypatch: pytest.Monk
     joiner.add(BASE + "page-0.xml", page(0, None, 1, 1))
     with pytest.raises(WrongDocument, match="1 entries"):
         joiner.add(BASE + "page-1.xml", page(0, None, 2, 2))
+    joiner = PageJoiner()
+    joiner.add(BASE + "single.xml", page(0, None, 1, None))
+    following = joiner.add(BASE + "page-0.xml", page(0, None, 1, 1))
+    assert following == BASE + "page-1.xml", "only entries of the same list count"
 
 
 def test_root_documents_are_read_in_the_order_of_their_cost() -> None:
@@ -322,6 +327,13 @@ def test_if_no_closed_list_has_that_second_there_is_no_gap() -> None:
     requested = follow(pull, still_running(5), changes(5, None, 6), archive())
     assert requested == ["archive.xml", "changelist.xml"]
     assert pull.read(changes(5, None, 6), still_running(5)).coverage is not None
+
+
+def test_if_that_second_is_surely_incomplete_the_rest_of_it_is_a_gap() -> None:
+    frontier = still_running(5)
+    frontier.running = True
+    pull = Pull(Offer(change_list=OFFER.change_list))
+    assert pull.read(changes(5, None, 6), frontier) == PullStep(gap_ends=at(6) - MICROSECOND)
 
 
 def test_a_single_root_is_not_read_twice_for_that_second() -> None:
@@ -524,9 +536,128 @@ def test_an_empty_list_that_does_not_say_where_it_begins_leads_to_the_archive_on
     requested = follow(pull, known(2), empty, archive(member("closed.xml", 2, 5)))
     assert requested == ["archive.xml", "closed.xml"]
     step = pull.read(replace(changes(2, 5, 4), from_=None), known(2))
-    assert covered(step).from_ == at(2), "as the archive says"
+    assert step.coverage is not None
     assert name(step.fetch) == "changelist.xml"
     assert pull.read(empty, known(5)) == PullStep()
+
+
+@pytest.mark.parametrize(
+    ("members", "cure"),
+    [
+        (
+            2,
+            BASE + "changelist.xml should state the from and until of each document that it lists, "
+            "in an rs:md, or list the oldest first (core §12.2)",
+        ),
+        (1, ""),
+    ],
+)
+def test_an_index_that_leaves_the_order_of_its_members_open_is_named_with_the_gap(
+    members: int, cure: str
+) -> None:
+    lists = (Resource(f"{BASE}{number}.xml") for number in range(members))
+    document = replace(index(Capability.CHANGE_LIST, *lists), from_=at(5))
+    step = Pull(Offer(change_list=OFFER.change_list)).read(document, known(2))
+    assert step == PullStep(gap_ends=at(5), cure=cure)
+
+
+@pytest.mark.parametrize(
+    ("from_", "until", "begins"),
+    [
+        (None, 5, 2),  # as the archive says
+        (1, 5, 1),
+        (1, None, 1),
+        (None, None, 4),  # its first entry
+    ],
+)
+def test_only_a_closed_list_without_a_from_begins_where_its_archive_says(
+    from_: int | None, until: int | None, begins: int
+) -> None:
+    pull = Pull(OFFER)
+    follow(pull, known(4), changes(5, None), archive(member("closed.xml", 2, 5)))
+    step = pull.read(page(from_, until, 4, None), known(4))
+    assert covered(step).from_ == at(begins)
+
+
+def test_all_archives_below_an_archive_state_closed_lists_and_where_they_begin() -> None:
+    closed = ClosedLists(KnownLists())
+    pull = Pull(OFFER, closed=closed)
+    part, last, first = (
+        member("part.xml", 2, 4),
+        member("last.xml", 4, 7),
+        member("first.xml", 2, 4),
+    )
+    follow(pull, known(2), changes(7, None), archive(part, last), archive(first))
+    assert name(pull.read(changes(2, 4, 3), known(2)).fetch) == "last.xml"
+    step = pull.read(page(None, 7, 6, None), known(4))
+    assert (covered(step).from_, pull.closed_members) == (at(4), [part, last, first])
+
+
+@pytest.mark.parametrize("document", [archive(), Document(Capability.CHANGE_LIST)])
+def test_an_archive_that_is_the_only_document_is_read_once_although_it_is_empty(
+    document: Document,
+) -> None:
+    pull = Pull(
+        Offer(change_list_archive=OFFER.change_list_archive), closed=ClosedLists(KnownLists())
+    )
+    assert pull.read(document, known(2)) == PullStep()
+    assert pull.check_archive() is None
+
+
+CLOSED = ((0, 2), (2, 4))
+
+
+def closed_list(from_: int, until: int, length: int) -> Resource:
+    """Return the entry of a closed list or dump. Its length differs once it has changed."""
+    return replace(member(f"{from_}-{until}", from_, until), length=length)
+
+
+@pytest.mark.parametrize("dumped", [False, True], ids=["lists", "dumps"])
+@pytest.mark.parametrize(
+    ("changed_from", "begins", "later", "requested", "has_skipped"),
+    [
+        (4, 4, [], "archive", False),
+        (2, 4, [], "archive 2-4 open", False),
+        (0, 4, [], "archive 0-2 2-4 open", False),
+        (0, 5, [(4, 5)], "archive 0-2 2-4 open archive 0-2 2-4 4-5 open", False),
+        (0, 5, [], "archive 0-2 2-4 open archive 0-2 2-4 open", True),
+    ],
+    ids=["none", "the last", "all", "another was closed since", "it is not in the archive yet"],
+)
+def test_lists_are_reread_from_the_first_closed_one_that_has_changed_to_the_open_one(
+    changed_from: int,
+    begins: int,
+    later: list[tuple[int, int]],
+    requested: str,
+    has_skipped: bool,
+    dumped: bool,
+) -> None:
+    closed = ClosedLists(KnownLists())
+    before = [closed_list(*interval, length=1) for interval in CLOSED]
+    closed.record(before, None, has_reread=False, has_skipped=False)
+    now = [closed_list(*one, length=2 if one[0] >= changed_from else 1) for one in CLOSED]
+    archives = iter([now, now + [closed_list(*interval, length=1) for interval in later]])
+    if dumped:
+        offer = Offer(change_dump=BASE + "open", change_dump_archive=BASE + "archive")
+    else:
+        offer = Offer(change_list=BASE + "open", change_list_archive=BASE + "archive")
+
+    def document(place: str | None) -> Document:
+        if place == "archive":
+            found = archive(*next(archives))
+            return replace(found, capability=Capability.CHANGE_DUMP_ARCHIVE) if dumped else found
+        if place == "open":
+            return dump(begins) if dumped else changes(begins, None)
+        from_, until = map(int, str(place).split("-"))
+        return dump(from_, until=until) if dumped else changes(from_, until)
+
+    pull = Pull(offer, closed=ClosedLists(closed.known))
+    pull.read(dump(4) if dumped else changes(4, None), known(begins))
+    found, following = [], name(pull.check_archive())
+    while following is not None:
+        found.append(following)
+        following = name(pull.read(document(following), known(begins)).fetch)
+    assert (" ".join(found), pull.has_skipped) == (requested, has_skipped)
 
 
 @pytest.mark.parametrize(
