@@ -339,6 +339,20 @@ def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() 
     assert kept(copy.state.pending.dispatch(9, now=0)) == ["d8 fetch", "c9 date"]
 
 
+def test_a_whole_set_shows_whether_a_resource_exists_whose_deletion_was_pushed() -> None:
+    copy = Copy(Pace(parked=1))
+    pushed = replace(change("a6"), change=ChangeType.DELETED)
+    copy.state.unconfirmed.add([pushed], now=0)
+    listed = Change("a", ChangeType.UPDATED, at(8), Resource("a"))
+    for one in (listed, change("b8"), change("c8")):
+        copy.state.pending.announce(one, parked=True)
+    assert copy.state.pending.backlog
+    copy.intake.end_baseline(at(8), now=0)
+    copy.state.pending.release()
+    (fetched,) = copy.state.pending.dispatch(1, now=0)
+    assert (fetched.uri, fetched.change) == ("a", ChangeType.UPDATED)
+
+
 def test_what_is_held_does_not_wait_for_the_parked_changes_of_other_resources() -> None:
     copy = Copy(Pace(parked=1))
     copy.state.frontiers.push(covering("c9", from_=8, until=9))

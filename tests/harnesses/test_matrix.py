@@ -43,7 +43,6 @@ def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is
         ("resource dump x selection changed", "once"),
         ("resource dump x killed", "push"),
         ("list and dump x state restored older", "polling"),
-        ("list and dump x copy and state moved", "polling"),
         ("changes x entries reversed", "once"),
         ("archive x resource on a host that refuses", "push"),
     ],
