@@ -77,13 +77,30 @@ class Bucket(JetStreamStream):
         assert revision is not None
         return revision
 
-    async def replace(self, key: str, value: bytes, revision: int, **headers: str) -> int | None:
+    async def replace(
+        self,
+        key: str,
+        value: bytes,
+        revision: int,
+        unanswered: set[str] | None = None,
+        /,
+        **headers: str,
+    ) -> int | None:
         """Store a value if the key has the given revision, which is 0 for an absent key.
+
+        Args:
+            key: The key.
+            value: The value.
+            revision: The expected revision.
+            unanswered: The identifiers of the caller's earlier attempts that raised an error, any
+                of which may have stored a value. Such a value is replaced, too.
+            headers: Further headers.
 
         Returns:
             The new revision, or None if the key has a different revision and nothing was stored.
         """
-        return await self._store(key, value, {_EXPECTED: str(revision), **_named(headers)})
+        conditions = {_EXPECTED: str(revision), **_named(headers)}
+        return await self._store(key, value, conditions, unanswered)
 
     async def delete(self, key: str, revision: int, **headers: str) -> bool:
         """Delete a key if it has the given revision. Return whether it was deleted."""
@@ -98,21 +115,36 @@ class Bucket(JetStreamStream):
         )
         return True
 
-    async def _store(self, key: str, value: bytes, headers: dict[str, str]) -> int | None:
+    async def _store(
+        self,
+        key: str,
+        value: bytes,
+        headers: dict[str, str],
+        unanswered: set[str] | None = None,
+    ) -> int | None:
         identifier = token_hex(16)
         headers = {_KEY: key, _ID: identifier, **headers}
+        earlier = set() if unanswered is None else unanswered
         while True:
+            earlier.add(identifier)
             message = await self.connection.request(self._base + key, value, headers=headers)
             answer: dict[str, Any] = msgspec.json.decode(message.data)
             if (error := answer.get("error")) is None:
+                earlier.clear()
                 return int(answer["seq"])
             refused = ApiError(f"to store {key}", error)
             if refused.code in _WRONG_LAST:
                 # An earlier, unanswered attempt may have succeeded.
                 found = await self.get(key)
-                is_own = found is not None and found.headers.get(_ID) == identifier
-                return found.revision if found is not None and is_own else None
-            if refused.code != _IN_FLIGHT:
+                by = None if found is None else found.headers.get(_ID)
+                if found is None or by not in earlier:
+                    return None
+                if by == identifier:
+                    earlier.clear()
+                    return found.revision
+                headers[_EXPECTED] = str(found.revision)
+                headers[_ID] = identifier = token_hex(16)
+            elif refused.code != _IN_FLIGHT:
                 raise refused
 
     async def latest(self, key: str) -> tuple[bytes | None, int]:

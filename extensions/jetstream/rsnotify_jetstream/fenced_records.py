@@ -309,6 +309,8 @@ class FencedRecord:
         self._encode = encode
         self._rights = rights
         self._revision = 0
+        #: The identifiers of failed writes, any of which NATS may have stored.
+        self._unanswered: set[str] = set()
         self._changes = 0
         self._written = 0
         self._lock = asyncio.Lock()
@@ -386,7 +388,9 @@ class FencedRecord:
             if self._changes == self._written:
                 return  # another call wrote it while this one waited
             changes = self._changes
-            revision = await self._bucket.replace(self._key, self._encode(), self._revision)
+            revision = await self._bucket.replace(
+                self._key, self._encode(), self._revision, self._unanswered
+            )
             if revision is None:
                 self.close()
                 self._rights.lost()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -364,6 +364,33 @@ async def test_an_owner_that_is_fenced_by_its_own_clock_writes_nothing(shards: S
     with pytest.raises(NotOwner):
         await record.write()
     assert await shards.cursors.get("7") == claimed
+
+
+async def test_an_owner_replaces_what_it_has_stored_without_an_answer(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, lost = [b"first"], []
+    rights = OwnerRights(1, lambda: True, lambda: lost.append("lost"))
+    record = FencedRecord(shards.cursors, "7", lambda: values[-1], rights)
+    await record.claim()
+    connection = shards.cursors.connection
+    request = connection.request
+
+    async def unanswered(*arguments: Any, **options: Any) -> NoReturn:
+        await request(*arguments, **options)
+        raise StorageError("the store does not answer")
+
+    for value in (b"second", b"third"):
+        values.append(value)
+        record.changed()
+        monkeypatch.setattr(connection, "request", unanswered)
+        with pytest.raises(StorageError):
+            await record.write()
+        monkeypatch.setattr(connection, "request", request)
+        values.append(value + b", again")
+        await record.write()
+        assert (await shards.cursors.latest("7"))[0] == value + b", again"
+    assert not lost
 
 
 @pytest.mark.parametrize("steps", range(5))
