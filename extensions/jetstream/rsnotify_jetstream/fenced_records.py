@@ -42,6 +42,9 @@ NO_EPOCH = 0
 DELAY = 0.5
 #: Seconds before a failed write is retried.
 RETRY_DELAY = 1.0
+#: Maximum number of refusals in a row by servers without the owner's last write. More of them mean
+#: that NATS was restored from an older store.
+STALE_ANSWERS = 5
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -311,6 +314,8 @@ class FencedRecord:
         self._revision = 0
         #: The identifiers of failed writes, any of which NATS may have stored.
         self._unanswered: set[str] = set()
+        #: Number of refusals in a row by servers without the last write.
+        self._stale = 0
         self._changes = 0
         self._written = 0
         self._lock = asyncio.Lock()
@@ -392,11 +397,23 @@ class FencedRecord:
                 self._key, self._encode(), self._revision, self._unanswered
             )
             if revision is None:
+                await self._check_stale()
                 self.close()
                 self._rights.lost()
                 raise NotOwner("another node has written these cursors")
             self._revision = revision
             self._written = changes
+            self._stale = 0
+
+    async def _check_stale(self) -> None:
+        """Raise StorageError if no other node has written, although a write was refused.
+
+        A server that was suspended while it was the leader may answer with an older state.
+        """
+        _, latest = await self._bucket.latest(self._key)
+        if latest <= self._revision and self._stale < STALE_ANSWERS:
+            self._stale += 1
+            raise StorageError("a NATS server answered without the latest cursors")
 
     async def flush(self) -> None:
         """Write all changes now.

@@ -393,6 +393,35 @@ async def test_an_owner_replaces_what_it_has_stored_without_an_answer(
     assert not lost
 
 
+async def test_a_server_with_an_older_state_does_not_end_the_rights_of_an_owner(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[str] = []
+    rights = OwnerRights(1, lambda: True, lambda: lost.append("lost"))
+    record = FencedRecord(shards.cursors, "7", lambda: b"mine", rights)
+    await record.claim()
+    record.changed()
+
+    async def refused(*_: object) -> None:
+        """Refuse a write, as a server does that was the leader before it was suspended."""
+
+    with monkeypatch.context() as stale:
+        stale.setattr(shards.cursors, "replace", refused)
+        for _ in range(fenced_map.STALE_ANSWERS):
+            with pytest.raises(StorageError, match="without the latest"):
+                await record.write()
+    await record.write()
+    assert not lost
+    record.changed()
+    monkeypatch.setattr(shards.cursors, "replace", refused)
+    for _ in range(fenced_map.STALE_ANSWERS):
+        with pytest.raises(StorageError, match="without the latest"):
+            await record.write()
+    with pytest.raises(NotOwner):
+        await record.write()
+    assert lost
+
+
 @pytest.mark.parametrize("steps", range(5))
 async def test_nothing_is_written_after_an_owner_has_written_for_the_last_time(
     shards: Shards, monkeypatch: pytest.MonkeyPatch, steps: int
