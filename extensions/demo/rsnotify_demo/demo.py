@@ -189,7 +189,7 @@ class _DemoReport(StatusReport[DestinationStatus]):
     def _facts(self, status: DestinationStatus) -> dict[str, str]:
         assert self.monitor is not None
         frame, flush_ms = self.monitor.frame, self.monitor.flush_ms
-        # Take both figures from the same comparison of the files, so that they are consistent.
+        # Both figures come from the same comparison of the files, so they are consistent.
         changes, behind = (0, 0) if frame is None else (frame.changes, frame.copy.behind)
         return {
             "changes": f"{changes:,}",

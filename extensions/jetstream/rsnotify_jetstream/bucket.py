@@ -16,6 +16,7 @@ from msgspec import Struct
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
+from rsnotify.errors import StorageError
 from rsnotify_jetstream.connection import ApiError, NatsConnection
 from rsnotify_jetstream.stream import JetStreamStream, StoredMessage
 from rsnotify_jetstream.stream_follower import StreamFollower
@@ -27,6 +28,13 @@ _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_LAST = (10071, 10164)
 #: Error code: the server is already storing the same message.
 _IN_FLIGHT = 10158
+
+
+class StaleAnswer(StorageError):
+    """Raised if a server answers with an older state, although nobody else has written.
+
+    A server may do so that was suspended while it was the leader, or that was restored.
+    """
 
 
 class BucketRecord(Struct, frozen=True):
@@ -93,8 +101,12 @@ class Bucket(JetStreamStream):
             value: The value.
             revision: The expected revision.
             unanswered: The identifiers of the caller's earlier attempts that raised an error, any
-                of which may have stored a value. Such a value is replaced, too.
+                of which may have stored a value. Such a value is replaced, too. If this is
+                given, the caller must have stored the value that has the revision.
             headers: Further headers.
+
+        Raises:
+            StaleAnswer: With `unanswered`, a server answered that lacks the caller's last write.
 
         Returns:
             The new revision, or None if the key has a different revision and nothing was stored.
@@ -138,6 +150,9 @@ class Bucket(JetStreamStream):
                 found = await self.get(key)
                 by = None if found is None else found.headers.get(_ID)
                 if found is None or by not in earlier:
+                    expected = int(headers.get(_EXPECTED, 0))
+                    if unanswered is not None and (found is None or found.revision <= expected):
+                        raise StaleAnswer("a NATS server answered without the latest value")
                     return None
                 if by == identifier:
                     earlier.clear()

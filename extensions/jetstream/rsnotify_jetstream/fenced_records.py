@@ -27,7 +27,7 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel, first_cause
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.bucket import Bucket, StaleAnswer
 from rsnotify_jetstream.records import decode, encode
 
 log = logging.getLogger("rsnotify.hub.store")
@@ -42,8 +42,8 @@ NO_EPOCH = 0
 DELAY = 0.5
 #: Seconds before a failed write is retried.
 RETRY_DELAY = 1.0
-#: Maximum number of refusals in a row by servers without the owner's last write. More of them mean
-#: that NATS was restored from an older store.
+#: Maximum number of stale answers in a row. More of them mean that NATS was restored from an older
+#: store.
 STALE_ANSWERS = 5
 
 _encoder = msgspec.msgpack.Encoder()
@@ -314,7 +314,7 @@ class FencedRecord:
         self._revision = 0
         #: The identifiers of failed writes, any of which NATS may have stored.
         self._unanswered: set[str] = set()
-        #: Number of refusals in a row by servers without the last write.
+        #: Number of stale answers in a row.
         self._stale = 0
         self._changes = 0
         self._written = 0
@@ -393,27 +393,22 @@ class FencedRecord:
             if self._changes == self._written:
                 return  # another call wrote it while this one waited
             changes = self._changes
-            revision = await self._bucket.replace(
-                self._key, self._encode(), self._revision, self._unanswered
-            )
+            try:
+                revision = await self._bucket.replace(
+                    self._key, self._encode(), self._revision, self._unanswered
+                )
+            except StaleAnswer:
+                self._stale += 1
+                if self._stale <= STALE_ANSWERS:
+                    raise
+                revision = None
             if revision is None:
-                await self._check_stale()
                 self.close()
                 self._rights.lost()
                 raise NotOwner("another node has written these cursors")
             self._revision = revision
             self._written = changes
             self._stale = 0
-
-    async def _check_stale(self) -> None:
-        """Raise StorageError if no other node has written, although a write was refused.
-
-        A server that was suspended while it was the leader may answer with an older state.
-        """
-        _, latest = await self._bucket.latest(self._key)
-        if latest <= self._revision and self._stale < STALE_ANSWERS:
-            self._stale += 1
-            raise StorageError("a NATS server answered without the latest cursors")
 
     async def flush(self) -> None:
         """Write all changes now.

@@ -94,7 +94,7 @@ class OwnedShard:
         self.is_working = False
 
     async def load(self) -> None:
-        """Take over the shard from the previous owner."""
+        """Acquire the shard from the previous owner."""
         await self._cursors.load()
         self._watch = await self._bucket.watch(self._shard, self._received)
         await self._read_all()

@@ -9,7 +9,7 @@ topic. The hub acknowledges a message when it is durable; until then the broker 
 Destinations may request parts of topics, which the hub then publishes to the broker as well. Any
 client with write access to the MQTT topic for requests may request a part, and MQTT does not
 identify senders. The number of parts is therefore limited, and each part has a lease. The parts
-survive a restart as the broker's cursors in the store; their leases start anew whenever the hub
+survive a restart as the broker's cursors in the store; their leases begin again whenever the hub
 starts (`RequestedSelections`).
 """
 

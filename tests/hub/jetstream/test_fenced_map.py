@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -13,7 +14,7 @@ from rsnotify.errors import StorageError
 from rsnotify_hub.store.interface import NotOwner, StoredSubscription
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_jetstream import fenced_records as fenced_map
-from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.bucket import Bucket, StaleAnswer
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.fenced_records import FencedRecord, OwnerRights, read_fenced, store_fenced
 from rsnotify_jetstream.membership import Sharding
@@ -400,22 +401,29 @@ async def test_a_server_with_an_older_state_does_not_end_the_rights_of_an_owner(
     rights = OwnerRights(1, lambda: True, lambda: lost.append("lost"))
     record = FencedRecord(shards.cursors, "7", lambda: b"mine", rights)
     await record.claim()
-    record.changed()
+    connection = shards.cursors.connection
+    request = connection.request
 
-    async def refused(*_: object) -> None:
-        """Refuse a write, as a server does that was the leader before it was suspended."""
+    async def stale(subject: str, *arguments: Any, **options: Any) -> Any:
+        """Refuse each write, as a server does that was the leader before it was suspended."""
+        if not subject.startswith("$KV."):
+            return await request(subject, *arguments, **options)
+        return SimpleNamespace(data=b'{"error": {"code": 400, "err_code": 10071}}')
 
-    with monkeypatch.context() as stale:
-        stale.setattr(shards.cursors, "replace", refused)
+    for _ in range(2):
+        record.changed()
+        monkeypatch.setattr(connection, "request", stale)
         for _ in range(fenced_map.STALE_ANSWERS):
-            with pytest.raises(StorageError, match="without the latest"):
+            with pytest.raises(StorageError) as caught:
                 await record.write()
-    await record.write()
+            assert isinstance(caught.value, StaleAnswer)
+        monkeypatch.setattr(connection, "request", request)
+        await record.write()
     assert not lost
     record.changed()
-    monkeypatch.setattr(shards.cursors, "replace", refused)
+    monkeypatch.setattr(connection, "request", stale)
     for _ in range(fenced_map.STALE_ANSWERS):
-        with pytest.raises(StorageError, match="without the latest"):
+        with pytest.raises(StaleAnswer):
             await record.write()
     with pytest.raises(NotOwner):
         await record.write()
