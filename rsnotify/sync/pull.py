@@ -251,6 +251,7 @@ class Pull:
         self.is_rereading = False
         #: Whether a period ended during the pull, and its list was not reread.
         self.has_skipped = False
+        self._is_repeating = False
         self._closed_through: Instant | None = None
         #: The `until` of the first list that is reread, if there is one.
         self._changed_since: Instant | None = None
@@ -354,8 +355,9 @@ class Pull:
         through, root = self._closed_through, self._archive or self._first
         if not self.is_rereading or through is None or not self.is_open(self.current):
             return
-        was_skipped, self.has_skipped = self.has_skipped, begins > through
-        if self.has_skipped and not was_skipped:
+        self.has_skipped = begins > through
+        if self.has_skipped and not self._is_repeating:
+            self._is_repeating = True
             self._queue = DocumentQueue(dict.fromkeys([root, self._first]))
 
     @property

@@ -660,6 +660,26 @@ def test_lists_are_reread_from_the_first_closed_one_that_has_changed_to_the_open
     assert (" ".join(found), pull.has_skipped) == (requested, has_skipped)
 
 
+def test_an_index_whose_open_list_does_not_state_where_it_begins_is_reread_once_more() -> None:
+    closed = ClosedLists(KnownLists())
+    before = [closed_list(*interval, length=1) for interval in CLOSED]
+    closed.record(before, None, has_reread=False, has_skipped=False)
+    lists = [closed_list(*interval, length=2) for interval in CLOSED]
+    members = [*lists, Resource(BASE + "open")]
+    pull = Pull(Offer(change_list=BASE + "index"), closed=closed)
+    found = ["index"]
+    while found[-1] and len(found) < 20:
+        if found[-1] == "index":
+            document = index(Capability.CHANGE_LIST, *members)
+        elif found[-1] == "open":
+            document = replace(changes(5, None, 5), from_=None)
+        else:
+            document = changes(*map(int, found[-1].split("-")))
+        found.append(str(name(pull.read(document, known(5)).fetch) or ""))
+    assert found == [*2 * ["index", "0-2", "2-4", "open"], ""]
+    assert pull.has_skipped
+
+
 @pytest.mark.parametrize(
     "members",
     [

@@ -225,6 +225,8 @@ class ProgressSaver:
 
     Attributes:
         compared: When the copy was last compared, by the local clock.
+        has_compared: Set when a comparison has ended. Its result has to be saved at once: if this
+            process is killed, the next run has to know how recent the copy is.
     """
 
     def __init__(
@@ -244,6 +246,7 @@ class ProgressSaver:
         self._followers_compared = follower.catch_up.comparisons.compared
         self._deferred = deferred_handler(handler)
         self._flushed_at = -inf
+        self.has_compared = asyncio.Event()
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
         """Return the progress to commit together with changes; None if it has not moved."""
@@ -264,6 +267,7 @@ class ProgressSaver:
         if compared != self._followers_compared:
             self._followers_compared = compared
             self.compared = datetime.now(UTC)
+            self.has_compared.set()
 
     async def save(self, applier: Applier, *, is_ending: bool) -> None:
         """Store everything that has changed, but the time of a comparison only if that is due.
@@ -272,19 +276,17 @@ class ProgressSaver:
         the progress is not stored here.
         """
         loop = asyncio.get_running_loop()
+        progress, before = self._follower.progress, self._saved
+        if not applier.is_applying and progress is not None and progress != before:
+            await loop.run_in_executor(self._worker, self._state.save_progress, progress)
+            if self._saved is before:  # else a later one was committed, or it was deleted
+                self._saved = progress
         if self.compared is not None and self._is_due(self.compared, is_ending=is_ending):
             self._stored_compared = self.compared
             await loop.run_in_executor(self._worker, self._state.store_compared, self.compared)
         await self._flush(is_ending=is_ending)
-        if applier.is_applying:
-            return
-        if self._state.contents.has_flushed:
+        if not applier.is_applying and self._state.contents.has_flushed:
             await loop.run_in_executor(self._worker, self._state.delete_flushed)
-        progress, before = self._follower.progress, self._saved
-        if progress is not None and progress != before:
-            await loop.run_in_executor(self._worker, self._state.save_progress, progress)
-            if self._saved is before:  # else a later one was committed, or it was deleted
-                self._saved = progress
 
     async def _flush(self, *, is_ending: bool) -> None:
         """Flush the changes that were applied but not flushed, while others are being applied."""
@@ -306,7 +308,7 @@ class ProgressSaver:
         return stored is None or is_ending or compared - stored > _OFTEN
 
 
-#: Seconds between two saves of progress that moved without a change being applied.
+#: Maximum number of seconds until progress is saved that moved without a change being applied.
 _SAVE = 1.0
 #: Seconds for a handler to finish its call when the subscriber stops.
 _PATIENCE = 10.0
@@ -748,7 +750,8 @@ class Following:
 
     async def _keep_saving(self) -> None:
         while True:
-            await asyncio.sleep(_SAVE)
+            await wait_for_event(self._saver.has_compared, _SAVE)
+            self._saver.has_compared.clear()
             self._check_events()
             await self._save()
             self._end_if_caught_up()

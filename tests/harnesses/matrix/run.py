@@ -1,8 +1,9 @@
 """Run the matrix: `python -m tests.harnesses.matrix.run`, or one run of it by its name.
 
 Every shape meets every trouble in every way that fits. `--beside "selection changed"` adds that
-trouble to each of these runs; `--triples` adds random runs with two troubles at the same time. A
-run depends on its name only.
+trouble to each of these runs; `--triples` adds random runs with two troubles at the same time.
+With another `--seed`, delays differ, and troubles begin at another moment. A run depends only on
+its name and on the seed.
 """
 
 from __future__ import annotations
@@ -51,15 +52,18 @@ _LASTS = 180.0
 #: How long a copy may take to become right where nothing is wrong.
 _SETTLES = 120.0
 _SAMPLE = 2.0
+#: How much later troubles begin with each further seed, within a few seconds.
+_LATER, _LATEST = 0.37, 3.0
 
 
 class Run:
     """One shape, one trouble or several, and one way to follow."""
 
-    def __init__(self, shape: Shape, troubles: Sequence[Trouble], way: Way) -> None:
+    def __init__(self, shape: Shape, troubles: Sequence[Trouble], way: Way, *, seed: int) -> None:
         self.name = " x ".join((str(shape), *map(str, troubles), str(way)))
         self.shape, self.troubles, self.way = shape, troubles, way
-        self.loop = loop = SimulatedLoop(crc32(self.name.encode()))
+        self._later = (seed - 1) * _LATER % _LATEST
+        self.loop = loop = SimulatedLoop(crc32(self.name.encode()) + seed - 1)
         SimulatedLoop.current = loop
         loop.disks_note_flushes = False
         random.seed(self.name)
@@ -114,6 +118,7 @@ class Run:
         self.judge.finish()
 
     async def _begin(self) -> None:
+        await asyncio.sleep(self._later)
         self.judge.prepared = self.loop.now
         for trouble in self.troubles:
             await trouble.prepared(self)
@@ -217,10 +222,10 @@ class Run:
         return f"{differs}; claims {claim.right}, {claim.reasons[:2]}, {failures}"
 
 
-def play(run_of: tuple[Shape, Sequence[Trouble], Way], folder: str) -> Run:
+def play(run_of: tuple[Shape, Sequence[Trouble], Way], folder: str, *, seed: int) -> Run:
     os.mkdir(folder)
     os.chdir(folder)
-    run = Run(*run_of)
+    run = Run(*run_of, seed=seed)
     _current.append(run)
     asyncio.set_event_loop(run.loop)
     log = run.judge.log
@@ -379,7 +384,7 @@ def main() -> None:
     parser.add_argument("--way", choices=list(map(str, WAYS)), help="only this way")
     parser.add_argument("--triples", type=int, default=0, help="so many with two troubles, too")
     parser.add_argument("--beside", metavar="TROUBLE", help="this trouble, too, in each run")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample, and of the triples")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample, the triples, each run")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("-v", action="store_true", help="print each run")
     arguments = parser.parse_args()
@@ -412,7 +417,9 @@ def main() -> None:
     failed = 1
     try:
         os.chdir(folder)
-        failed = run_all(chosen, workers=arguments.workers, verbose=arguments.v)
+        failed = run_all(
+            chosen, workers=arguments.workers, seed=arguments.seed, verbose=arguments.v
+        )
         used = os.times()
         cpu = (used.children_user + used.children_system) / max(1, len(chosen)) * 1000
         took = patching._real_monotonic() - began
@@ -423,21 +430,24 @@ def main() -> None:
             f"{len(chosen) - failed} held, {failed} fell"
         )
         if failed:
-            print('To repeat one: .venv/bin/python -m tests.harnesses.matrix.run "NAME"')
+            print(
+                "To repeat one: .venv/bin/python -m tests.harnesses.matrix.run "
+                f'--seed {arguments.seed} "NAME"'
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         sys.stdout.flush()
         os._exit(bool(failed))
 
 
-def run_all(chosen: Sequence[Chosen], *, workers: int, verbose: bool) -> int:
+def run_all(chosen: Sequence[Chosen], *, workers: int, seed: int, verbose: bool) -> int:
     """Play runs, some in each process; return how many failed."""
     parts = iter(range(0, len(chosen), _AT_ONCE))
     running: set[int] = set()
     failed = 0
     while True:
         while len(running) < workers and (first := next(parts, None)) is not None:
-            running.add(_fork(chosen[first : first + _AT_ONCE], first, verbose=verbose))
+            running.add(_fork(chosen[first : first + _AT_ONCE], first, seed=seed, verbose=verbose))
         if not running:
             return failed
         pid, status = os.wait()
@@ -449,7 +459,7 @@ def run_all(chosen: Sequence[Chosen], *, workers: int, verbose: bool) -> int:
 _AT_ONCE = 24
 
 
-def _fork(chosen: Sequence[Chosen], first: int, *, verbose: bool) -> int:
+def _fork(chosen: Sequence[Chosen], first: int, *, seed: int, verbose: bool) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -459,7 +469,7 @@ def _fork(chosen: Sequence[Chosen], first: int, *, verbose: bool) -> int:
         results: list[Run] = []
         thread = threading.Thread(
             target=lambda one=one, number=number, results=results: results.append(
-                play(one, f"run-{number}")
+                play(one, f"run-{number}", seed=seed)
             )
         )
         patching._really_start(thread)
