@@ -558,8 +558,9 @@ class ApplyResults:
     def applied(self, changes: Iterable[Change], now: float) -> None:
         """Record changes as applied, and watch the resources removed because they are missing."""
         pending = self._state.pending
-        self._catch_up.news_at = now
         for change in changes:
+            if change.check is not CheckMethod.FETCH:  # a verification is not news
+                self._catch_up.news_at = now
             is_unlisted = pending.is_unlisted(change.uri)
             is_latest = pending.applied(change)
             if self._is_removal(change):

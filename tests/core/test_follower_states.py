@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from rsnotify.errors import Unavailable
+from rsnotify.format.coverage import CheckMethod
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, Progress
@@ -50,6 +53,9 @@ def test_a_follower_is_stuck_if_nothing_has_been_new_for_long() -> None:
     wire.follower.applied(apply.changes, wire.now + 1)
     assert wire.follower.level
     assert is_stuck_from(wire, wire.now + 1)
+    verified = [replace(change, check=CheckMethod.FETCH) for change in apply.changes]
+    wire.follower.applied(verified, wire.now + 2)
+    assert is_stuck_from(wire, wire.now + 1), "a verification is not news"
 
 
 def test_a_follower_is_stuck_if_its_lists_have_been_unreadable_for_long() -> None:
