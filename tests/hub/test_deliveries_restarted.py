@@ -51,6 +51,18 @@ async def test_a_failing_subscription_keeps_its_state_over_a_restart(
         assert await stored_troubles(deliveries.store) == []
 
 
+async def test_a_failure_dated_by_a_clock_that_was_ahead_does_not_postpone_the_next_attempt(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500] * 3
+    async with opened_channel(tmp_path, clock, retry_seconds=0.01) as deliveries:
+        before = await deliveries.failing(callback)
+    clock.advance(days=-1)
+    async with opened_channel(tmp_path, clock, retry_seconds=0.01) as deliveries:
+        after = found(deliveries, before)
+        await deliveries.until(lambda: after.state is DeliveryState.ACTIVE)
+
+
 async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_update(
     tmp_path: Path, callback: Callback, clock: Clock
 ):

@@ -507,7 +507,8 @@ class FailureHandling:
         is_extra, delivery.is_extra = delivery.is_extra, False
         at_least = min(retry_after or 0.0, self._retry.most)
         if is_extra and delivery.backoff_until is not None and delivery.backoff_until > now:
-            return max(at_least, (delivery.backoff_until - now).total_seconds())
+            wait = (delivery.backoff_until - now).total_seconds()
+            return max(at_least, min(wait, self._retry.most))
         return self._retry.delay(delivery.failures, self._random, at_least=at_least)
 
     def restore(self, deliveries: Iterable[Delivery]) -> None:
@@ -519,11 +520,13 @@ class FailureHandling:
         """Return the seconds that a failed delivery must still wait.
 
         Without this wait, the hub would request a dead callback at every update of a busy topic.
+        The failure may be dated by the clock of another node, or by a clock that was set back.
         """
         if not delivery.failures or delivery.last_failure is None:
             return 0.0
         wait = self._retry.delay(delivery.failures, self._random)
-        return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
+        age = max(0.0, (now - delivery.last_failure.at).total_seconds())
+        return wait - age
 
 
 def _facts(delivery: Delivery, attempt: DeliveryAttempt) -> dict[str, object]:
