@@ -88,6 +88,7 @@ class Replica:
     def begin(self) -> None:
         """Begin again after a crash, with what is on the disk."""
         self.leader: str | None = None
+        self._is_ready = False
         self._votes = set[str]()
         self._hear()
         self._sent: dict[str, int] = {}
@@ -181,7 +182,11 @@ class Replica:
         self.answered = dict.fromkeys(self._server.peers, now)
         if self.stream is not None:
             self.intake = Intake(self.stream, is_alone=not self._server.peers)
-        self.propose(Nothing(), lambda _: self._server.leads_now(self))
+        self.propose(Nothing(), self._lead)
+
+    def _lead(self, _: int) -> None:
+        self._is_ready = True
+        self._server.leads_now(self)
 
     def answer(self, answer: Appended) -> None:
         """Receive the answer of a follower."""
@@ -230,7 +235,8 @@ class Replica:
                 done(result)
 
     def _follow(self, leader: str | None) -> None:
-        if self.leads and leader != self.leader:
+        if self._is_ready and leader != self.leader:
+            self._is_ready = False
             self._server.leads_no_more(self)
         self.leader = leader
         self._hear()
