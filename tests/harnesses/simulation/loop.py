@@ -34,11 +34,18 @@ class Deadlock(Exception):
     """Nothing is ready, and no timer is set."""
 
 
+_FRACTION = 0.000_137
+
+
 class Clock:
-    """The time of day of a machine, in seconds since the beginning of the run."""
+    """The time of day of a machine, in seconds since the beginning of the run.
+
+    It differs a little from the loop's time. Otherwise many changes would be dated at a whole
+    second, which means any time within that second.
+    """
 
     def __init__(self) -> None:
-        self._ahead = 0.0
+        self._ahead = _FRACTION
         self._stands_at: float | None = None
 
     def read(self, now: float) -> float:
@@ -46,7 +53,7 @@ class Clock:
 
     def set(self, ahead: float) -> None:
         """Set it ahead of the true time by so many seconds."""
-        self._ahead, self._stands_at = ahead, None
+        self._ahead, self._stands_at = ahead + _FRACTION, None
 
     def stop(self, now: float) -> None:
         self._stands_at = now
