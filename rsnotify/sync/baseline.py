@@ -477,6 +477,8 @@ class BaselineRun:
             is_of_dump = self._dump_at is not None and at <= self._dump_at
             if is_of_dump or self._state.frontiers.may_lack_known(at):
                 deletion = verification(deletion, at)
+            if uri in pending:
+                self._still_listed.add(uri)  # T waits for a resource until it is deleted
             is_new = pending.announce(deletion, since=EARLIEST, parked=True)
             self._has_found = is_new or self._has_found
         if is_new_list and self._has_found:

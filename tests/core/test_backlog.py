@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from rsnotify.errors import MalformedDocument, Unavailable
+from rsnotify.errors import MalformedDocument, NotFound, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
@@ -19,6 +19,7 @@ from rsnotify.sync.actions import (
     ClearBacklog,
     DocumentKind,
     Fetch,
+    MissingResource,
     Progress,
     StoreBacklog,
     TakeBacklog,
@@ -260,6 +261,23 @@ def test_a_pushed_change_in_the_backlog_is_verified_if_everything_is_compared_me
         wire.actions = wire.follower.applied(applied, wire.now)
     assert checks[0] == ("b", CheckMethod.DATE)
     assert checks[-1] == ("b", CheckMethod.FETCH), "the list does not have it"
+
+
+def test_a_missing_resource_is_remembered_until_its_deletion_from_the_backlog_is_applied() -> None:
+    announced = MissingResource("gone", at(10), entry("gone", 10), at(10))
+    wire = Backlogged(LISTS, Progress(at(20), at(20), missing=(announced,)))
+    (retry,) = [action for action in wire.actions if isinstance(action, Apply)]
+    wire.answer(listing(25, None))
+    wire.follower.failed(retry.changes[0], NotFound("gone", "404"), wire.now)
+    wire.answer(Document(Capability.RESOURCE_LIST, at=at(30)))
+    wire.actions = wire.follower.differing([], wire.now)
+    wire.actions = wire.follower.unlisted(["other", announced.uri], wire.now)
+    assert wire.follower.progress.missing == (announced,)
+    wire.answer_backlog()
+    (apply,) = [action for action in wire.actions if isinstance(action, Apply)]
+    assert [(one.uri, one.change) for one in apply.changes] == [("gone", ChangeType.DELETED)]
+    wire.follower.applied(apply.changes, wire.now)
+    assert wire.follower.progress.missing == ()
 
 
 def test_lost_resources_count_as_pending_by_what_was_announced() -> None:

@@ -130,8 +130,9 @@ class BaselineTables:
     ) -> ComparedEntries:
         """Store entries of a Resource List as seen, and return those that differ from the copy.
 
-        Resources that changed after `at`, the instant of the list, are ignored. With `lost`,
-        resources that the copy has lost count as different. `packaged` entries are not counted.
+        Resources that changed after `at`, the instant of the list, are ignored, unless their entry
+        has a later `lastmod` than the copy. With `lost`, resources that the copy has lost count as
+        different. `packaged` entries are not counted.
         """
         found = ComparedEntries([], [], [], [])
         with self._transactions.writing():
@@ -190,7 +191,7 @@ class BaselineTables:
             if state is None:
                 found.absent.append(resource)
                 continue
-            if state.changed_at > moment:
+            if state.changed_at > moment and not state.is_superseded_by(entry):
                 continue
             if state.source_uri != resource.uri:
                 respelled.append(state.respelled(resource.uri))

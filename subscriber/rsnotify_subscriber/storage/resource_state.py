@@ -104,6 +104,8 @@ class ResourceState(Struct, frozen=True):
         """Return whether, judging by its datetime, this change or a later one was applied."""
         if self.exists and deletes(change, self.hash, self.lastmod):
             return False
+        if change.resource.change is None and self.is_superseded_by(change.resource):
+            return False
         at = to_microseconds(change.at)
         if self.changed_at != at or change.resource.change is None:
             # An entry of a Resource List has already been compared and found to differ.
@@ -192,6 +194,15 @@ class ResourceState(Struct, frozen=True):
         return not self._is_fetched_after(
             lastmod or from_microseconds(self.lastmod).replace(fold=1)
         )
+
+    def is_superseded_by(self, resource: Resource) -> bool:
+        """Return whether an entry of a Resource List has a later `lastmod` and other content.
+
+        The list may nevertheless be dated before this version, by a clock that went back.
+        """
+        if not self.exists or self.lastmod is None or resource.lastmod is None:
+            return False
+        return to_microseconds(resource.lastmod) > self.lastmod and not self.is_as_listed(resource)
 
     def is_as_listed(self, resource: Resource) -> bool:
         """Return whether an entry of a Resource List describes this version.
