@@ -157,6 +157,16 @@ def test_a_deletion_of_the_held_version_is_later_whatever_its_datetime(
     assert have.covers(Change("u", ChangeType.DELETED, lastmod, entry)) is covered
 
 
+@pytest.mark.parametrize(("lastmod", "covered"), [(SECOND, True), (PRECISE, False)])
+def test_a_resource_list_dated_before_a_version_supersedes_it_with_a_later_lastmod(
+    lastmod: Instant, covered: bool
+) -> None:
+    later = to_microseconds(PRECISE + timedelta(days=1))
+    have = ResourceState("u", later, ChangeType.UPDATED.value, A, 1, to_microseconds(SECOND))
+    entry = Resource("u", hash=B, lastmod=lastmod)
+    assert have.covers(Change("u", ChangeType.UPDATED, PRECISE, entry)) is covered
+
+
 def test_a_comparison_returns_the_entries_that_differ_from_the_copy(
     state: DestinationState,
 ) -> None:
@@ -170,10 +180,17 @@ def test_a_comparison_returns_the_entries_that_differ_from_the_copy(
             held("deleted later", later, ChangeType.DELETED),
             ResourceState("unhashed", 0, "updated", None, 5, to_microseconds(SECOND)),
             ResourceState("touched", 0, "updated", None, 5, to_microseconds(SECOND)),
+            *(
+                ResourceState(uri, to_microseconds(later), "updated", A, 5, to_microseconds(SECOND))
+                for uri in ("superseded", "as listed", "listed earlier")
+            ),
         ],
         None,
     )
     listed = [
+        Resource("superseded", lastmod=PRECISE, hash=B),
+        Resource("as listed", lastmod=PRECISE, hash=A),
+        Resource("listed earlier", lastmod=SECOND - timedelta(days=1), hash=B),
         Resource("same", hash=A),
         Resource("other", hash=B),
         Resource("deleted", hash=A),
@@ -184,7 +201,7 @@ def test_a_comparison_returns_the_entries_that_differ_from_the_copy(
         Resource("touched", lastmod=PRECISE, length=5),
     ]
     differing, absent, *_ = state.baseline.compare(listed, PRECISE)
-    assert [resource.uri for resource in differing] == ["other", "touched"]
+    assert [resource.uri for resource in differing] == ["superseded", "other", "touched"]
     assert [resource.uri for resource in absent] == ["deleted", "new"]
 
 
