@@ -111,6 +111,8 @@ class SourceContext:
             self.captured = Captured(self.captured_folder, self.contents.get)
         self.lock = folder / "leader.lock"
         self.clock = clock
+        #: The clock for schedules. That of a gateway's set stands where its last check began.
+        self.wall: Callable[[], int] = getattr(clock, "wall", clock)
 
     def check_folders(self) -> None:
         """Create the folders if they are missing, and check that they are writable."""

@@ -96,7 +96,9 @@ class _Set:
         patience = (2 * self._source.options.heartbeat + _LATE) * 1_000_000
         reached_before = through > self._first.setdefault(uri, through)
         reached: bool | None = reached_before and now - through <= patience
-        if not reached and now - self._started <= patience:
+        # If the clock was set back, no heartbeats show whether the hub is reached.
+        is_ahead = through > self._source.wall() + patience
+        if is_ahead or (not reached and 0 <= now - self._started <= patience):
             reached = None
         waiting = journal.count_changes(through, MOST_COUNTED)
         return HubStatus(

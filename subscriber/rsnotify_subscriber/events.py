@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from math import ceil
 from statistics import median
+from time import monotonic
 
 from msgspec import Struct, field
 
@@ -26,7 +27,8 @@ from rsnotify.sync.doubts import CATCHING_UP, DoubtKind
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.terms import Via
 
-_WINDOW = timedelta(seconds=1)
+#: The seconds over which lags are measured.
+_WINDOW = 1.0
 
 
 class PushState(StrEnum):
@@ -188,11 +190,11 @@ class StatusCounters:
         self._counters = counters
         self.applied = 0
         self.copied = 0
-        self._lags: deque[tuple[datetime, float]] = deque()
+        self._lags: deque[tuple[float, float]] = deque()
 
     def count(self, changes: Iterable[Change], *, is_current: bool) -> None:
         """Count changes. Their ages count as lags if the copy `is_current`, not catching up."""
-        now = datetime.now(UTC)
+        now, at = datetime.now(UTC), monotonic()
         for change in changes:
             self.applied += 1
             if change.resource.change is None:  # an entry of a baseline, which has no age
@@ -201,21 +203,21 @@ class StatusCounters:
             else:
                 lag = (now - change.at).total_seconds()
                 if is_current:
-                    self._lags.append((now, 1000 * lag))
+                    self._lags.append((at, 1000 * lag))
                 self._counters.lags.add(max(0.0, lag))
-        self._drop_old(now)
+        self._drop_old(at)
 
     def lag_ms(self) -> float | None:
         """Return the median lag of the last second, in milliseconds."""
-        self._drop_old(datetime.now(UTC))
+        self._drop_old(monotonic())
         return round(median(lag for _, lag in self._lags), 3) if self._lags else None
 
     def lag_p99_ms(self) -> float | None:
-        self._drop_old(datetime.now(UTC))
+        self._drop_old(monotonic())
         ordered = sorted(lag for _, lag in self._lags)
         return round(ordered[ceil(0.99 * len(ordered)) - 1], 3) if ordered else None
 
-    def _drop_old(self, now: datetime) -> None:
+    def _drop_old(self, now: float) -> None:
         while self._lags and now - self._lags[0][0] > _WINDOW:
             self._lags.popleft()
 
@@ -337,7 +339,8 @@ class Announcer:
 
     def set_behind(self) -> None:
         """Record that the copy is not level, ignoring changes that are applied as they arrive."""
-        self.behind_since = self.behind_since or datetime.now(UTC)
+        now = datetime.now(UTC)  # which may be earlier than before, if the clock was set back
+        self.behind_since = min(self.behind_since or now, now)
 
     def __call__(self, event: Event) -> None:
         self.counters.events[type(event)] += 1

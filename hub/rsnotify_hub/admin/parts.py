@@ -66,7 +66,7 @@ def _parts(status: StatusInfo, readings: HubReadings) -> Iterator[PartInfo]:
 
 
 def _sources(status: StatusInfo, readings: HubReadings) -> PartInfo:
-    known = last_received(readings.logs)
+    known = last_received(readings.logs, status.now)
     silent = silent_sources(readings.logs, status.now, readings.silence)
     if not known:
         return PartInfo("sources", _GOOD, "none has published yet")

@@ -98,9 +98,11 @@ class TopicRates(DeliveryChannel):
             counts.append([second, len(entries)])
 
     def rate(self, topic: str) -> float:
-        since = self._second() - WINDOW_SECONDS
+        now = self._second()
         counts = self._counts.get(topic, ())
-        return sum(count for second, count in counts if second > since) / WINDOW_SECONDS
+        # A clock that was set back leaves seconds that are later than now.
+        recent = (count for second, count in counts if now - WINDOW_SECONDS < second <= now)
+        return sum(recent) / WINDOW_SECONDS
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -108,7 +110,7 @@ class TopicRates(DeliveryChannel):
     def _forget(self, *, before: int) -> None:
         while self._counts:
             topic, counts = next(iter(self._counts.items()))
-            if counts[-1][0] > before:
+            if before < counts[-1][0] <= before + WINDOW_SECONDS:
                 return
             del self._counts[topic]
 

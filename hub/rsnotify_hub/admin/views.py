@@ -124,13 +124,17 @@ def source_of(topic: str) -> str:
     return topic.partition("://")[2].partition("/")[0]
 
 
-def last_received(logs: Iterable[LogState]) -> dict[str, Instant]:
-    """Return the arrival time of each Source's last fragment."""
+def last_received(logs: Iterable[LogState], now: Instant) -> dict[str, Instant]:
+    """Return the arrival time of each Source's last fragment.
+
+    If the clock was set back, this is the arrival time that is closest to now.
+    """
     found: dict[str, Instant] = {}
     for log in logs:
         if not log.whole:  # any WebSub publisher may send whole contents, without heartbeats
             source = source_of(log.topic)
-            found[source] = max(found.get(source, EARLIEST), log.received)
+            times = (found.get(source, EARLIEST), log.received)
+            found[source] = min(times, key=lambda time: abs(now - time))
     return found
 
 
@@ -140,8 +144,8 @@ def silent_sources(
     """Return the silent Sources, with the arrival time of their last fragment."""
     return {
         source: received
-        for source, received in last_received(logs).items()
-        if now - received > silence(source)
+        for source, received in last_received(logs, now).items()
+        if abs(now - received) > silence(source)
     }
 
 

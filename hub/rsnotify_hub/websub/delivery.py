@@ -175,6 +175,10 @@ class Delivery:
             at, answer.status, answer.reason, excerpt, seconds, before, through, size
         )
 
+    def keeps(self, began: Instant) -> bool:
+        """Return whether to keep a successful attempt that began at an instant."""
+        return began >= self.kept_after or began < self.kept_after - _APART  # it was set back
+
     def keep(self, attempt: DeliveryAttempt) -> None:
         self.delivered.append(attempt)
         del self.delivered[:-KEPT_DELIVERED]
@@ -188,7 +192,8 @@ class Delivery:
     def record_failure(self, attempt: DeliveryAttempt) -> None:
         """Count a failed attempt, but an extra one only if no attempt has failed before it."""
         self.failures += not (self.is_extra and self.failures)
-        self._trying_since = self._trying_since or attempt.at
+        # The first failure may be dated by another node, or by a clock that was set back.
+        self._trying_since = min(self._trying_since or attempt.at, attempt.at)
         self.failed.append(attempt)
         del self.failed[:-KEPT_FAILED]
         self.kept_after = EARLIEST

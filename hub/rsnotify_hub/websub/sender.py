@@ -342,7 +342,7 @@ class DeliverySender:
         self.statistics.deliveries[_DELIVERED] += 1
         size = len(sent.body or b"")
         self.statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
-        if began >= delivery.kept_after:
+        if delivery.keeps(began):
             delivery.keep(delivery.attempt(answer, began, slot.seconds, sent.position, size))
         delivery.record_success()
         if delivery.stored_trouble is not None:

@@ -204,7 +204,11 @@ class JobScheduler:
         now = datetime.now(UTC)
         for job in self._scheduler.get_jobs():
             interval = getattr(job.trigger, "interval", None)
-            if interval is not None and job.next_run_time > now + interval:
+            if interval is None:
+                due = job.trigger.get_next_fire_time(None, now)
+                if due is not None and due < job.next_run_time:
+                    job.modify(next_run_time=due)
+            elif job.next_run_time > now + interval:
                 job.modify(next_run_time=now)
         self._scheduler.wakeup()
 

@@ -132,7 +132,7 @@ class DocumentStore:
     def rotate(self) -> None:
         """Close all changes up to the last scheduled time of the rotation."""
         schedule = self._source.rotation.schedule
-        scheduled = None if schedule is None else schedule.last_time(self._source.clock())
+        scheduled = None if schedule is None else schedule.last_time(self._source.wall())
         if scheduled is not None:
             self.write_change_lists(scheduled)
 
@@ -218,7 +218,7 @@ class DocumentStore:
     def drop_expired(self) -> None:
         """Drop expired documents from the archives, if it is time to do so."""
         schedule, now = self._source.retention.schedule, self._source.clock()
-        if schedule is None or schedule.last_time(now) is not None:
+        if schedule is None or schedule.last_time(self._source.wall()) is not None:
             with self._working("changes") as journal:
                 self._drop_expired(journal, now)
 

@@ -481,6 +481,10 @@ class SourceDumps:
         at, now = live[-1].begin, self.source.clock()
         if journal.state().last_change <= at:
             return False
+        if at > now:
+            # The clock was set back. Unlike the dates in the journal, the file's time may go back.
+            at = (self._folder / RESOURCE_DUMP).stat().st_mtime_ns // 1000
+            at = at if at <= now else 0
         if schedule.cron is None:
             return now >= at + schedule.seconds * 1e6
         scheduled = schedule.last_time(now)

@@ -7,6 +7,7 @@ WebSub §7 does not specify how a publisher notifies a hub. Other hubs often acc
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from urllib.parse import urljoin
 import aiohttp
 from aiohttp.abc import ResolveResult
 
+from rsnotify.format.datetimes import parse_http_date
 from rsnotify.format.links import format_links
 from rsnotify.format.model import Rel
 from rsnotify.runtime.addresses import TIMEOUT, AddressResolver, Connector, Dialer
@@ -115,15 +117,19 @@ class _HubRequests:
             return status, HubFailure(
                 self.hub.uri,
                 reason,
-                seconds_to_wait(response.headers.get("Retry-After")),
+                seconds_to_wait(response.headers),
                 remedy=remedy(self.hub, self.topic, status, location),
                 everywhere=status == TOO_MANY,
             )
 
 
-def seconds_to_wait(retry_after: str | None) -> float:
-    """Return the delay in seconds that a `Retry-After` header requests, or 0 without one."""
-    return parse_retry_after(retry_after or "", datetime.now(UTC)) or 0.0
+def seconds_to_wait(headers: Mapping[str, str]) -> float:
+    """Return the delay in seconds that a `Retry-After` header requests, or 0 without one.
+
+    A date in it is by the hub's clock, which `Date` shows.
+    """
+    now = parse_http_date(headers.get("Date", "")) or datetime.now(UTC)
+    return parse_retry_after(headers.get("Retry-After", ""), now) or 0.0
 
 
 def remedy(hub: Hub, topic: str, status: int, location: str = "") -> str | None:

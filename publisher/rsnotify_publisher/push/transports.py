@@ -85,7 +85,7 @@ async def feed_hub(
             raise HubFailure(
                 hub.uri,
                 f"it answered {answer.status_code} {answer.reason_phrase}",
-                seconds_to_wait(answer.headers.get("Retry-After")),
+                seconds_to_wait(answer.headers),
                 remedy=remedy(hub, topic, answer.status_code, location),
                 everywhere=answer.status_code == TOO_MANY,
             ) from error

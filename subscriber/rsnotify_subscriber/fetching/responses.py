@@ -179,8 +179,12 @@ def check_transfer(uri: str, response: Response) -> None:
 
 
 def retry_after(response: Response) -> float | None:
-    """Return the seconds in the Retry-After field, if there is one."""
-    return parse_retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
+    """Return the seconds in the Retry-After field, if there is one.
+
+    A date in it is by the server's clock, which `Date` shows.
+    """
+    now = sent_at(response) or datetime.now(UTC)
+    return parse_retry_after(response.headers.get("Retry-After", ""), now)
 
 
 def format_http_date(moment: Instant) -> str:

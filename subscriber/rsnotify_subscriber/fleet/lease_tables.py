@@ -18,6 +18,9 @@ logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 _NUMBER = "nextval('rsnotify_fleet.numbers')"
 _EXPIRES = f"clock_timestamp() + make_interval(secs => {LEASE})"
+# No lease ends that late, unless the clock was set back since it was renewed.
+_IS_OVER = f"""(expires < clock_timestamp()
+    OR expires > clock_timestamp() + make_interval(secs => {2 * LEASE}))"""
 _TABLES = f"""
 SELECT pg_advisory_xact_lock(hashtextextended('rsnotify_fleet', 0));
 CREATE SCHEMA IF NOT EXISTS rsnotify_fleet;
@@ -31,7 +34,7 @@ CREATE TABLE IF NOT EXISTS {LEASES} (
 """
 _RENEW = f"UPDATE {MEMBERS} SET expires = {_EXPIRES}, shares = %s WHERE id = %s"
 _JOIN = f"INSERT INTO {MEMBERS} VALUES ({_NUMBER}, %s, %s, %s, {_EXPIRES}) RETURNING id"
-_VIEW = f"SELECT id, name, shares, expires < clock_timestamp() FROM {MEMBERS}"
+_VIEW = f"SELECT id, name, shares, {_IS_OVER} FROM {MEMBERS}"
 # Each change of a row gives it a higher number, so the count and the sum reveal every change.
 _VERSION = f"""
 SELECT count(*), sum(changed), count(*) FILTER (WHERE owner NOT IN (SELECT id FROM {MEMBERS}))
@@ -40,9 +43,9 @@ SELECT count(*), sum(changed), count(*) FILTER (WHERE owner NOT IN (SELECT id FR
 _READ = f"SELECT source, owner, fence, wanted_by FROM {LEASES}"
 _END_SESSIONS = f"""
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name IN
-    (SELECT session FROM {MEMBERS} WHERE expires < clock_timestamp())
+    (SELECT session FROM {MEMBERS} WHERE {_IS_OVER})
 """
-_REMOVE = f"DELETE FROM {MEMBERS} WHERE expires < clock_timestamp()"
+_REMOVE = f"DELETE FROM {MEMBERS} WHERE {_IS_OVER}"
 _REMOVE_LEASES = f"""
 DELETE FROM {LEASES} WHERE source IN (
     SELECT source FROM {LEASES} WHERE owner NOT IN (SELECT id FROM {MEMBERS})

@@ -305,7 +305,8 @@ class ProgressSaver:
 
     def _is_due(self, compared: Instant, *, is_ending: bool) -> bool:
         stored = self._stored_compared
-        return stored is None or is_ending or compared - stored > _OFTEN
+        # The clock may have been set back in between.
+        return stored is None or is_ending or not timedelta() <= compared - stored <= _OFTEN
 
 
 #: Maximum number of seconds until progress is saved that moved without a change being applied.
@@ -589,11 +590,11 @@ class Following:
             logger.warning("no resource that the Source lists is selected by %s", selected)
 
     def _loop_time(self, moment: Instant | None) -> float:
-        """Convert a moment to the event loop's clock; None becomes minus infinity."""
+        """Convert a moment to the event loop's clock; None or the future becomes minus infinity."""
         if moment is None:
             return -inf
-        age = max(0.0, (datetime.now(UTC) - moment).total_seconds())
-        return self._loop.time() - age
+        age = (datetime.now(UTC) - moment).total_seconds()
+        return self._loop.time() - age if age >= 0 else -inf  # the clock was set back since
 
     def _audit(self) -> None:
         """Compare the copy with the count and digest of the Source's set, if that is due."""

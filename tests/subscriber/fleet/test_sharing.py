@@ -359,3 +359,15 @@ def test_the_status_names_the_processes_that_follow_the_other_sources() -> None:
         "2 Sources followed by x:1",
         "1 Source followed by y:2",
     ]
+
+
+def test_a_lease_given_by_a_clock_that_was_a_day_ahead_ends_in_time(
+    member: Member, other: Member, postgresql: str
+) -> None:
+    other.share.beat()
+    other.share._quiet_until = 0.0
+    # The first process was killed, and then the clock of the database was set back.
+    ahead = "UPDATE rsnotify_fleet.members SET expires = expires + interval '1 day'"
+    execute(postgresql, f"{ahead} WHERE name = 'first'")
+    other.share.beat()
+    assert other.share.fence_of("followed") is not None

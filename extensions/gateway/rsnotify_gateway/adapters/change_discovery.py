@@ -275,7 +275,9 @@ class ChangeDiscoveryAdapter:
             if missing:
                 await walk.confirm()
         compared = began if is_whole else before.compared
-        newest = walk.newest if walk.newest > EARLIEST else None
+        # The origin's clock may be ahead now, and corrected before the next activity.
+        latest = min(walk.newest, datetime.fromtimestamp(began, UTC))
+        newest = latest if latest > EARLIEST else None
         self._last = ActivityCursor(newest, walk.level, compared, gap)
         yield OriginBatch(
             tuple(MissingEntry(uri) for uri, _ in missing),

@@ -322,14 +322,15 @@ class EventsAdapter:
 
         Return None if there are no changes.
         """
+        now = round(time.time() * _SECOND)
         for change in changes:
-            when = to_microseconds(change.when)
+            # A single event may have a datetime that is far in the future.
+            when = min(to_microseconds(change.when), now)
             self._latest = max(self._latest, when)
             self._disorder = max(self._disorder, self._latest - when)
         if not changes:
             return None
-        now = round(time.time() * _SECOND)
-        return min(self._latest - self._disorder, now)
+        return self._latest - self._disorder
 
     def _entry(self, change: StatedChange) -> SeenEntry | MissingEntry | None:
         """Return the entry for a change; None if its URI is unusable."""

@@ -1,0 +1,69 @@
+"""What a hub shows and decides after its clock was set back, or after a node with a wrong clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rsnotify_hub.admin.reports import WINDOW_SECONDS, TopicRates
+from rsnotify_hub.fragments import read_fragment
+from rsnotify_hub.store.interface import LogEntry
+from tests.hub.admin.admin_user import AdminUser
+from tests.hub.deliveries import opened_channel
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
+from tests.hub.test_deliveries_restarted import found
+
+OTHER = "https://source.example/other"
+
+
+async def test_failures_dated_by_a_clock_that_was_ahead_do_not_prolong_the_attempts(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500] * 1_000
+    async with opened_channel(tmp_path, clock, retry_seconds=0.01) as deliveries:
+        before = await deliveries.failing(callback)
+    clock.advance(days=-1)
+    settings = {"retry_seconds": 0.01, "max_retry_seconds": 0.02, "give_up_seconds": 3600}
+    async with opened_channel(tmp_path, clock, **settings) as deliveries:
+        after = found(deliveries, before)
+        failures = after.failures
+        await deliveries.until(lambda: after.failures > failures)
+        clock.advance(hours=1)
+        failures = after.failures
+        await deliveries.until(
+            lambda: after.given_up_since is not None or after.failures > failures + 1
+        )
+        assert after.given_up_since is not None, "it has failed for an hour"
+
+
+async def test_attempts_are_kept_after_the_clock_was_set_back(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    async with opened_channel(tmp_path, clock) as deliveries:
+        delivery = await deliveries.delivered(callback)
+        clock.advance(days=-1)
+        await deliveries.publish(2)
+        await deliveries.until(lambda: delivery.subscription.position == 2)
+        assert delivery.delivered[-1].at == clock.now
+
+
+async def test_a_source_is_silent_although_the_clock_was_set_back(hub: Client, clock: Clock):
+    admin = AdminUser(hub)
+    await hub.accepted(fragment(0, 1), topic=OTHER)
+    clock.advance(days=-1)
+    await hub.accepted(fragment(0, 1))
+    assert (await admin.get("status"))["silent"] == 0
+    clock.advance(minutes=20)
+    assert (await admin.get("status"))["silent"] == 1
+
+
+async def test_a_rate_does_not_last_until_a_clock_that_was_set_back_is_there_again(clock: Clock):
+    rates = TopicRates(clock)
+    entry = LogEntry(1, read_fragment(fragment(0, 1)))
+    rates.deliver(TOPIC, [entry] * 10)
+    assert rates.rate(TOPIC) == 10 / WINDOW_SECONDS
+    clock.advance(days=-1)
+    assert rates.rate(TOPIC) == 0
+    for number in range(100):
+        clock.advance(seconds=2)
+        rates.deliver(f"{TOPIC}{number}", [entry])
+    assert len(rates) <= WINDOW_SECONDS
