@@ -111,7 +111,7 @@ class SourceContext:
             self.captured = Captured(self.captured_folder, self.contents.get)
         self.lock = folder / "leader.lock"
         self.clock = clock
-        #: The clock for schedules. That of a gateway's set stands where its last check began.
+        #: The clock for schedules. The clock of a gateway's set stands where its last check began.
         self.wall: Callable[[], int] = getattr(clock, "wall", clock)
 
     def check_folders(self) -> None:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 class CheckedClock:
     """A Publisher's clock, which stands at the instant through which an origin was checked."""
 
-    #: The time of day, for schedules.
+    #: The clock for schedules.
     wall = staticmethod(system_clock)
 
     def __init__(self, now: int) -> None:

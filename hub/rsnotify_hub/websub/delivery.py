@@ -177,7 +177,8 @@ class Delivery:
 
     def keeps(self, began: Instant) -> bool:
         """Return whether to keep a successful attempt that began at an instant."""
-        return began >= self.kept_after or began < self.kept_after - _APART  # it was set back
+        was_set_back = began < self.kept_after - _APART
+        return began >= self.kept_after or was_set_back
 
     def keep(self, attempt: DeliveryAttempt) -> None:
         self.delivered.append(attempt)

@@ -482,7 +482,7 @@ class SourceDumps:
         if journal.state().last_change <= at:
             return False
         if at > now:
-            # The clock was set back. Unlike the dates in the journal, the file's time may go back.
+            # The clock was set back. The file's modification time follows it, unlike the journal.
             at = (self._folder / RESOURCE_DUMP).stat().st_mtime_ns // 1000
             at = at if at <= now else 0
         if schedule.cron is None:
