@@ -481,7 +481,11 @@ class BaselineRun:
                 self._still_listed.add(uri)  # T waits for a resource until it is deleted
             is_new = pending.announce(deletion, since=EARLIEST, parked=True)
             self._has_found = is_new or self._has_found
-        if is_new_list and self._has_found:
+        read, compared = self.baseline.resource_list, self._intake.compared
+        is_known = read is not None and read.fingerprint in compared
+        if read is not None and not is_known:
+            compared.append(read.fingerprint)
+        if is_new_list and self._has_found and not is_known:
             self._intake.has_news = True
         self._intake.end_baseline(at, now)
         is_settled = pending.drop_unlisted(at, self._still_listed)

@@ -277,7 +277,9 @@ class CatchUp:
         if isinstance(run, BaselineRun) and run.has_lost:
             self.lacks_comparison = True
         baseline = run.baseline if isinstance(run, BaselineRun) else None
-        is_awaited = self.comparisons.awaits_list and isinstance(error, Unavailable)
+        is_tried = self.failures.count + 1 >= self._state.pace.baseline_after
+        is_passing = isinstance(error, Unavailable) and not is_tried
+        is_awaited = self.comparisons.awaits_list and is_passing
         if isinstance(run, BaselineRun) and run.is_routine and not is_awaited:
             # The lists of changes are enough unless they leave something out.
             text = f"the copy could not be compared with the whole set: {error}"

@@ -194,6 +194,8 @@ class ChangeIntake:
         #: The known closed lists of the Source.
         self.closed = ClosedLists(state.frontiers.closed)
         self._has_reread = False
+        #: The fingerprints of the last Resource Lists that were compared: replicas may alternate.
+        self.compared: deque[bytes | None] = deque(maxlen=_REPLICAS)
         #: Whether anything later than all earlier changes was read since the last reset.
         self.has_news = False
         self._news_through = EARLIEST

@@ -100,6 +100,8 @@ class DocumentNotices:
 
 #: Factor by which a poll comes sooner after news.
 SPEEDUP_AFTER_NEWS = 8
+#: Number of consecutive polls with news after which the next ones come half as soon.
+_BURST = 8
 #: Maximum number of consecutive reads without news, for reasons other than a due poll.
 _MOST_IN_A_ROW = 8
 #: Maximum wait, in seconds, that is too short for a timer.
@@ -112,9 +114,14 @@ class PollInterval:
     def __init__(self, most: float) -> None:
         self._most = most
         self._wait = most
+        self._in_a_row = 0
 
     def next(self, *, news: bool) -> float:
-        wait = self._most / SPEEDUP_AFTER_NEWS if news else self._wait
+        # Some Sources date everything anew at each request, which is no burst of changes.
+        self._in_a_row = self._in_a_row + 1 if news else 0
+        doublings = min(self._in_a_row // _BURST, SPEEDUP_AFTER_NEWS)
+        soon = min(self._most, self._most / SPEEDUP_AFTER_NEWS * 2.0**doublings)
+        wait = soon if news else self._wait
         self._wait = min(self._most, 2 * wait)
         return wait
 
@@ -124,16 +131,17 @@ class Allowance:
 
     Some consecutive reads are allowed, and then one in each polling interval. A Source in trouble
     therefore receives no more requests than polling would cause, even if each read gives a reason
-    for the next one. News restores the allowance. An announcement that documents have changed may
-    be false, so it allows only one comparison and the pull after it.
+    for the next one. After news, the interval is as much shorter as that between polls. An
+    announcement that documents have changed may be false, so it allows only one comparison and the
+    pull after it.
     """
 
     def __init__(self, interval: float) -> None:
-        self._interval = interval
+        self._interval = self._most = interval
         self._left = float(_MOST_IN_A_ROW)
         self._counted = 0.0
 
-    def restore(self, reads: int = _MOST_IN_A_ROW) -> None:
+    def restore(self, reads: int) -> None:
         """Allow at least this many reads."""
         self._left = max(self._left, float(reads))
 
@@ -143,6 +151,10 @@ class Allowance:
         self._left = min(self._left + max(earned, 0.0), float(_MOST_IN_A_ROW))
         self._counted = now
         return max(0.0, (1.0 - self._left) * self._interval)
+
+    def set_news(self, *, news: bool) -> None:
+        """Record whether the last read had anything new."""
+        self._interval = self._most / SPEEDUP_AFTER_NEWS if news else self._most
 
     def use(self) -> None:
         self._left = max(0.0, self._left - 1.0)
@@ -158,6 +170,7 @@ class Schedule:
         self._allowance = Allowance(pace.poll)
         self._not_before = 0.0
         self._is_routine = True
+        self._lists_read = self._offer_read = -inf
         #: When to catch up next.
         self.due: float | None = None
         #: When to read the Source's offer again.
@@ -169,6 +182,7 @@ class Schedule:
         """Return whether documents may be read now. If not, set `due` to when they may be."""
         wait = self._allowance.wait(now)
         if wait <= _NEGLIGIBLE:
+            self._lists_read = now
             return True
         self.due = None
         self._poll_by(now + wait)
@@ -197,9 +211,9 @@ class Schedule:
         when = now + self._random.uniform(0.0, within)
         self._allowance.restore(2)
         if documents.lists:
-            self._poll_by(when)
+            self._poll_by(max(when, self._lists_read + within))
         if documents.offer:
-            self._discover_by(when)
+            self._discover_by(max(when, self._offer_read + within))
 
     def _discover_by(self, when: float) -> None:
         when = max(when, self._not_before)
@@ -210,12 +224,12 @@ class Schedule:
         if self.offer_due is None or now < self.offer_due:
             return False
         self.offer_due = None
+        self._offer_read = now
         return True
 
     def poll_later(self, now: float, *, news: bool, push_is_enough: bool) -> None:
         """Poll again after the usual interval, or much later if push works and is enough."""
-        if news:
-            self._allowance.restore()
+        self._allowance.set_news(news=news)
         wait = self._interval.next(news=news)
         relaxed = self.push_works and push_is_enough
         self._poll_by(now + (self._pace.poll_with_push if relaxed else wait))

@@ -190,6 +190,11 @@ def _repeats(listed: Change, pushed: Change) -> bool:
     return same if same is not None else not pushed.resource.links
 
 
+#: Seconds after the first failure of a resource until a new entry starts a new series of attempts.
+#: Some Sources give an entry a new date at each request.
+_FORGIVEN = 600.0
+#: Number of failures after which a change that was superseded while in flight counts as well.
+_SUPERSEDED = 2
 #: The `since` of a change that T does not wait for. It is later than any real datetime.
 UNWAITED = LATEST - MICROSECOND
 
@@ -200,7 +205,9 @@ class _Pending(Struct):
     #: The last entry that announced the resource, even if `change` is one that fetches it.
     entry: Resource
     attempts: int = 0
-    #: When the first of these attempts failed.
+    #: Number of attempts that failed with earlier entries, since `failed_at`.
+    earlier: int = 0
+    #: When the first of all these attempts failed.
     failed_at: float = 0.0
     missing_since: float | None = None
     #: Whether this run has tried the change often enough.
@@ -418,6 +425,7 @@ class PendingChanges:
             if change.check is not CheckMethod.FETCH:
                 pending.entry = change.resource
             pending.missing = missing
+            pending.earlier += pending.attempts
             pending.attempts = pending.retries = 0
             pending.given_up = pending.removed = pending.unlisted = False
         return True
@@ -600,13 +608,15 @@ class PendingChanges:
         the resource. For a watched resource, the wait doubles with each failure, up to `longest`.
 
         Returns:
-            Number of times that this exact change has failed; 0 if it was superseded, or if no list
-            contains the resource either.
+            Number of times that the resource has failed; 0 if the change was superseded, or if no
+            list contains the resource either.
         """
         pending = self._answered(change)
         if pending is None:
             return 0
-        if not pending.repeats(change):
+        if not pending.repeats(change) and pending.earlier < _SUPERSEDED:
+            pending.failed_at = pending.failed_at if pending.earlier else now
+            pending.earlier += 1
             self._ready.append(change.uri)
             return 0
         is_unlisted, pending.unlisted = pending.unlisted, False
@@ -615,7 +625,10 @@ class PendingChanges:
             return 0
         if pending.attempts == 0:
             self._failing += 1
-            pending.failed_at = now
+            if now - pending.failed_at >= _FORGIVEN:
+                pending.earlier = 0
+            if not pending.earlier:
+                pending.failed_at = now
             pending.missing_since = None
         if not missing:
             pending.missing_since = None
@@ -627,9 +640,10 @@ class PendingChanges:
             pending.retries += 1
             wait = self._retry.most * 2.0 ** min(pending.retries, 16)
             at_least = max(at_least, min(wait, longest))
-        delay = self._retry.delay(pending.attempts, self._random, at_least=at_least)
+        attempts = pending.earlier + pending.attempts
+        delay = self._retry.delay(attempts, self._random, at_least=at_least)
         self._enqueue(change.uri, now + delay)
-        return pending.attempts
+        return attempts
 
     def _answered(self, change: Change) -> _Pending | None:
         pending = self._pending.get(change.uri)

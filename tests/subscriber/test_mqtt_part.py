@@ -211,3 +211,23 @@ async def test_a_broker_that_lets_nobody_ask_gives_the_whole(
         receiving(transport_to(broker.url)) as heard,
     ):
         await heard.until("up", "gap")
+
+
+async def test_a_hub_that_ends_each_part_at_once_receives_few_requests(
+    mosquitto: Mosquitto, hub: Hub
+) -> None:
+    requests = 0
+
+    async def answer() -> None:
+        nonlocal requests
+        while True:
+            await hub.asked()
+            requests += 1
+            await hub.say(PART, b"<part/>", retain=False)
+            await hub.say(PART, b"", retain=False)
+
+    async with receiving(transport_to(mosquitto.url)):
+        answering = asyncio.create_task(answer())
+        await asyncio.sleep(3)
+        answering.cancel()
+    assert 1 < requests <= 6

@@ -34,6 +34,7 @@ from rsnotify.runtime.mqtt_broker import (
 from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerConnection, BrokerSession, connect
 from rsnotify.runtime.tasks import first_completed, wait_for_event
 from rsnotify.selection import EVERYTHING, PushSelection
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.push.hub_dialer import AddressMemory, HubDialer
 from rsnotify_subscriber.push.transport import TransportListener
 
@@ -41,6 +42,8 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 #: Seconds for a broker to send a retained message, and for a hub to send what was requested.
 RETAINED_WAIT = 2.0
+#: The delays between requests for a part, if the hub ends it each time soon.
+_RETRY = Retry(first=0.5, most=60.0)
 #: Seconds for which a broker keeps the session of an absent subscriber.
 _EXPIRY = 7 * 86_400
 
@@ -180,16 +183,24 @@ class MqttTransport:
     ) -> None:
         """Request the part before each lease ends. Receive the whole while there is no part."""
         random = Random()
+        ends = 0
         while True:
             await self._request(connection, messages)
+            requested = asyncio.get_running_loop().time()
             messages.listener.up()
             if not await wait_for_event(messages.part_received, RETAINED_WAIT):
                 await self._subscribe_to_whole(connection, messages)
+            before, ends = ends, 0
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
                     await messages.part_received.wait()
                     connection.unsubscribe(messages.whole)
                     await messages.part_ended()
+                    is_short = asyncio.get_running_loop().time() - requested < _RETRY.most
+                    ends = before + 1 if is_short else 0
+            if ends > 1:
+                await self._subscribe_to_whole(connection, messages)
+                await asyncio.sleep(_RETRY.delay(ends - 1, random))
 
     async def _request(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
         request = SelectionRequest(self.topic, self.select)
