@@ -12,10 +12,12 @@ import io
 import os
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from rsnotify.selection import Selection
 from tests.harnesses.matrix.shapes import Shape
@@ -374,6 +376,41 @@ def _stale(wanted: Callable[[Source, str], bool]) -> dict[str, Any]:
 
 def _is_list(*names: str) -> Callable[[Source, str], bool]:
     return lambda source, path: any(name in path for name in names)
+
+
+class _Alternating(_Kept):
+    """Answers that are by turns as they were and as they are, as two servers give them."""
+
+    def __init__(self, wanted: Callable[[Source, str], bool]) -> None:
+        super().__init__(wanted)
+        self._requests = WeakKeyDictionary[Source, Counter[str]]()
+
+    def answer(self, source: Source, request: Request, given: Answer) -> Answer:
+        requests = self._requests.setdefault(source, Counter())
+        requests[request.path] += 1
+        is_old = requests[request.path] % 2
+        return super().answer(source, request, given) if is_old else given
+
+
+def _alternating(wanted: Callable[[Source, str], bool]) -> dict[str, Any]:
+    kept = _Alternating(wanted)
+    return {"prepared": kept.prepared, "answer": kept.answer}
+
+
+def _in_turn(alter: Callable[[Source, Listing], None], *kinds: str | None) -> Callable[..., None]:
+    """Return a function that alters every second version of documents."""
+
+    def document(source: Source, path: str, listing: Listing) -> None:
+        if listing.capability in kinds and source.altered % 2:
+            alter(source, listing)
+
+    return document
+
+
+def _one_hash(source: Source, listing: Listing) -> None:
+    for one in listing.entries:
+        if one["uri"] == BASE + "a" and "hash" in one:
+            one["hash"] = sha256(b"another")
 
 
 # The Destination
@@ -797,6 +834,15 @@ TROUBLES = (
             **_stale(lambda source, path: path in source.documents())),
     Trouble("stale contents", "cache", fits=_noticeable,
             **_stale(lambda source, path: path not in source.documents())),
+    # Servers that differ
+    Trouble("Resource List alternates", "servers", fits=_listed, veils=True,
+            **_alternating(_is_list("resource", "sitemap"))),
+    Trouble("documents alternate", "servers", veils=True,
+            **_alternating(lambda source, path: path in source.documents())),
+    Trouble("contents alternate", "servers", fits=_noticeable, veils=True,
+            **_alternating(lambda source, path: path not in source.documents())),
+    Trouble("a hash alternates", "servers", veils=True, answer=_moving, local=True, fits=_hashed,
+            document=_in_turn(_one_hash, *_LISTS, *_CHANGES)),
     # The network
     Trouble("network cut", "network", begin=_cut, end=_join, veils=True),
     # The hub
