@@ -177,8 +177,8 @@ class Delivery:
 
     def keeps(self, began: Instant) -> bool:
         """Return whether to keep a successful attempt that began at an instant."""
-        was_set_back = began < self.kept_after - _APART
-        return began >= self.kept_after or was_set_back
+        # The second condition is true after the clock was set back.
+        return began >= self.kept_after or began < self.kept_after - _APART
 
     def keep(self, attempt: DeliveryAttempt) -> None:
         self.delivered.append(attempt)
