@@ -104,6 +104,8 @@ SPEEDUP_AFTER_NEWS = 8
 _BURST = 8
 #: Maximum number of consecutive reads without news, for reasons other than a due poll.
 _MOST_IN_A_ROW = 8
+#: Number of such reads after news for which the interval between them is short.
+_SHORT = 4
 #: Maximum wait, in seconds, that is too short for a timer.
 _NEGLIGIBLE = 0.001
 
@@ -131,15 +133,17 @@ class Allowance:
 
     Some consecutive reads are allowed, and then one in each polling interval. A Source in trouble
     therefore receives no more requests than polling would cause, even if each read gives a reason
-    for the next one. After news, the interval is as much shorter as that between polls. An
-    announcement that documents have changed may be false, so it allows only one comparison and the
-    pull after it.
+    for the next one. For a few reads after news, the interval is as much shorter as that between
+    polls. An announcement that documents have changed may be false, so it allows only
+    one comparison and the pull after it.
     """
 
     def __init__(self, interval: float) -> None:
         self._interval = self._most = interval
         self._left = float(_MOST_IN_A_ROW)
         self._counted = 0.0
+        #: Number of reads for which the interval is short.
+        self._short = 0
 
     def restore(self, reads: int) -> None:
         """Allow at least this many reads."""
@@ -147,17 +151,22 @@ class Allowance:
 
     def wait(self, now: float) -> float:
         """Return how long to wait before the next read."""
-        earned = (now - self._counted) / self._interval
-        self._left = min(self._left + max(earned, 0.0), float(_MOST_IN_A_ROW))
+        earned = max(0.0, now - self._counted) / self._interval
+        most = 1.0 if self._short > 0 else float(_MOST_IN_A_ROW)  # at once
+        self._left = max(self._left, min(self._left + earned, most))
         self._counted = now
         return max(0.0, (1.0 - self._left) * self._interval)
 
     def set_news(self, *, news: bool) -> None:
         """Record whether the last read had anything new."""
         self._interval = self._most / SPEEDUP_AFTER_NEWS if news else self._most
+        self._short = _SHORT if news else 0
 
     def use(self) -> None:
         self._left = max(0.0, self._left - 1.0)
+        self._short -= 1
+        if self._short <= 0:
+            self._interval = self._most
 
 
 class Schedule:

@@ -108,7 +108,7 @@ def test_a_gap_is_closed_as_soon_as_a_newer_resource_list_is_announced(
     source.change("announced")
     destination.settle()
     destination.push_gap()
-    for _ in range(21):
+    for _ in range(20):
         destination.tick()
         destination.work()
     assert not destination.follower.level
