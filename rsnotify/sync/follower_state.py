@@ -119,7 +119,7 @@ class PollInterval:
         self._in_a_row = 0
 
     def next(self, *, news: bool) -> float:
-        # Some Sources date everything anew at each request, which is no burst of changes.
+        # Some Sources give all entries the current date at each request. That is not a burst.
         self._in_a_row = self._in_a_row + 1 if news else 0
         doublings = min(self._in_a_row // _BURST, SPEEDUP_AFTER_NEWS)
         soon = min(self._most, self._most / SPEEDUP_AFTER_NEWS * 2.0**doublings)
@@ -139,10 +139,10 @@ class Allowance:
     """
 
     def __init__(self, interval: float) -> None:
-        self._interval = self._most = interval
+        self._interval = interval
         self._left = float(_MOST_IN_A_ROW)
         self._counted = 0.0
-        #: Number of reads for which the interval is short.
+        #: Number of reads before which the interval is short.
         self._short = 0
 
     def restore(self, reads: int) -> None:
@@ -151,22 +151,21 @@ class Allowance:
 
     def wait(self, now: float) -> float:
         """Return how long to wait before the next read."""
-        earned = max(0.0, now - self._counted) / self._interval
-        most = 1.0 if self._short > 0 else float(_MOST_IN_A_ROW)  # at once
-        self._left = max(self._left, min(self._left + earned, most))
+        interval, at_once = self._interval, float(_MOST_IN_A_ROW)
+        if self._short > 0:
+            interval, at_once = interval / SPEEDUP_AFTER_NEWS, 1.0
+        earned = max(0.0, now - self._counted) / interval
+        self._left = max(self._left, min(self._left + earned, at_once))
         self._counted = now
-        return max(0.0, (1.0 - self._left) * self._interval)
+        return max(0.0, (1.0 - self._left) * interval)
 
     def set_news(self, *, news: bool) -> None:
         """Record whether the last read had anything new."""
-        self._interval = self._most / SPEEDUP_AFTER_NEWS if news else self._most
         self._short = _SHORT if news else 0
 
     def use(self) -> None:
         self._left = max(0.0, self._left - 1.0)
         self._short -= 1
-        if self._short <= 0:
-            self._interval = self._most
 
 
 class Schedule:
