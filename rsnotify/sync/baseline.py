@@ -76,7 +76,8 @@ class Baseline:
         at_least: The value of `at` if no document states one.
         dump_first: Whether packages cost less than a GET for each missing resource.
         is_old: Returns whether a document as of an instant cannot contain anything new. A Resource
-            List is read in any case because it costs little.
+            List is read in any case, because it costs little.
+        skips_old_index: Whether that does not apply to the members of a Resource List Index.
         last_dump: The last dump that was read completely.
         until: A document with a later `at` is treated as undated, and gets `at_least` instead.
     """
@@ -88,6 +89,7 @@ class Baseline:
         *,
         dump_first: bool = False,
         is_old: Callable[[Instant], bool] = lambda at: False,
+        skips_old_index: bool = False,
         last_dump: Document | None = None,
         until: Instant | None = None,
     ) -> None:
@@ -98,12 +100,15 @@ class Baseline:
         self._archived = archived[::-1] if dump_first else archived
         self._at_least = at_least
         self._is_old = is_old
+        self._skips_old_index = skips_old_index
         self._last_dump = last_dump
         self._until = until
         #: The `at` of a dump, even if the dump is too old to contain anything new.
         self.dump_at: Instant | None = None
         #: The reason why a root could not be read completely, if any.
         self.error: RsnotifyError | None = None
+        #: Whether the members of a Resource List Index were not read.
+        self.is_index_skipped = False
         if not self._remaining:
             self._remaining, self._archived = self._archived, []
         self._begin(self._remaining.pop(0))
@@ -172,8 +177,12 @@ class Baseline:
         return None
 
     def _has_nothing_new(self, document: Document) -> bool:
-        if self.root.kind is DocumentKind.RESOURCE_LIST or self._at is not None:
+        if self._at is not None:
             return False
+        if self.root.kind is DocumentKind.RESOURCE_LIST:
+            is_old = document.at is None or self._is_old(document.at)
+            self.is_index_skipped = self._skips_old_index and document.index and is_old
+            return self.is_index_skipped
         if document.at is not None:
             self.dump_at = document.at
             return self._is_old(document.at)
@@ -565,12 +574,13 @@ class BaselinePolicy:
         #: is not later does not show that the resources it lacks were deleted.
         self.dump_at: Instant | None = None
 
-    def new_baseline(self, offer: Offer, *, reads_old: bool) -> Baseline:
+    def new_baseline(self, offer: Offer, *, reads_old: bool, skips_index: bool = False) -> Baseline:
         """Return the next baseline.
 
         An empty copy needs everything, and a dump has it in one document. If the Resource List did
         not close a gap, a newer dump may. With `reads_old`, even an old dump is compared, because
         the Source has moved and its resources may have new URIs, or the copy has lost resources.
+        With `skips_index`, a Resource List Index that cannot close the gap is not read further.
         """
         frontiers = self._state.frontiers
         begins, ends = self._restarted or (None, None)
@@ -581,6 +591,7 @@ class BaselinePolicy:
             frontiers.known or begins or EARLIEST,
             dump_first=is_empty or is_second,
             is_old=(lambda _: False) if reads_old else frontiers.covers,
+            skips_old_index=skips_index and frontiers.uncovered_gap is not None,
             last_dump=None if reads_old else self._last_dump,
             until=ends,
         )
@@ -659,6 +670,10 @@ class ComparisonSchedule:
         if self._is_urgent:
             due = min(due, self.compared + self._pace.repair)
         return (now >= due or self.awaits_list) and not was_just_done
+
+    def is_recent(self, now: float) -> bool:
+        """Return whether everything was compared so recently that a repetition does not help."""
+        return now < self.compared + self._pace.repair and not self.awaits_list
 
     def begin(self, now: float, *, is_forced: bool) -> None:
         """Decide whether to request resources whose entries do not show if they have changed.

@@ -184,7 +184,8 @@ class CatchUp:
         is_due = self.comparisons.is_due(now) or self._has_lost
         if self.can_compare and (is_needed or is_due):
             self.comparisons.begin(now, is_forced=is_forced)
-            self._begin_baseline(is_routine=not is_needed)
+            skips_index = is_needed and self.comparisons.is_recent(now)
+            self._begin_baseline(is_routine=not is_needed, skips_index=skips_index)
         elif has_changes:
             self.run = PullRun(state, self._intake, self._offer)
         else:
@@ -389,10 +390,12 @@ class CatchUp:
 
     # Baseline
 
-    def _begin_baseline(self, *, is_routine: bool) -> None:
+    def _begin_baseline(self, *, is_routine: bool, skips_index: bool = False) -> None:
         has_lost = self._has_lost or self.lacks_comparison
         reads_old = self._has_moved or has_lost
-        baseline = self._policy.new_baseline(self._offer, reads_old=reads_old)
+        baseline = self._policy.new_baseline(
+            self._offer, reads_old=reads_old, skips_index=skips_index and not reads_old
+        )
         place = self._offer.capability_list
         self.run = BaselineRun(
             self._state,
@@ -413,8 +416,9 @@ class CatchUp:
         else:
             self._state.actions.note(f"the {run.baseline.root.kind} has nothing new")
             self._record_age(run)
-            is_settled = not self._state.pending.watched
-            self.comparisons.done(now, run.capability_list, is_settled=is_settled)
+            if not run.baseline.is_index_skipped:
+                is_settled = not self._state.pending.watched
+                self.comparisons.done(now, run.capability_list, is_settled=is_settled)
             self._end_baseline(run, now)
 
     def add_differing(

@@ -8,13 +8,14 @@ up ends, and the copy is not level.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from heapq import heappop, heappush
-from itertools import count, cycle
+from itertools import count, cycle, repeat
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import (
     ContentMismatch,
@@ -27,10 +28,10 @@ from rsnotify.errors import (
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Action, Apply, Compare, Fetch, FindUnlisted
+from rsnotify.sync.actions import Action, Apply, Compare, Discover, Fetch, FindUnlisted, Progress
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
-from tests.core.source import EPOCH
+from tests.core.source import EPOCH, at
 
 #: The seconds that a request takes, and one that is not answered.
 DELAY, TIMEOUT = 0.05, 35.0
@@ -39,6 +40,8 @@ DELAY, TIMEOUT = 0.05, 35.0
 AT_FIRST = 24
 PACE = Pace()
 BAD, GOOD = "http://source.example/bad", "http://source.example/good"
+OFFER = "http://source.example/capability-list"
+BROKEN_PACKAGE = MalformedDocument("no ZIP file", source="package.zip")
 
 Answer = Callable[[float], Document | RsnotifyError]
 
@@ -128,18 +131,32 @@ TROUBLES: dict[str, Callable[[], RsnotifyError] | None] = {
 
 
 class World:
-    """A Destination on a virtual clock, and the times at which it has requested each URI."""
+    """A Destination on a virtual clock, and the times at which it has requested each URI.
 
-    def __init__(self, shape: str, trouble: str) -> None:
-        self._answers, self._trouble = SHAPES[shape], TROUBLES[trouble]
-        offer = Offer(**{kind: kind for kind in self._answers})
-        self.follower = Follower(offer, pace=PACE, random=Random(1))
+    `offers` are what the Source offers at each request of its Capability List.
+    """
+
+    def __init__(
+        self,
+        answers: dict[str, Answer],
+        trouble: str = "no trouble",
+        *,
+        package: Document | RsnotifyError = BROKEN_PACKAGE,
+        offers: Iterator[Offer] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._answers, self._trouble, self._package = answers, TROUBLES[trouble], package
+        self._offers = offers or repeat(Offer(**{kind: kind for kind in answers}))
+        self.follower = Follower(next(self._offers), progress, pace=PACE, random=Random(1))
         self.now = 0.0
         self.requests: dict[str, list[float]] = {}
         self._held: dict[str, str | None] = {}
         self._number = count()
         self._events: list[tuple[float, int, Callable[[], list[Action]]]] = []
         self._perform(self.follower.start(0.0))
+
+    def notify(self, notification: Document) -> None:
+        self._perform(self.follower.notified(notification, self.now))
 
     def run(self, seconds: float, *, until_ended: bool = False) -> None:
         end = self.now + seconds
@@ -174,15 +191,13 @@ class World:
                     self._perform(self._compared(action))
                 case FindUnlisted():
                     self._perform(self.follower.unlisted((), self.now))
+                case Discover():
+                    self._later(OFFER, lambda: self.follower.offered(next(self._offers), self.now))
                 case _:
                     pass
 
     def _fetched(self, fetch: Fetch) -> list[Action]:
-        answer = (
-            self._answers[fetch.uri](self.now)
-            if fetch.package is None
-            else MalformedDocument("no ZIP file", source=fetch.uri)
-        )
+        answer = self._package if fetch.package else self._answers[fetch.uri](self.now)
         if isinstance(answer, Document):
             return self.follower.fetched(fetch, answer, self.now)
         return self.follower.fetch_failed(fetch, answer, self.now)
@@ -210,7 +225,7 @@ class World:
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_uri_is_requested_more_often_than_polling_allows(shape: str, trouble: str) -> None:
-    world = World(shape, trouble)
+    world = World(SHAPES[shape], trouble)
     world.run(3_600)
     most = AT_FIRST + 3_600 / PACE.poll
     most += AT_FIRST * (shape in UNSTEADY)  # news at first causes further polls
@@ -227,7 +242,7 @@ def test_no_uri_is_requested_more_often_than_polling_allows(shape: str, trouble:
 def test_a_run_that_only_catches_up_ends_and_a_copy_without_a_resource_is_not_level(
     shape: str, trouble: str
 ) -> None:
-    world = World(shape, trouble)
+    world = World(SHAPES[shape], trouble)
     world.run(300, until_ended=True)
     assert world.now < (90 if trouble != "no answer" else 90 + 2 * TIMEOUT)
     assert not world.follower.level
@@ -238,7 +253,7 @@ def test_a_run_that_only_catches_up_ends_and_a_copy_without_a_resource_is_not_le
 def test_t_passes_a_resource_that_stays_unavailable_and_the_next_run_knows_it(
     shape: str, trouble: str
 ) -> None:
-    world = World(shape, trouble)
+    world = World(SHAPES[shape], trouble)
     world.run(120)
     progress = world.follower.progress
     assert progress is not None, "it is synced"
@@ -249,3 +264,51 @@ def test_t_passes_a_resource_that_stays_unavailable_and_the_next_run_knows_it(
     applied = [one.uri for action in actions if isinstance(action, Apply) for one in action.changes]
     assert applied == [BAD]
     assert not again.level
+
+
+def test_changes_are_read_although_the_resource_list_is_not_available_after_a_dump() -> None:
+    answers: dict[str, Answer] = {
+        "change_list": lambda _: change_list(),
+        "resource_list": lambda _: Unavailable("resource_list", "403", status=403),
+        "resource_dump": SHAPES["a dump whose package is broken"]["resource_dump"],
+    }
+    world = World(answers, package=Document(Capability.RESOURCE_DUMP_MANIFEST, at=EPOCH))
+    world.run(3_600)
+    assert len(world.requests["change_list"]) > 3_000 / PACE.poll
+
+
+def test_announcements_do_not_cause_more_requests_than_news() -> None:
+    offers = repeat(Offer(change_list="c", capability_list="l"))
+    world = World({"c": lambda _: change_list()}, offers=offers, progress=Progress(EPOCH, EPOCH))
+    for number in range(600):
+        world.run(0.1)
+        announced = (
+            Resource(uri, capability=kind, change=ChangeType.UPDATED, datetime=at(1_000 + number))
+            for uri, kind in (("c", Capability.CHANGE_LIST), ("l", Capability.CAPABILITY_LIST))
+        )
+        world.notify(Document(Capability.FRAMEWORK_NOTIFICATION, tuple(announced)))
+    most = 60 / (PACE.poll / 8) + 8
+    assert len(world.requests["c"]) <= most
+    assert len(world.requests[OFFER]) <= most
+
+
+@pytest.mark.parametrize("has_at", [True, False])
+def test_the_parts_of_an_index_are_read_again_when_they_may_close_a_gap(has_at: bool) -> None:
+    parts = tuple(Resource(f"r{number}") for number in range(3))
+    index = Document(Capability.RESOURCE_LIST, parts, index=True)
+
+    def age(now: float) -> float:
+        return 0 if now < 3_600 else 2
+
+    def root(now: float) -> Document:
+        return replace(index, at=EPOCH + timedelta(age(now)) if has_at else None)
+
+    answers: dict[str, Answer] = {"resource_list": root, "change_list": lambda _: change_list(0.5)}
+    answers |= {part.uri: lambda now: resource_list(age(now)) for part in parts}
+    offers = repeat(Offer(resource_list="resource_list", change_list="change_list"))
+    world = World(answers, offers=offers)
+    world.run(3_600)
+    assert not world.follower.level
+    assert len(world.requests["r0"]) < AT_FIRST
+    world.run(PACE.poll + PACE.repair * (not has_at))
+    assert world.follower.level
