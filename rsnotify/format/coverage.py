@@ -177,10 +177,13 @@ def _listed_coverage(
     changes, ordered = _changes(document, package)
     in_order = ordered
     if not ordered:
-        changes, ordered = _in_list_order(changes, sent)
+        times = dates_from_list_order([change.at for change in changes], sent)
+        if times is not None:
+            changes, ordered = tuple(map(_dated, changes, times)), True
     latest = max((change.at for change in changes), default=None)
-    from_ = document.from_
-    stated = _stated_until(document, sent)
+    from_, stated = document.from_, document.until
+    if stated is not None and is_ahead(stated, sent):
+        stated = None  # the list cannot contain all changes up to then, so it counts as open
     contradictory = not in_order or stated is not document.until or _is_outside(document, changes)
     if from_ is None and changes:
         # In a list without `from`, a deletion may have the lastmod of the deleted resource.
@@ -199,15 +202,6 @@ def _listed_coverage(
         latest = end
     until = max((t for t in (stated, latest, from_) if t is not None), default=None)
     return Coverage(from_, until, stated is not None, ordered, changes, sent, contradictory)
-
-
-def _stated_until(document: Document, sent: Instant | None) -> Instant | None:
-    """Return the `until` of a list, or None if it is later than the response with the list.
-
-    Such a list cannot contain all changes up to its `until`, and counts as open.
-    """
-    until = document.until
-    return None if until is not None and is_ahead(until, sent) else until
 
 
 def is_ahead(instant: Instant, sent: Instant | None) -> bool:
@@ -236,16 +230,6 @@ def _corrected_from(from_: Instant, first: Instant, sent: Instant | None) -> Ins
     """
     is_ahead = sent is not None and sent < from_
     return min(from_, first) if is_ahead or from_ - first < _ROUNDING else from_
-
-
-def _in_list_order(
-    changes: tuple[Change, ...], sent: Instant | None
-) -> tuple[tuple[Change, ...], bool]:
-    """Date out-of-order changes by their position, and return whether that succeeded."""
-    times = dates_from_list_order([change.at for change in changes], sent)
-    if times is None:
-        return changes, False
-    return tuple(map(_dated, changes, times)), True
 
 
 def _dated(change: Change, at: Instant) -> Change:

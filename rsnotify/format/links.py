@@ -8,16 +8,14 @@ elements, below the root or below the `channel` of RSS. Links of individual entr
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
 from lxml import etree
 
 from rsnotify.errors import MalformedDocument
 from rsnotify.format.model import RS_NS, SITEMAP_NS
-from rsnotify.format.xml_parser import safe_parser
+from rsnotify.format.xml_parser import ParserTarget, safe_parser
 
 # Headers are untrusted. Every repetition is possessive, so matching takes linear time.
 _QUOTED = r'"((?:[^"\\]++|\\.)*+)"'
@@ -73,11 +71,6 @@ _LINKS = frozenset({_ATOM + "link", f"{{{RS_NS}}}ln"})
 _FEED_ROOTS = frozenset(
     {_ATOM + "feed", f"{{{SITEMAP_NS}}}urlset", f"{{{SITEMAP_NS}}}sitemapindex"}
 )
-if TYPE_CHECKING:
-    # For type checking only: at run time, lxml calls whatever methods exist.
-    _ParserTarget = etree.ParserTarget[None]
-else:
-    _ParserTarget = object
 
 
 def html_links(text: str) -> Links:
@@ -105,7 +98,7 @@ def xml_links(body: bytes) -> Links:
     return feed.found
 
 
-class _LinkFinder(ABC, _ParserTarget):
+class _Page(ParserTarget[None]):
     def __init__(self) -> None:
         self.found: Links = []
         self._ancestors: list[str] = []
@@ -116,9 +109,9 @@ class _LinkFinder(ABC, _ParserTarget):
             self.found += [(relation.lower(), target) for relation in relations if target]
         self._ancestors.append(tag)
 
-    @abstractmethod
     def _is_link(self, tag: str, ancestors: list[str]) -> bool:
-        """Return whether an element with these ancestors is a link that counts."""
+        # The parser adds a head to a page that has none.
+        return tag == "link" and ancestors == ["html", "head"]
 
     def end(self, tag: str) -> None:
         self._ancestors.pop()
@@ -127,13 +120,7 @@ class _LinkFinder(ABC, _ParserTarget):
         return None
 
 
-class _Page(_LinkFinder):
-    def _is_link(self, tag: str, ancestors: list[str]) -> bool:
-        # The parser adds a head to a page that has none.
-        return tag == "link" and ancestors == ["html", "head"]
-
-
-class _Feed(_LinkFinder):
+class _Feed(_Page):
     def _is_link(self, tag: str, ancestors: list[str]) -> bool:
         match ancestors:
             case [root]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lxml import etree
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from rsnotify.errors import (
 from rsnotify.format.datetimes import parse_datetime
 from rsnotify.format.model import RS_NS, SITEMAP_NS, ChangeType, Document, Link, Resource
 from rsnotify.format.plain_form import FastReader, read_plain
-from rsnotify.format.xml_parser import DEFAULT_LIMITS, DocumentLimits, safe_parser
+from rsnotify.format.xml_parser import DEFAULT_LIMITS, DocumentLimits, ParserTarget, safe_parser
 
 __all__ = ["DEFAULT_LIMITS", "DocumentLimits", "SitemapReader", "read_document", "with_resources"]
 
@@ -153,14 +153,6 @@ _TEXTS = {
     _SITEMAP + "changefreq": "changefreq",
 }
 
-
-if TYPE_CHECKING:
-    # For type checking only: at run time, lxml calls whatever methods exist.
-    _ParserTarget = etree.ParserTarget[Document]
-else:
-    _ParserTarget = object
-
-
 #: State databases and MessagePack store integers in 64 bits.
 _MOST_DIGITS = 18
 
@@ -218,7 +210,7 @@ _LINK: dict[str, tuple[str, _Convert]] = {
 }
 
 
-class DocumentBuilder(_ParserTarget):
+class DocumentBuilder(ParserTarget[Document]):
     """The parser target. It reads three levels: the root, its children, and their children.
 
     Elements that ResourceSync does not define are ignored with all their content. Attributes of

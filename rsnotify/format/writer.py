@@ -11,19 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import asdict, astuple, replace
 
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.model import (
-    RS_NS,
-    SITEMAP_NS,
-    Attributes,
-    Document,
-    Link,
-    Resource,
-)
+from rsnotify.format.model import RS_NS, SITEMAP_NS, Attributes, Document, Link, Resource
 
 
 class Profile(StrEnum):
@@ -56,7 +49,7 @@ _SUSPECTS = re.compile('[\x00-\x1f&<>"\ud800-\udfff\ufffe\uffff]')
 #: Number of entries that are tested and encoded together.
 _AT_ONCE = 256
 
-T = TypeVar("T", str, None)
+T = TypeVar("T", Document, Resource, Link)
 
 
 def _is_plain(text: str) -> bool:
@@ -66,8 +59,8 @@ def _is_plain(text: str) -> bool:
     return _SUSPECTS.search(text) is None
 
 
-def _escape(text: T) -> T:
-    if text is None or _is_plain(text):
+def _escape(text: str) -> str:
+    if _is_plain(text):
         return text
     if _ILLEGAL.search(text):
         raise ValueError(f"{text!r} has a character that XML cannot carry; percent-encode it")
@@ -76,23 +69,15 @@ def _escape(text: T) -> T:
     return text
 
 
-def _escaped(resource: Resource) -> Resource:
-    """Return a resource with all strings escaped."""
-    names = ("uri", "changefreq", "capability", "encoding", "hash", "path", "type")
-    fields = {name: _escape(getattr(resource, name)) for name in names}
-    attributes = _escaped_attributes(resource.attributes)
-    links = tuple(map(_escaped_link, resource.links))
-    return replace(resource, **fields, links=links, attributes=attributes)
-
-
-def _escaped_link(link: Link) -> Link:
-    names = ("rel", "href", "encoding", "hash", "path", "type")
-    fields = {name: _escape(getattr(link, name)) for name in names}
-    return replace(link, **fields, attributes=_escaped_attributes(link.attributes))
-
-
-def _escaped_attributes(attributes: Attributes) -> Attributes:
-    return tuple((_escape(name), _escape(value)) for name, value in attributes)
+def _escaped(element: T) -> T:
+    """Return an element with its strings and links escaped; the entries of a document are not."""
+    fields: dict[str, Any] = {
+        name: _escape(value) for name, value in asdict(element).items() if isinstance(value, str)
+    }
+    attributes = tuple((_escape(name), _escape(value)) for name, value in element.attributes)
+    if not isinstance(element, Link):
+        fields["links"] = tuple(map(_escaped, element.links))
+    return replace(element, **fields, attributes=attributes)
 
 
 # The following functions return markup with unescaped strings, and append these to `texts`, so that
@@ -176,13 +161,7 @@ def opening(head: Document) -> bytes:
     texts: list[str] = []
     written = _opening(head, texts)
     if not _is_plain("".join(texts)):
-        escaped = replace(
-            head,
-            capability=None if head.capability is None else _escape(head.capability),
-            links=tuple(map(_escaped_link, head.links)),
-            attributes=_escaped_attributes(head.attributes),
-        )
-        written = _opening(escaped, texts)
+        written = _opening(_escaped(head), texts)
     return written.encode()
 
 

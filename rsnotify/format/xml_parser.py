@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from xml.parsers import expat
 
 from lxml import etree
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from lxml.etree import ParserTarget
-    from lxml.etree._parser import CustomTargetParser
-
-    # For type checking only: at run time, lxml calls whatever methods exist.
-    _NoResult = ParserTarget[None]
-else:
-    _NoResult = object
-
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from lxml.etree import ParserTarget as ParserTarget
+    from lxml.etree._parser import CustomTargetParser
+else:
+
+    class ParserTarget(Generic[T]):
+        """The base of parser targets for type checking. lxml calls whatever methods exist."""
 
 
 class DocumentLimits(Struct, frozen=True):
@@ -67,7 +66,7 @@ def safe_parser(target: ParserTarget[T]) -> CustomTargetParser[T]:
     return etree.XMLParser(target=target, **_SAFE)
 
 
-class _NoTarget(_NoResult):
+class _NoTarget(ParserTarget[None]):
     """Ignores everything, so that the parser builds no tree, which takes half of its time."""
 
     def close(self) -> None: ...
