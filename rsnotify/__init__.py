@@ -32,33 +32,6 @@ if TYPE_CHECKING:
     )
     from rsnotify.format.model import Capability, ChangeType, Link, Rel, Resource
     from rsnotify.selection import Selection
-else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "rsnotify.errors": (
-                "ConfigurationError",
-                "ContentMismatch",
-                "DocumentError",
-                "FetchError",
-                "Gone",
-                "InvalidDocument",
-                "MalformedDocument",
-                "NotCopied",
-                "NotFound",
-                "PatchError",
-                "RefusedAddress",
-                "RsnotifyError",
-                "StorageError",
-                "StoreUnavailable",
-                "TooLarge",
-                "Unavailable",
-                "WrongDocument",
-            ),
-            "rsnotify.format.model": ("Capability", "ChangeType", "Link", "Rel", "Resource"),
-            "rsnotify.selection": ("Selection",),
-        },
-    )
 
 __all__ = [
     "Capability",
@@ -85,5 +58,15 @@ __all__ = [
     "Unavailable",
     "WrongDocument",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "rsnotify.errors": __all__,  # except the following
+            "rsnotify.format.model": ("Capability", "ChangeType", "Link", "Rel", "Resource"),
+            "rsnotify.selection": ("Selection",),
+        },
+    )
 
 __version__ = "1.0.0rc1"

@@ -36,6 +36,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 
+from rsnotify.runtime.tasks import complete
 from rsnotify.sync.retry import Alternatives
 
 #: Maximum time to connect, at all addresses together, in seconds.
@@ -66,9 +67,8 @@ def is_proxied(websocket: str) -> bool:
 class Dialer:
     """Opens the TCP connections of one attempt to use a service.
 
-    Args:
-        memory: The addresses that failed in earlier attempts.
-        create: Creates a socket for an address, or raises OSError if the address is not allowed.
+    `memory` has the addresses that failed in earlier attempts. `create` creates a socket for an
+    address, or raises OSError if the address is not allowed.
     """
 
     def __init__(
@@ -204,17 +204,15 @@ def refusal(address: str) -> str | None:
 
 
 def public_sockets(refused: Callable[[str], OSError]) -> Callable[[Any], socket.socket]:
-    """Return a function that creates sockets for public addresses only.
+    """Return a variant of `any_socket` for public addresses only.
 
-    It accepts an address in the form that `getaddrinfo` returns. For an address to which untrusted
-    input may not lead, it raises the error that `refused` returns for the reason.
+    For another address, it raises the error that `refused` returns for the reason.
     """
 
     def make(info: Any) -> socket.socket:
-        family, kind, protocol, _, address = info
-        if (reason := refusal(str(address[0]))) is not None:
+        if (reason := refusal(str(info[4][0]))) is not None:
             raise refused(reason)
-        return socket.socket(family, kind, protocol)
+        return any_socket(info)
 
     return make
 
@@ -226,8 +224,7 @@ THREADS = 128
 class _Threads:
     """A pool of daemon threads. Unlike an executor's, they do not keep the process alive."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._begin()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._begin)  # in the child, no thread continues
@@ -240,7 +237,7 @@ class _Threads:
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         self._work.put((future, work))
-        if not self._idle.acquire(blocking=False) and self._count < self._limit:
+        if not self._idle.acquire(blocking=False) and self._count < THREADS:
             self._count += 1
             Thread(target=self._run, name=f"lookup-{self._count}", daemon=True).start()
         return future
@@ -249,14 +246,11 @@ class _Threads:
         while True:
             future, work = self._work.get()
             if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
+                complete(future, work)
             self._idle.release()
 
 
-_threads = _Threads(THREADS)
+_threads = _Threads()
 
 
 async def look_up(host: str, port: int, **options: Any) -> list[Any]:
@@ -315,12 +309,8 @@ def open_session(
 ) -> aiohttp.ClientSession:
     """Return a session without cookies. It does not limit the number of requests; callers must.
 
-    Args:
-        create_socket: Creates a socket for an address, or raises OSError if the address is not
-            allowed.
-        fields: The header fields of every request.
-        timeout: The timeouts.
-        tls: The trusted certificates; by default, the system's certificates.
+    `create_socket` raises OSError for an address that is not allowed. `fields` are the header
+    fields of every request. Without `tls`, the system's certificates are trusted.
     """
     connector = Connector(
         resolver=AddressResolver(), socket_factory=create_socket, limit=0, ssl=tls or True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,7 @@ from rsnotify.runtime.settings import WrongSetting, convert_settings
 def require(name: str, value: object, kinds: Any, what: str) -> None:
     """Reject a value of the wrong type. The message omits the value, because it may be a secret.
 
-    Args:
-        name: The name of the argument.
-        value: The value of the argument.
-        kinds: The allowed types, as for `isinstance`.
-        what: A description of a valid value, to complete the sentence "give …".
+    `kinds` are the allowed types, as for `isinstance`, and `what` completes the sentence "give …".
     """
     if not isinstance(value, kinds):
         raise ConfigurationError(f"{name} is of type {type(value).__name__}; give {what}")
@@ -27,10 +24,8 @@ def require(name: str, value: object, kinds: Any, what: str) -> None:
 
 def require_function(name: str, value: object) -> None:
     """Reject a value that is neither None nor a function to be called without `await`."""
-    if value is None:
-        return
-    if not callable(value):
-        raise ConfigurationError(f"{name} is of type {type(value).__name__}; give a function")
+    if value is not None:
+        require(name, value, Callable, "a function")
     if inspect.iscoroutinefunction(value):
         raise ConfigurationError(f"{name} is an async function, and is not awaited; write it `def`")
 
@@ -40,9 +35,7 @@ def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct])
     require(name, value, kind, f"a {kind.__name__}")
     try:
         convert_settings(msgspec.to_builtins(value), kind)
-    except WrongSetting as wrong:
-        raise ConfigurationError(f"{name}: {wrong}") from None
-    except TypeError as error:  # a field has a type that no setting can have
+    except (WrongSetting, TypeError) as error:  # TypeError: a type that no setting can have
         raise ConfigurationError(f"{name}: {error}") from None
 
 

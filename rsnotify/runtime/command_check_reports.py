@@ -43,15 +43,10 @@ class Outcome(StrEnum):
 
 
 class ReportedCheck(Struct, frozen=True):
-    """The result of one check.
+    """The result of one check of a document or program.
 
-    Args:
-        subject: The document or program that was checked.
-        name: The stable name of the check.
-        outcome: The outcome of the check.
-        section: The section of the specification that contains the requirement.
-        text: The reason why the check did not pass.
-        seconds: The duration of the check.
+    `section` is the section of the specification with the requirement, and `text` the reason why
+    the check did not pass.
     """
 
     subject: str
@@ -125,10 +120,7 @@ class Badge(Struct, frozen=True):
 def junit_xml(tool: str, checks: Iterable[ReportedCheck], at: str) -> bytes:
     """Return results as JUnit XML, with one test suite per subject.
 
-    Args:
-        tool: The program and its version.
-        checks: The results.
-        at: The time of the checks, such as `2026-01-01T12:00:00`.
+    `tool` is the program and its version, and `at` the time, such as `2026-01-01T12:00:00`.
     """
     suites: dict[str, list[ReportedCheck]] = {}
     for check in checks:

@@ -48,12 +48,7 @@ def offered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def load_extension(group: str, name: str, thing: str) -> Any:
-    """Import an extension.
-
-    Args:
-        group: The group without `rsnotify.`.
-        name: The name in the group.
-        thing: The extension in words, such as "the view iiif".
+    """Import an extension, which `thing` names in words, such as "the view iiif".
 
     Raises:
         MissingExtension: The extension, or a package that it needs, is not installed.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
@@ -200,38 +200,22 @@ class HttpOrigin(NamedTuple):
     port: int
 
 
-class ConnectionOwner(Protocol):
-    def lend_reader(self) -> ResponseReader:
-        """Return a reader prepared for a response. The caller may give it back later."""
-
-    def return_reader(self, reader: ResponseReader) -> None:
-        """Give a reader back after it has read a complete response."""
-
-    def keep(self, connection: HttpConnection) -> None: ...
-
-    def drain(self, connection: HttpConnection) -> None:
-        """Limit the time for the rest of a response that was reported; `keep` or `lost` follows."""
-
-    def lost(self, connection: HttpConnection) -> None:
-        """Remove a connection that has ended."""
-
-
 class HttpConnection(asyncio.Protocol):
     __slots__ = (
         "_busy",
         "_done",
         "_excerpt_timer",
         "_loop",
-        "_owner",
+        "_pool",
         "_reader",
         "_transport",
         "_used",
         "origin",
     )
 
-    def __init__(self, origin: HttpOrigin, owner: ConnectionOwner) -> None:
+    def __init__(self, origin: HttpOrigin, pool: ConnectionPool) -> None:
         self.origin = origin
-        self._owner = owner
+        self._pool = pool
         self._reader: ResponseReader | None = None  # set while a response is incomplete
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -297,7 +281,7 @@ class HttpConnection(asyncio.Protocol):
             return
         reader = self._reader
         if reader is None:
-            reader = self._reader = self._owner.lend_reader()
+            reader = self._reader = self._pool.lend_reader()
         try:
             reader.feed(data)
         except NoReply as error:
@@ -310,20 +294,17 @@ class HttpConnection(asyncio.Protocol):
             self._used = True
             if reader.reusable:
                 self._reader = None
-                self._owner.return_reader(reader)
-                self._owner.keep(self)
+                self._pool.return_reader(reader)
+                self._pool.keep(self)
             else:
                 self.abort()
         elif reply is None:
-            self._wait_for_excerpt(reader)
+            if reader.waits_for_excerpt and reader.status and self._excerpt_timer is None:
+                self._excerpt_timer = self._loop.call_later(EXCERPT_SECONDS, self._end_excerpt)
         elif self._done is not None:
-            self._owner.drain(self)
+            self._pool.drain(self)
         if reply is not None:
             self._settle(reply)
-
-    def _wait_for_excerpt(self, reader: ResponseReader) -> None:
-        if reader.waits_for_excerpt and reader.status and self._excerpt_timer is None:
-            self._excerpt_timer = self._loop.call_later(EXCERPT_SECONDS, self._end_excerpt)
 
     def _end_excerpt(self) -> None:
         self.abort()
@@ -346,13 +327,10 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._busy = False
-        self._owner.lost(self)
-        self._settle(self._rest() or self._reason(error))
-
-    def _reason(self, error: Exception | None) -> Exception:
+        self._pool.lost(self)
         if self._used and self._reader is None:
-            return StaleConnection(_ENDED)
-        return error or NoReply(_ENDED)
+            error = StaleConnection(_ENDED)
+        self._settle(self._rest() or error or NoReply(_ENDED))
 
 
 #: Maximum time that a connection stays idle, in seconds.
@@ -369,7 +347,7 @@ _SWEEP_SECONDS = 1.0
 
 
 class ConnectionPool:
-    """Keeps connections that no request uses (a `ConnectionOwner`)."""
+    """Keeps connections that no request uses, and a reader that no connection uses."""
 
     def __init__(
         self,
@@ -405,10 +383,12 @@ class ConnectionPool:
         return connection
 
     def lend_reader(self) -> ResponseReader:
+        """Return a reader prepared for a response. The caller may give it back later."""
         reader, self._spare = self._spare, None
         return reader or self._new_reader()
 
     def return_reader(self, reader: ResponseReader) -> None:
+        """Take a reader back after it has read a complete response."""
         reader.start()
         self._spare = reader
 
@@ -427,10 +407,12 @@ class ConnectionPool:
             self._abort(next(iter(self._idle)))
 
     def drain(self, connection: HttpConnection) -> None:
+        """Limit the time for the rest of a response that was reported; `keep` or `lost` follows."""
         self._draining[connection] = self._loop.time() + DRAIN_SECONDS
         self._schedule_sweep()
 
     def lost(self, connection: HttpConnection) -> None:
+        """Remove a connection that has ended."""
         self._draining.pop(connection, None)
         others = self._origins.get(connection.origin, [])
         if self._idle.pop(connection, None) is not None:

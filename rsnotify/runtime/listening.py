@@ -12,12 +12,9 @@ BACKLOG = 1024
 
 
 def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
-    """Return a socket that listens on the first address of a host.
+    """Return a socket that listens on the first address of a host, or on all addresses for "".
 
-    Args:
-        host: The name or address; empty for all addresses.
-        port: The port; 0 for a free one.
-        options: The advice for the user if the port is not available.
+    `options` is the advice for the user if the port is not available.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(

@@ -42,19 +42,9 @@ _DIGITS = 32
 _MOST_TOPIC_BYTES = 65_535
 
 
-class _Scheme(Struct, frozen=True):
-    port: int
-    tls: bool
-    websocket: bool
-
-
-_SCHEMES = {
-    "mqtt": _Scheme(1883, tls=False, websocket=False),
-    "mqtts": _Scheme(8883, tls=True, websocket=False),
-    "ws+mqtt": _Scheme(80, tls=False, websocket=True),
-    "wss+mqtt": _Scheme(443, tls=True, websocket=True),
-}
-SCHEMES = tuple(_SCHEMES)
+#: The default port of each scheme.
+_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws+mqtt": 80, "wss+mqtt": 443}
+SCHEMES = tuple(_PORTS)
 
 
 class Broker(Struct, frozen=True):
@@ -62,9 +52,6 @@ class Broker(Struct, frozen=True):
 
     Args:
         url: The broker's URL in messages and documents, without the path that names a topic.
-        host: The broker's host.
-        port: The broker's port.
-        tls: Whether the connection is encrypted.
         path: The path of the HTTP request if MQTT runs over a WebSocket, else None.
         topic_or_prefix: The MQTT topic of every channel, or a prefix of topics, ending in `/`.
     """
@@ -106,7 +93,7 @@ def request_prefix(prefix: str) -> str:
 
 
 def is_broker_url(url: str) -> bool:
-    return url.partition(":")[0].lower() in _SCHEMES
+    return url.partition(":")[0].lower() in SCHEMES
 
 
 def channel_topic(channel: str, prefix: str = DEFAULT_PREFIX) -> str:
@@ -121,21 +108,21 @@ def parse_broker(url: str) -> Broker:
     """
     try:
         parts = urlsplit(url)
-        scheme, host, port = _SCHEMES.get(parts.scheme), parts.hostname, parts.port
+        default, host, port = _PORTS.get(parts.scheme), parts.hostname, parts.port
     except ValueError:
-        scheme = host = port = None
-    if scheme is None or not host or port == 0:
+        default = host = port = None
+    if default is None or not host or port == 0:
         raise ConfigurationError("this is not a broker; write mqtts://host, with /topic if need be")
     if parts.username is not None or parts.password is not None:
         raise ConfigurationError("a broker's URL holds a user name; give user and password apart")
-    path = _websocket_path(parts.query) if scheme.websocket else None
-    if parts.fragment or (parts.query and not scheme.websocket):
+    path = _websocket_path(parts.query) if parts.scheme.startswith("ws") else None
+    if parts.fragment or (parts.query and path is None):
         raise ConfigurationError(f"{url!r} has a query or fragment; a broker is named without them")
     return Broker(
         url=f"{parts.scheme}://{parts.netloc}",
         host=host,
-        port=port or scheme.port,
-        tls=scheme.tls,
+        port=port or default,
+        tls=parts.scheme in ("mqtts", "wss+mqtt"),
         path=path,
         topic_or_prefix=_topic_or_prefix(parts.path),
     )
@@ -237,11 +224,7 @@ class MqttMessage(Struct, frozen=True):
     """A message that a broker sent.
 
     Args:
-        topic: The MQTT topic.
-        payload: The message's content.
         retained: Whether it is the topic's retained message, sent because of a subscription.
-        content_type: The media type, if given.
-        channel: The URI of the channel, if given.
         packet_id: The packet identifier for the PUBACK; None for QoS 0.
     """
 
@@ -271,17 +254,6 @@ def publish_properties(content_type: str, channel: str) -> Properties:
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.ContentType = content_type
     properties.UserProperty = (CHANNEL_PROPERTY, channel)
-    return properties
-
-
-def connect_properties(
-    *, session_expiry: int, maximum_packet_size: int, receive_maximum: int
-) -> Properties:
-    """Return the properties of a CONNECT packet (MQTT 5 §3.1.2.11)."""
-    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-    properties.SessionExpiryInterval = session_expiry
-    properties.MaximumPacketSize = maximum_packet_size
-    properties.ReceiveMaximum = receive_maximum
     return properties
 
 

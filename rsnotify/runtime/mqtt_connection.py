@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -27,7 +28,6 @@ from rsnotify.runtime.mqtt_broker import (
     Broker,
     BrokerLogin,
     MqttMessage,
-    connect_properties,
     publish_properties,
     read_message,
 )
@@ -80,15 +80,10 @@ async def connect(
 ) -> AsyncIterator[BrokerConnection]:
     """Open a connection to a broker, and close it at the end of the context.
 
-    Args:
-        broker: The broker.
-        login: The user, password and certificates.
-        session: The session that the broker keeps between connections.
-        version: The version of MQTT, `5` or `3.1.1`. With `5`, rsnotify falls back to 3.1.1 for a
-            broker that does not support 5.
-        dial: Opens the TCP connection; None connects to any address.
-        on_message: Called with each message, in the order in which the broker sent them.
-        manual_ack: Whether the caller acknowledges messages with `BrokerConnection.acknowledge`.
+    The version of MQTT is `5`, with 3.1.1 for a broker that does not support 5, or `3.1.1`. `dial`
+    opens the TCP connection; None connects to any address. `on_message` is called with each
+    message, in the order in which the broker sent them. With `manual_ack`, the caller acknowledges
+    messages with `BrokerConnection.acknowledge`.
 
     Raises:
         Unavailable: The broker cannot be reached, or refuses the connection.
@@ -177,11 +172,10 @@ class _Attempt(Struct, frozen=True):
     def _send_connect(self, client: Client, version: str) -> None:
         more: dict[str, Any] = {}
         if version == "5":
-            properties = connect_properties(
-                session_expiry=self.session.expiry if self.session.client_id else 0,
-                maximum_packet_size=MAXIMUM_PACKET_SIZE,
-                receive_maximum=RECEIVE_MAXIMUM,
-            )
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = self.session.expiry if self.session.client_id else 0
+            properties.MaximumPacketSize = MAXIMUM_PACKET_SIZE
+            properties.ReceiveMaximum = RECEIVE_MAXIMUM
             more = {"clean_start": not self.session.client_id, "properties": properties}
         client.connect(self.broker.host, self.broker.port, KEEPALIVE, **more)
 
@@ -233,18 +227,14 @@ class BrokerConnection:
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self.session_present = False
-        self._set_callbacks()
-
-    def _set_callbacks(self) -> None:
-        client = self._client
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
         client.on_subscribe = self._on_subscribe
         client.on_message = lambda _client, _data, found: self._arrived.append(read_message(found))
         client.on_socket_register_write = lambda *_: self._schedule_flush()
-        self._stream.on_data = self._read
-        self._stream.on_writable = self._schedule_flush
+        stream.on_data = self._read
+        stream.on_writable = self._schedule_flush
 
     def _future(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()

@@ -260,44 +260,27 @@ async def open_byte_stream(
     Without `dial`, any address is allowed, and a proxy set in the environment is used for a
     WebSocket.
     """
-    if broker.path is not None:
-        return await _open_websocket(broker, tls, dial, max_packet)
-    sock = await (dial or Dialer().dial)(broker.host, broker.port)
-    try:
-        return await _open_tcp(broker, tls, sock, max_packet)
-    except BaseException:
-        sock.close()
-        raise
-
-
-async def _open_tcp(
-    broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket, max_packet: int
-) -> ByteStream:
-    loop = asyncio.get_running_loop()
-    name = broker.host if tls is not None else None
-    make = partial(TcpByteStream, max_packet)
-    _, stream = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=name)
-    return stream
-
-
-async def _open_websocket(
-    broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, max_packet: int
-) -> ByteStream:
     scheme = "ws" if tls is None else "wss"
     authority = broker.url.partition("://")[2]
-    uri = f"{scheme}://{authority}{broker.path}"
+    uri = None if broker.path is None else f"{scheme}://{authority}{broker.path}"
     sock = None
-    if dial is not None or not is_proxied(uri):
+    if dial is not None or uri is None or not is_proxied(uri):
         sock = await (dial or Dialer().dial)(broker.host, broker.port)
     try:
-        return await _over_websocket(uri, tls, sock, max_packet)
+        if uri is not None:
+            return await _open_websocket(uri, tls, sock, max_packet)
+        loop = asyncio.get_running_loop()
+        make = partial(TcpByteStream, max_packet)
+        name = None if tls is None else broker.host
+        _, stream = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=name)
+        return stream
     except BaseException:
         if sock is not None:
             sock.close()
         raise
 
 
-async def _over_websocket(
+async def _open_websocket(
     uri: str, tls: ssl.SSLContext | None, sock: socket.socket | None, max_packet: int
 ) -> ByteStream:
     connection = await connect(

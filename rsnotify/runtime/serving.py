@@ -158,12 +158,8 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serve an application within the context, and close the socket at the end.
 
-    Args:
-        app: The application.
-        listener: The listening socket.
-        shutdown_timeout: Seconds that running requests have to finish at the end.
-        most: The maximum number of connections.
-        options: Further options of `aiohttp.web.AppRunner`.
+    Running requests have `shutdown_timeout` seconds to finish at the end. `most` is the maximum
+    number of connections, and `options` are further options of `aiohttp.web.AppRunner`.
     """
     connections = _Connections(most)
     app.middlewares.extend([connections.keep, without_ambiguity])

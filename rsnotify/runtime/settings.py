@@ -10,6 +10,7 @@ value, because it may be a secret.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,11 +45,8 @@ def misspelt_variables(
 ) -> dict[str, str]:
     """Return variables whose names are probably misspelled, each with the known name.
 
-    Args:
-        environ: The environment.
-        known: The names of the variables that are read.
-        own: The prefix of these names before the name of the option. A misspelled name may lack it.
-        others: The names of commands whose variables are ignored.
+    `own` is the prefix of the known names before the name of the option. A misspelled name may lack
+    it. The variables of the commands `others` are ignored.
     """
     names = {name.removeprefix(each): name for each in (own, PREFIX) for name in known}
     theirs = tuple(f"{name.upper()}_" for name in others)
@@ -96,7 +94,7 @@ class FileWatch:
         before: _State | None = None
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
-            now = _state(self.files)
+            now = tuple(map(_state_of, self.files))
             # A file that is still being written may be incomplete.
             if now != self._read and now == before:
                 self._read = now
@@ -108,13 +106,9 @@ class FileWatch:
             self.files, self._read = files, None
 
 
-def _state(files: Iterable[str]) -> _State:
-    return tuple(_state_of(Path(file)) for file in files)
-
-
-def _state_of(file: Path) -> tuple[int, int, int] | None:
+def _state_of(file: str) -> tuple[int, int, int] | None:
     try:
-        found = file.stat()
+        found = os.stat(file)
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
@@ -148,7 +142,9 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
             table = (name, counts.get(name, 0))
             counts[name] = counts.get(name, 0) + 1
         elif match := _TABLE.match(line):
-            table = _table([name.strip() for name in match.group(1).split(".")], counts)
+            first, *rest = (name.strip() for name in match.group(1).split("."))
+            # A subtable of an array of tables belongs to the last item.
+            table = (first, counts[first] - 1, *rest) if first in counts else (first, *rest)
         elif match := _KEY.match(line):
             found.setdefault((*table, match.group(1)), number)
             continue
@@ -159,14 +155,6 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
     return found
 
 
-def _table(names: Sequence[str], counts: Mapping[str, int]) -> tuple[str | int, ...]:
-    """Return the path to a table. A subtable of an array of tables belongs to the last item."""
-    first, *rest = names
-    return (first, counts[first] - 1, *rest) if first in counts else tuple(names)
-
-
-_TABLES = inspect.StructType | inspect.DictType
-_ARRAYS = inspect.ListType | inspect.VarTupleType
 #: Plurals for the items of an array.
 _MANY = {"a string": "strings", "a number": "numbers", "a table": "tables"}
 
@@ -189,7 +177,7 @@ def _within(kind: inspect.Type | None, step: str | int) -> inspect.Type | None:
         choice = choice.type if isinstance(choice, inspect.Metadata) else choice
         if isinstance(choice, inspect.StructType):
             return next((each.type for each in choice.fields if each.encode_name == step), None)
-        if isinstance(choice, _ARRAYS):
+        if isinstance(choice, inspect.ListType | inspect.VarTupleType):
             return choice.item_type
     return None
 
@@ -217,20 +205,20 @@ def _name(kind: inspect.Type) -> str | None:
             return "a whole number" + _bounds(kind)
         case inspect.FloatType():
             return "a number" + _bounds(kind)
+        case inspect.StrType() if kind.pattern is not None:
+            return f"a string that matches {kind.pattern}"
         case inspect.StrType():
-            return _text(kind)
+            return "a non-empty string" if kind.min_length else "a string"
         case inspect.EnumType():
-            return _one_of(str(member.value) for member in kind.cls)
+            return "one of " + ", ".join(str(member.value) for member in kind.cls)
         case inspect.LiteralType():
-            return _one_of(map(_shown, kind.values))
-    if isinstance(kind, _ARRAYS):
-        item = _named(kind.item_type)
-        return "an array" + (f" of {_MANY.get(item, item)}" if item else "")
-    return "a table" if isinstance(kind, _TABLES) else None
-
-
-def _one_of(values: Iterable[str]) -> str:
-    return "one of " + ", ".join(values)
+            return "one of " + ", ".join(map(_shown, kind.values))
+        case inspect.ListType() | inspect.VarTupleType():
+            item = _named(kind.item_type)
+            return "an array" + (f" of {_MANY.get(item, item)}" if item else "")
+        case inspect.StructType() | inspect.DictType():
+            return "a table"
+    return None
 
 
 def _shown(value: str | int | None) -> str:
@@ -238,19 +226,11 @@ def _shown(value: str | int | None) -> str:
     return f'"{value}"' if isinstance(value, str) and value[:1].isdigit() else str(value)
 
 
-def _text(kind: inspect.StrType) -> str:
-    if kind.pattern is not None:
-        return f"a string that matches {kind.pattern}"
-    return "a non-empty string" if kind.min_length else "a string"
-
-
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
     if kind.ge is not None and kind.le is not None:
         return f" from {_number(kind.ge)} to {_number(kind.le)}"
-    least = "" if kind.ge is None else f" of at least {_number(kind.ge)}"
-    above = "" if kind.gt is None else f" above {_number(kind.gt)}"
-    most = "" if kind.le is None else f" of at most {_number(kind.le)}"
-    return least + above + most
+    bounds = {" of at least ": kind.ge, " above ": kind.gt, " of at most ": kind.le}
+    return "".join(text + _number(value) for text, value in bounds.items() if value is not None)
 
 
 def _number(value: float) -> str:
@@ -335,9 +315,7 @@ def _undecodable(path: str | Path, message: str, text: str) -> str:
 class SettingsFile:
     """The settings in a file, and the lines that contain them.
 
-    Args:
-        path: The file: JSON if its name ends in .json, else TOML.
-        text: The content of the file; if None, the file is read.
+    The file is JSON if its name ends in .json, else TOML. It is read unless its `text` is given.
     """
 
     def __init__(self, path: str | Path, text: str | None = None) -> None:
@@ -361,12 +339,7 @@ class SettingsFile:
 class Variables:
     """Settings in the environment: `RSNOTIFY_HUB_LOG_BYTES` sets `log_bytes` of `rsnotify hub`.
 
-    An empty variable counts as not set.
-
-    Args:
-        command: The command that has these settings.
-        environ: The environment.
-        types: The types of the settings, by name.
+    An empty variable counts as not set. `types` are the types of the settings, by name.
     """
 
     def __init__(self, command: str, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
@@ -411,15 +384,14 @@ def _decode_value(variable: str, text: str, kind: Any) -> Any:
 class Settings:
     """The settings of a command: options override variables, which override a file.
 
+    All of them are in `merged`, structured as in a file.
+
     Args:
         file: The file, if there is one.
         options: Settings given by options, in tables as in the file; None stands for an option
             that was not given.
         variables: Settings from environment variables, except the variables that set options.
         prefixes: The prefix of option names for each table, such as `{"websub": "callback_"}`.
-
-    Attributes:
-        merged: All settings, structured as in a file.
     """
 
     def __init__(

@@ -42,16 +42,10 @@ class Families:
 
     def gauges(self, name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
         """Return a gauge with one sample for each value of a label."""
-        family = GaugeMetricFamily(self._prefix + name, about, labels=[label])
-        for each, value in values.items():
-            family.add_metric([each], value)
-        return family
+        return _labelled(GaugeMetricFamily(self._prefix + name, about, labels=[label]), values)
 
     def counters(self, name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
-        family = CounterMetricFamily(self._prefix + name, about, labels=[label])
-        for each, value in values.items():
-            family.add_metric([each], value)
-        return family
+        return _labelled(CounterMetricFamily(self._prefix + name, about, labels=[label]), values)
 
     def histogram(self, name: str, about: str, found: Histogram) -> Metric:
         return HistogramMetricFamily(
@@ -62,6 +56,14 @@ class Families:
         return SummaryMetricFamily(
             self._prefix + name, about, count_value=found.count, sum_value=found.seconds
         )
+
+
+def _labelled(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]
+) -> Metric:
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family
 
 
 class MetricsText(Collector):
@@ -114,11 +116,8 @@ async def serving_status(
 ) -> AsyncIterator[None]:
     """Serve the status within the context, and close the socket at the end.
 
-    Args:
-        listener: The listening socket.
-        families: Returns the metrics; called in a thread.
-        not_ready: Returns a sentence that says why the program is not ready, or "" if it is.
-        routes: Further routes.
+    `families` returns the metrics, and is called in a thread. `not_ready` returns a sentence that
+    says why the program is not ready, or "" if it is.
     """
     metrics = MetricsText(families)
     making = asyncio.Lock()

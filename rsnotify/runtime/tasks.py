@@ -137,7 +137,7 @@ class Lane(Executor):
         with self._changed:
             future, work = self._waiting.popleft()
         if future.set_running_or_notify_cancel():
-            _complete(future, work)
+            complete(future, work)
         del future, work  # they may hold large objects, and the next call may be much later
         with self._changed:
             if self._waiting:
@@ -157,7 +157,8 @@ class Lane(Executor):
                 self._changed.wait_for(lambda: not self._busy)
 
 
-def _complete(future: Future[T], work: Callable[[], T]) -> None:
+def complete(future: Future[T], work: Callable[[], T]) -> None:
+    """Do work, and set its result or error as that of the future."""
     try:
         result = work()
     except BaseException as error:

@@ -41,17 +41,6 @@ class ChannelPlace(Protocol):
         """Return the URL of a channel for Destinations."""
 
 
-class TransportLogin(Protocol):
-    """The login for a transport: a struct whose fields all have defaults."""
-
-    @property
-    def is_given(self) -> bool:
-        """Whether an account is given, rather than only the defaults."""
-
-    def check(self) -> None:
-        """Check all fields without a connection, or raise ConfigurationError."""
-
-
 class PushTransport(Protocol):
     """The attributes and methods of a transport in addition to its parts."""
 
@@ -65,7 +54,11 @@ class PushTransport(Protocol):
 
     @property
     def login(self) -> type[Any]:
-        """The type of the login, a struct that is a `TransportLogin`."""
+        """The type of the login: a struct whose fields all have defaults.
+
+        Its property `is_given` says whether an account is given, rather than only the defaults.
+        Its method `check` checks all fields without a connection, or raises ConfigurationError.
+        """
 
     def place(self, url: str) -> ChannelPlace:
         """Parse the URL of a broker, or raise ConfigurationError."""
@@ -93,11 +86,8 @@ def offered_transport(url: str) -> Any | None:
         MissingExtension: The package for it is not installed.
     """
     scheme = scheme_of(url)
-    if scheme in _BUILT_IN or not (
-        scheme in offered("transports") or extra_of("transports", scheme)
-    ):
-        return None
-    return transport_of(scheme)
+    is_known = scheme in offered("transports") or extra_of("transports", scheme)
+    return transport_of(scheme) if is_known and scheme not in _BUILT_IN else None
 
 
 def place_of(url: str) -> ChannelPlace | None:
