@@ -58,20 +58,16 @@ class Digester:
     def verify(self, resource: Resource, *, recoded: bool = False) -> None:
         """Raise `ContentMismatch` if the content differs from the announced hash or length.
 
-        Args:
-            resource: The entry with its `hash` and `length`.
-            recoded: Whether the server sent the content encoded. If so, and if the hash matches,
-                the announced length may be the length of the encoded form.
+        `recoded` says whether the server sent the content encoded. If so, and if the hash matches,
+        the announced length may be the length of the encoded form.
         """
-        same = agree(resource.hash, hashes := self.hashes)
+        uri, announced, hashes = resource.uri, resource.hash, self.hashes
+        same = agree(announced, hashes)
         if same is False:
-            raise ContentMismatch(
-                resource.uri, f"the content has hash {hashes}, not {resource.hash}"
-            )
+            raise ContentMismatch(uri, f"the content has hash {hashes}, not {announced}")
         if resource.length not in (None, self.length) and not (same and recoded):
-            raise ContentMismatch(
-                resource.uri, f"the content has {self.length} bytes, not {resource.length}"
-            )
+            reason = f"the content has {self.length} bytes, not {resource.length}"
+            raise ContentMismatch(uri, reason)
 
 
 def verified_hashes(content: bytes, announced: str | None, length: int | None = None) -> str | None:
@@ -197,8 +193,7 @@ class SetDigest(Struct, frozen=True):
 def set_digest(document: Document) -> SetDigest | None:
     """Return the set digest that a document states as of its `until`; None if it states none.
 
-    Raises:
-        InvalidDocument: An attribute is missing or malformed.
+    Raises InvalidDocument if an attribute is missing or malformed.
     """
     prefix = f"{{{AUDIT_NS}}}"
     found = {

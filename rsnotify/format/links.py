@@ -53,8 +53,7 @@ def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:
 def format_links(links: Iterable[tuple[str, str]]) -> str:
     """Format (relation, target) pairs as one Link header.
 
-    Raises:
-        ValueError: A target contains a character that is not allowed there.
+    Raises ValueError if a target contains a character that is not allowed there.
     """
     parts = []
     for relation, target in links:

@@ -173,11 +173,7 @@ def check_badge_file(file: Path | None) -> None:
 def write_reports(
     checks: Sequence[ReportedCheck], badge: Badge, junit_file: Path | None, badge_file: Path | None
 ) -> None:
-    """Write the report files that the user requested.
-
-    Raises:
-        ConfigurationError: A file cannot be written.
-    """
+    """Write the report files that the user requested, or raise ConfigurationError."""
     files: dict[Path, bytes] = {}
     if junit_file is not None:
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")

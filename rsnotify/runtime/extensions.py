@@ -50,8 +50,7 @@ def offered(group: str) -> Mapping[str, EntryPoint]:
 def load_extension(group: str, name: str, thing: str) -> Any:
     """Import an extension, which `thing` names in words, such as "the view iiif".
 
-    Raises:
-        MissingExtension: The extension, or a package that it needs, is not installed.
+    Raises MissingExtension if the extension, or a package that it needs, is not installed.
     """
     point = offered(group).get(name)
     if point is None:

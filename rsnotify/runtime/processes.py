@@ -70,8 +70,7 @@ class Process:
     async def url(self) -> str:
         """Wait until the process prints the URL that it serves, and return the URL.
 
-        Raises:
-            ProcessError: The process ends, or prints no URL in time.
+        Raises ProcessError if the process ends, or prints no URL in time.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):

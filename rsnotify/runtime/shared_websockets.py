@@ -128,10 +128,9 @@ class SharedWebSockets(Generic[C]):
         self._for_one: set[Hashable] = set()
 
     async def connect(self, key: Hashable, topic: str, opener: Callable[[], Awaitable[C]]) -> C:
-        """Return a connection. The caller must add its topic before it awaits anything else.
+        """Return a connection, or raise the error that the opener raised.
 
-        Raises:
-            Exception: The error that the opener raised.
+        The caller must add its topic before it awaits anything else.
         """
         while True:
             for connection in self._open.get(key, ()):

@@ -82,8 +82,7 @@ def transport_of(scheme: str) -> Any:
 def offered_transport(url: str) -> Any | None:
     """Return the transport for a URL; None if the scheme is built in or unknown.
 
-    Raises:
-        MissingExtension: The package for it is not installed.
+    Raises MissingExtension if the package for it is not installed.
     """
     scheme = scheme_of(url)
     is_known = scheme in offered("transports") or extra_of("transports", scheme)

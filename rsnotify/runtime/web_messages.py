@@ -74,11 +74,7 @@ class WebResponse(Struct):
         return fields
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the body.
-
-        Raises:
-            TruncatedBody: The body is shorter than announced.
-        """
+        """Yield the body. Raises TruncatedBody if it is shorter than announced."""
         if self.pieces is None:
             yield self.body
             return
@@ -121,11 +117,7 @@ class ClientDisconnected(RsnotifyError, ConnectionError):
 
 
 async def read_asgi_body(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the body of a request.
-
-    Raises:
-        ClientDisconnected: The client disconnected before the end of the body.
-    """
+    """Yield the body of a request. Raises ClientDisconnected if the client disconnects."""
     more = True
     while more:
         message = await receive()
@@ -138,8 +130,7 @@ async def read_asgi_body(receive: Receive) -> AsyncIterator[bytes]:
 async def send_response(response: WebResponse, scope: Scope, receive: Receive, send: Send) -> None:
     """Send a response, reading its pieces in threads. Stop if the client disconnects.
 
-    Raises:
-        TruncatedBody: The body is shorter than announced. The server closes the connection.
+    Raises TruncatedBody if the body is shorter than announced. The server closes the connection.
     """
     fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.fields()]
     is_head = scope["method"] == "HEAD"
@@ -206,8 +197,7 @@ def wsgi_request(environ: Environ) -> WebRequest:
 def read_wsgi_body(environ: Environ, most: int) -> bytes:
     """Return the body, or the first `most + 1` bytes of a longer body.
 
-    Raises:
-        ConnectionError: The body is incomplete, or its length is unknown.
+    Raises ConnectionError if the body is incomplete, or its length is unknown.
     """
     length = environ.get("CONTENT_LENGTH", "")
     if not (length.isdecimal() if length else environ.get("wsgi.input_terminated")):
