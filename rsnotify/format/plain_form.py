@@ -355,19 +355,11 @@ class PlainForm:
 @lru_cache(maxsize=64)
 def _plain_form(opening: str, declared: str, limits: DocumentLimits) -> PlainForm | None:
     prefixes = _prefixes(declared)
-    if prefixes is None or not _are_usual(limits):
+    names = ("uri_length", "entry_length", "entry_elements", "links")
+    if prefixes is None or any(getattr(limits, name) < getattr(_LEAST, name) for name in names):
         return None
     form = PlainForm(opening, prefixes, limits)
     return form if form.are_harmless([]) else None
-
-
-def _are_usual(limits: DocumentLimits) -> bool:
-    return (
-        limits.uri_length >= _LEAST.uri_length
-        and limits.entry_length >= _LEAST.entry_length
-        and limits.entry_elements >= _LEAST.entry_elements
-        and limits.links >= _LEAST.links
-    )
 
 
 def _prefixes(root: str) -> Mapping[str, str] | None:

@@ -27,8 +27,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from difflib import get_close_matches
 from importlib import import_module
@@ -470,53 +470,47 @@ def _allowed(parameter: Any, context: Any) -> str | None:
 #: Seconds allowed for a graceful shutdown.
 PATIENCE = 30.0
 _STDERR = 2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class ForcedShutdown:
-    """Ends the process at a second signal, or when a graceful shutdown takes too long.
+@contextmanager
+def forced_shutdown(explain: Callable[[], str], patience: float = PATIENCE) -> Iterator[None]:
+    """End the process at a second signal, or when a graceful shutdown takes too long.
 
     This is like a crash: only uncommitted work is lost. `explain` returns a sentence that gives the
     reason for the delay, and may be called in any thread.
+
+    Enter the context in the main thread, after the event loop has installed its handlers, which are
+    also called. Unlike the loop's handlers, these also run while blocking code holds up the loop.
     """
+    timer = threading.Timer(patience, _end_process, [explain])
+    timer.daemon = True
+    is_requested = False
 
-    def __init__(self, explain: Callable[[], str], patience: float = PATIENCE) -> None:
-        self._explain = explain
-        self._patience = patience
-        self._timer: threading.Timer | None = None
-        self._others: dict[int, Any] = {}
-
-    @contextmanager
-    def after(self, signals: Sequence[signal.Signals]) -> Iterator[None]:
-        """Handle these signals within the context. Must be called in the main thread.
-
-        Enter the context after the event loop has installed its handlers, which are also called.
-        Unlike the loop's handlers, these also run while blocking code holds up the loop.
-        """
-        self._others = {number: signal.signal(number, self._on_signal) for number in signals}
-        try:
-            yield
-        finally:
-            # Restore the default handlers, as the loop does when it ends.
-            for number in signals:
-                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-                signal.signal(number, usual)
-            if self._timer is not None:
-                self._timer.cancel()
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._timer is not None:
-            self._exit()
-        self._timer = threading.Timer(self._patience, self._exit)
-        self._timer.daemon = True
-        self._timer.start()
-        other = self._others[number]
-        if callable(other):
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal is_requested
+        if is_requested:
+            _end_process(explain)
+        is_requested = True
+        timer.start()
+        if callable(other := others[number]):
             other(number, frame)
 
-    def _exit(self) -> None:
-        # Write to the file descriptor, because the interrupted code may hold the stream's lock.
-        os.write(_STDERR, f"rsnotify: {self._explain()}\n".encode())
-        os._exit(1)
+    others: dict[int, Any] = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        # Restore the default handlers, as the loop does when it ends.
+        for number in _SIGNALS:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual)
+        timer.cancel()
+
+
+def _end_process(explain: Callable[[], str]) -> None:
+    # Write to the file descriptor, because the interrupted code may hold the stream's lock.
+    os.write(_STDERR, f"rsnotify: {explain()}\n".encode())
+    os._exit(1)
 
 
 T = TypeVar("T")
@@ -524,17 +518,16 @@ T = TypeVar("T")
 
 #: Number of new objects after which Python collects garbage.
 _GC_THRESHOLD = 50_000
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(
-    main: Callable[[asyncio.Event], Coroutine[None, None, T]], forced: ForcedShutdown | None = None
+    main: Callable[[asyncio.Event], Coroutine[None, None, T]],
+    forced: AbstractContextManager[None] | None = None,
 ) -> T:
     """Run a coroutine to completion, on uvloop if that is installed.
 
-    Args:
-        main: Called with an event. SIGINT or SIGTERM sets it to request a graceful shutdown.
-        forced: Ends the process if the graceful shutdown takes too long.
+    `main` is called with an event, which SIGINT or SIGTERM sets to request a graceful shutdown.
+    `forced` is a `forced_shutdown`, if there is one.
     """
     import asyncio  # an eighth of the run time of `rsnotify --help`, which does not need it
 
@@ -544,7 +537,7 @@ def run(
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop.set)
         if forced is not None:
-            contexts.enter_context(forced.after(_SIGNALS))
+            contexts.enter_context(forced)
         return await main(stop)
 
     _reduce_garbage_collection()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsnotify.runtime.command_line import ForcedShutdown, option, run, with_arguments
+from rsnotify.runtime.command_line import forced_shutdown, option, run, with_arguments
 from rsnotify.runtime.command_status import StatusArguments, StatusServer
 from rsnotify.runtime.listening import address, listen
 from rsnotify_publisher.commands.source import PublishingArguments
@@ -71,7 +71,7 @@ def gateway(
             options=settings.options_of(),
             described_by=settings.described_by,
         )
-        leaving = ForcedShutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
+        leaving = forced_shutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
         run(lambda stop: _serve(found, listening, at, status, stop), leaving)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.command_line import ForcedShutdown, option, printable, run, with_arguments
+from rsnotify.runtime.command_line import forced_shutdown, option, printable, run, with_arguments
 from rsnotify.runtime.command_status import StatusArguments, StatusServer
 from rsnotify.runtime.listening import address, listen
 from rsnotify_publisher.commands.source import PublishingArguments
@@ -95,7 +95,7 @@ def relay(
             described_by=settings.described_by,
             follow=arguments.options(server.callbacks),
         )
-        leaving = ForcedShutdown(lambda: unfinished_work(relaying.subscriber.in_handler))
+        leaving = forced_shutdown(lambda: unfinished_work(relaying.subscriber.in_handler))
         shown = _serving_both(relaying, status)
         run(lambda stop: _relay(relaying, listening, at, server, shown, stop), leaving)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rsnotify.errors import counted, without_credentials
-from rsnotify.runtime.command_line import ForcedShutdown, printable, require_files, run
+from rsnotify.runtime.command_line import forced_shutdown, printable, require_files, run
 from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.command_status import StatusServer
 from rsnotify.runtime.listening import address, listen
@@ -55,7 +55,7 @@ def publish(root: Path | None, settings: SourceConfiguration, status: StatusServ
             files = len(folders) * _FILES_OF_A_SET + _OTHER_FILES
             require_files(counted(len(folders), "set"), files)
             app = server(published, folders)
-            shutdown = ForcedShutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
+            shutdown = forced_shutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
             at = address(settings.host, listening)
             publishers = [folder.publisher for folder in folders]
 

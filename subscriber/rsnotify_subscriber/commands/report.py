@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.runtime.command_line import ForcedShutdown, printable, run
+from rsnotify.runtime.command_line import forced_shutdown, printable, run
 from rsnotify.runtime.command_reports import (
     DisplayLine,
     ProgressMeter,
@@ -269,7 +269,7 @@ def follow_and_show(
             await (follower.catch_up() if once else follower.run())
 
     every = _DRAW_EVERY if report.is_live else _REPORT_EVERY
-    shutdown = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
+    shutdown = forced_shutdown(lambda: unfinished_work(follower.in_handler))
     with report:
         run(follow, shutdown)
 

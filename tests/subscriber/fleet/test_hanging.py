@@ -66,15 +66,14 @@ async def test_the_second_signal_ends_a_handler_that_hangs_in_a_thread_or_in_the
 
 PROGRAM = """
 import asyncio, os, signal, threading
-from rsnotify.runtime.command_line import run
-from rsnotify.runtime.command_line import ForcedShutdown
+from rsnotify.runtime.command_line import forced_shutdown, run
 
 async def main(stop):
     os.kill(os.getpid(), signal.SIGTERM)
     await stop.wait()
     threading.Event().wait()
 
-run(main, ForcedShutdown(lambda: "left behind", 0.01))
+run(main, forced_shutdown(lambda: "left behind", 0.01))
 """
 
 
