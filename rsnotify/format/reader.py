@@ -181,33 +181,23 @@ def _priority(text: str) -> int:
 
 #: Converts an attribute to the value of a field; None keeps the string.
 _Convert = Callable[[str], Any] | None
-_DOCUMENT_MD: dict[str, tuple[str, _Convert]] = {
-    "capability": ("capability", None),
-    "at": ("at", parse_datetime),
-    "completed": ("completed", parse_datetime),
-    "from": ("from_", parse_datetime),
-    "until": ("until", parse_datetime),
-}
-_CONTENT: dict[str, tuple[str, _Convert]] = {
-    "encoding": ("encoding", None),
-    "hash": ("hash", None),
-    "length": ("length", _integer),
-    "path": ("path", None),
-    "type": ("type", None),
-}
-_RESOURCE_MD: dict[str, tuple[str, _Convert]] = {
-    **_DOCUMENT_MD,
-    **_CONTENT,
-    "change": ("change", _change),
-    "datetime": ("datetime", parse_datetime),
-}
-_LINK: dict[str, tuple[str, _Convert]] = {
-    **_CONTENT,
-    "rel": ("rel", None),
-    "href": ("href", None),
-    "modified": ("modified", parse_datetime),
-    "pri": ("pri", _priority),
-}
+
+
+def _fields(**converters: _Convert) -> dict[str, tuple[str, _Convert]]:
+    """Return the field and its converter for each attribute. The field for `from` is `from_`."""
+    return {field.rstrip("_"): (field, convert) for field, convert in converters.items()}
+
+
+_DOCUMENT_MD = _fields(
+    capability=None,
+    at=parse_datetime,
+    completed=parse_datetime,
+    from_=parse_datetime,
+    until=parse_datetime,
+)
+_CONTENT = _fields(encoding=None, hash=None, length=_integer, path=None, type=None)
+_RESOURCE_MD = _DOCUMENT_MD | _CONTENT | _fields(change=_change, datetime=parse_datetime)
+_LINK = _CONTENT | _fields(rel=None, href=None, modified=parse_datetime, pri=_priority)
 
 
 class DocumentBuilder(ParserTarget[Document]):

@@ -112,17 +112,13 @@ def _types_of(kind: type[Struct]) -> dict[str, Any]:
 
 def with_arguments(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each struct parameter of a command with one option per field."""
-    hints = get_type_hints(command, include_extras=True)
+    own = inspect.signature(command, eval_str=True).parameters
     kinds = {
-        name: hint
-        for name, hint in hints.items()
-        if isinstance(hint, type) and issubclass(hint, Struct)
+        name: parameter.annotation
+        for name, parameter in own.items()
+        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Struct)
     }
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name not in kinds
-    ] + [
+    parameters = [parameter for name, parameter in own.items() if name not in kinds] + [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,

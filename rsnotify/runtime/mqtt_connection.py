@@ -145,22 +145,20 @@ class _Attempt(Struct, frozen=True):
         return connection
 
     async def _open_stream(self) -> ByteStream:
-        url = self.broker.url
         tls = self.login.context() if self.broker.tls else None
+        max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
         try:
             async with _timeout(self.broker):
-                max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
                 return await open_byte_stream(self.broker, tls, self.dial, max_packet=max_packet)
         except (OSError, WebSocketException) as error:
-            raise Unavailable(url, f"cannot connect: {reason_of(error)}") from error
+            reason = f"cannot connect: {reason_of(error)}"
+            raise Unavailable(self.broker.url, reason) from error
 
     def _client(self, stream: ByteStream, version: str) -> Client:
         options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
         if version != "5":
-            options = {
-                "protocol": MQTTProtocolVersion.MQTTv311,
-                "clean_session": not self.session.client_id,
-            }
+            is_clean = not self.session.client_id
+            options = {"protocol": MQTTProtocolVersion.MQTTv311, "clean_session": is_clean}
         client = _PahoClient(
             stream, client_id=self.session.client_id, manual_ack=self.manual_ack, **options
         )
