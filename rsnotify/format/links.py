@@ -98,6 +98,8 @@ def xml_links(body: bytes) -> Links:
 
 
 class _Page(ParserTarget[None]):
+    """Finds the links of a page."""
+
     def __init__(self) -> None:
         self.found: Links = []
         self._ancestors: list[str] = []
@@ -120,6 +122,8 @@ class _Page(ParserTarget[None]):
 
 
 class _Feed(_Page):
+    """Finds the links of a feed or Sitemap, which must not have a DOCTYPE."""
+
     def _is_link(self, tag: str, ancestors: list[str]) -> bool:
         match ancestors:
             case [root]:

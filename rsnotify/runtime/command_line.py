@@ -246,10 +246,8 @@ class _Layout:
         except WrongOption as error:
             for parameter in self.get_params(ctx):
                 if error.option in parameter.opts and from_environment(ctx, parameter.name):
-                    variable = environment_variable(ctx, parameter)
-                    raise ConfigurationError(
-                        f"the environment variable {variable}: {error.reason}"
-                    ) from None
+                    place = _place(parameter, ctx)
+                    raise ConfigurationError(f"{place}: {error.reason}") from None
             raise
 
 
@@ -264,7 +262,7 @@ def _record(parameter: Any, ctx: Any, *, variables: bool) -> tuple[str, str] | N
         return None
     name, text = record
     if parameter.param_type_name == "argument":  # typer appends the type to an argument's name
-        name = parameter.metavar or parameter.name.upper()
+        name = _name(parameter)
     default = getattr(parameter, "show_default", None)
     if isinstance(default, str):  # typer encloses it in parentheses
         text = text.replace(f"default: ({default})", f"default: {default}")
@@ -368,12 +366,6 @@ def from_environment(context: Any, name: str) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-def environment_variable(ctx: Any, parameter: Any) -> str:
-    """Return the variable that sets a parameter or, if none does, the one that could."""
-    names = _variables(ctx, parameter)
-    return next((name for name in names if os.environ.get(name)), names[0])
-
-
 def _variables(ctx: Any, parameter: Any) -> list[str]:
     if parameter.envvar:
         return [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar)
@@ -441,9 +433,12 @@ def _name(parameter: Any) -> str:
 
 
 def _place(parameter: Any, context: Any) -> str:
-    if from_environment(context, parameter.name):
-        return f"the environment variable {environment_variable(context, parameter)}"
-    return _name(parameter)
+    """Return the name of a parameter, or of the variable that sets it."""
+    if not from_environment(context, parameter.name):
+        return _name(parameter)
+    names = _variables(context, parameter)
+    variable = next((name for name in names if os.environ.get(name)), names[0])
+    return f"the environment variable {variable}"
 
 
 def _allowed(parameter: Any, context: Any) -> str | None:

@@ -80,8 +80,8 @@ async def connect(
 ) -> AsyncIterator[BrokerConnection]:
     """Open a connection to a broker, and close it at the end of the context.
 
-    The version of MQTT is `5`, with 3.1.1 for a broker that does not support 5, or `3.1.1`. `dial`
-    opens the TCP connection; None connects to any address. `on_message` is called with each
+    `version` is `3.1.1`, or `5`, which falls back to 3.1.1 for a broker that does not support 5.
+    `dial` opens the TCP connection; None connects to any address. `on_message` is called with each
     message, in the order in which the broker sent them. With `manual_ack`, the caller acknowledges
     messages with `BrokerConnection.acknowledge`.
 
