@@ -219,11 +219,9 @@ class ConfigurationError(RsnotifyError):
 
 
 class WrongOption(ConfigurationError):
-    """An option of a command has a wrong value.
+    """An option, such as `resource_list_every`, has a wrong value.
 
-    Args:
-        name: The option without dashes, such as `resource_list_every`.
-        reason: The error and the allowed values, as a clause.
+    `reason` is a clause with the error and the allowed values.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -235,10 +233,8 @@ class WrongOption(ConfigurationError):
 class SeveralSets(ConfigurationError):
     """A URI leads to several sets of resources, and the user has to name one of them.
 
-    Args:
-        message: The change that the user has to make.
-        where: The document that names the sets.
-        found: The Capability Lists, Source Descriptions or Sitemaps of the sets.
+    `where` is the document that names the sets, and `found` are the Capability Lists, Source
+    Descriptions or Sitemaps of the sets.
     """
 
     def __init__(self, message: str, where: str, found: tuple[str, ...]) -> None:
@@ -267,10 +263,7 @@ class StoreUnavailable(StorageError):
 def counted(number: int, thing: str, things: str = "") -> str:
     """Format a number with its noun: `1 resource`, `5,000 resources`.
 
-    Args:
-        number: The number.
-        thing: The noun in the singular.
-        things: The plural, if it is not the singular with an added `s`.
+    `things` is the plural, if it is not the singular with an added `s`.
     """
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
@@ -284,14 +277,9 @@ class NotPermitted(Unavailable):
 
 
 class ConnectionRefused(Unavailable):
-    """A broker refuses a message.
+    """A broker refuses a message. Without a remedy, the refusal may be temporary.
 
-    Args:
-        uri: The URL of the broker.
-        reason: The broker's reason.
-        is_final: Whether every later attempt would fail, as with a message that is too large.
-        remedy: The change that the user has to make, as a clause; None if the refusal may be
-            temporary.
+    `is_final` says whether every later attempt would fail, as with a message that is too large.
     """
 
     def __init__(

@@ -326,13 +326,9 @@ def wanted_representation(
 ) -> WantedRepresentation:
     """Return the representation to fetch for a change that is not a deletion.
 
-    Args:
-        change: The change.
-        prefer: Media types, in order of preference. If none of them is offered, the representation
-            at `loc` is used.
-        exact: Whether URIs of this exact version come before URIs of the current version.
-        random: Shuffles mirrors of equal priority, to spread the load; None keeps the order of the
-            document.
+    `prefer` has media types, in order of preference; if none of them is offered, the representation
+    at `loc` is used. With `exact`, URIs of this exact version come before URIs of the current
+    version. `random` shuffles mirrors of equal priority, to spread the load.
     """
     resource = change.resource
     if not resource.links:  # true of most resources, so only this case has to be fast

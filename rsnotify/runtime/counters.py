@@ -17,9 +17,7 @@ LAG_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3600.0, 86_400.0)
 class Histogram:
     """Counts values by size, as they occur in one thread or all at once.
 
-    Args:
-        bounds: The upper bound of each bucket except the last, in ascending order.
-        values: The initial values.
+    `bounds` are the upper bounds of all buckets except the last, in ascending order.
     """
 
     def __init__(self, bounds: tuple[float, ...] = LAG_BOUNDS, values: Iterable[float] = ()):

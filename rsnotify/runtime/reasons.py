@@ -143,9 +143,8 @@ class Repetitions:
 def reason_of(error: BaseException, otherwise: str | None = None) -> str:
     """Return the reason for a failure, as a clause without the place.
 
-    Args:
-        error: The error. If another error caused it, that error explains more.
-        otherwise: The reason for an error that this module does not know.
+    If another error caused it, that error explains more. `otherwise` is the reason for an error
+    that this module does not know.
     """
     causes = [*_causes(error)]
     for cause in causes:
