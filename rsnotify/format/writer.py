@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import astuple
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import RS_NS, SITEMAP_NS, Attributes, Document, Link, Resource
@@ -49,8 +49,6 @@ _SUSPECTS = re.compile('[\x00-\x1f&<>"\ud800-\udfff\ufffe\uffff]')
 #: Number of entries that are tested and encoded together.
 _AT_ONCE = 256
 
-T = TypeVar("T", Document, Resource, Link)
-
 
 def _is_plain(text: str) -> bool:
     """Return whether a string needs no escapes, as is true of nearly all strings."""
@@ -69,15 +67,16 @@ def _escape(text: str) -> str:
     return text
 
 
-def _escaped(element: T) -> T:
-    """Return an element with its strings and links escaped; the entries of a document are not."""
-    fields: dict[str, Any] = {
-        name: _escape(value) for name, value in asdict(element).items() if isinstance(value, str)
-    }
-    attributes = tuple((_escape(name), _escape(value)) for name, value in element.attributes)
-    if not isinstance(element, Link):
-        fields["links"] = tuple(map(_escaped, element.links))
-    return replace(element, **fields, attributes=attributes)
+def _escaped(element: Any) -> Any:
+    """Return an element or a tuple with all strings escaped, but not the entries of a document."""
+    is_tuple = isinstance(element, tuple)
+    values = list(element if is_tuple else astuple(element))
+    for index, value in enumerate(values):
+        if isinstance(value, str):
+            values[index] = _escape(value)
+        elif value and isinstance(value, tuple | Link):
+            values[index] = _escaped(value)
+    return tuple(values) if is_tuple else type(element)(*values)
 
 
 # The following functions return markup with unescaped strings, and append these to `texts`, so that
