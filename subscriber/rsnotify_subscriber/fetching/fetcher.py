@@ -111,53 +111,6 @@ class Unchanged(Struct, frozen=True):
     doubt: str = ""
 
 
-class ContentCollector:
-    """Collects content chunk by chunk, in a separate file if it is large. Async context manager."""
-
-    def __init__(self, path: Path, announced: str | None) -> None:
-        self._path = path
-        self._digester = Digester(announced)
-        self._data = bytearray()
-        self._in_file = False
-
-    @property
-    def length(self) -> int:
-        return self._digester.length
-
-    async def add(self, chunk: bytes) -> None:
-        self._digester.update(chunk)
-        self._data += chunk
-        if len(self._data) > _IN_MEMORY:
-            await asyncio.to_thread(self._spill)
-
-    async def content(self, resource: Resource | None, *, recoded: bool) -> Content:
-        """Return the collected content, or raise `ContentMismatch` if it is not as announced.
-
-        Args:
-            resource: The entry with its `hash` and `length`, or None to verify nothing.
-            recoded: Whether the server sent the content with a content encoding.
-        """
-        if resource is not None:
-            self._digester.verify(resource, recoded=recoded)
-        if self._in_file:
-            await asyncio.to_thread(self._spill)
-        data = None if self._in_file else bytes(self._data)
-        return Content(self._path, self._digester.hashes, self.length, data)
-
-    def _spill(self) -> None:
-        with self._path.open("ab") as file:
-            file.write(self._data)
-        self._data.clear()
-        self._in_file = True
-
-    async def __aenter__(self) -> ContentCollector:
-        return self
-
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        if self._in_file and kind is not None:
-            await asyncio.to_thread(self._path.unlink, missing_ok=True)
-
-
 #: A document with more entries is not cached, but reread each time.
 _LARGEST = 10_000
 #: The number of characters in links that take about as much memory as one entry.
@@ -488,20 +441,34 @@ class Fetcher:
         most: int | None = None,
         verify: bool = True,
     ) -> Content:
-        """Collect a resource's content from any source, and `verify` that it is as announced.
+        """Collect a resource's content from any source, in a separate file if it is large.
 
-        The length may differ if a server sent the content `recoded`. `most` is the maximum size in
-        bytes.
+        With `verify`, raise `ContentMismatch` unless it is as announced. The length may differ if a
+        server sent the content `recoded`. `most` is the maximum size in bytes.
         """
         announced = resource.length if verify and not recoded else None
-        async with ContentCollector(self._new_file(), resource.hash) as collector:
+        path, digester, data = self._new_file(), Digester(resource.hash), bytearray()
+        in_file = False
+        try:
             async for chunk in chunks:
-                await collector.add(chunk)
-                if announced is not None and collector.length > announced:
+                digester.update(chunk)
+                data += chunk
+                if len(data) > _IN_MEMORY:
+                    await asyncio.to_thread(_move_to_file, data, path)
+                    in_file = True
+                if announced is not None and digester.length > announced:
                     break  # the exact length does not matter
-                if most is not None and collector.length > most:
+                if most is not None and digester.length > most:
                     raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
-            return await collector.content(resource if verify else None, recoded=recoded)
+            if verify:
+                digester.verify(resource, recoded=recoded)
+            if in_file:
+                await asyncio.to_thread(_move_to_file, data, path)
+        except BaseException:
+            if in_file:
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+            raise
+        return Content(path, digester.hashes, digester.length, None if in_file else bytes(data))
 
     def store(self, data: bytes, hashes: str) -> Content:
         """Return verified in-memory content, with a new file for `write`."""
@@ -510,6 +477,12 @@ class Fetcher:
     def _new_file(self) -> Path:
         self._files += 1
         return self._folder / str(self._files)
+
+
+def _move_to_file(data: bytearray, path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+    data.clear()
 
 
 def _dated(content: Content, response: Response, *, is_proven: bool) -> Content:

@@ -19,7 +19,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -57,8 +57,6 @@ MOST_REQUESTS = 100
 _LARGE_DOCUMENTS = 3
 #: Seconds after which a server that sends nothing counts as gone.
 _SILENCE = 30.0
-
-
 #: The status of a request without a response.
 NO_RESPONSE = 0
 
@@ -285,7 +283,8 @@ class Sessions:
         named, login = split_login(named)
         self._origin = _url(named, named).origin() if named else None
         self._credentials = credentials.fields()
-        if self._origin is not None and not _authorizes(self._credentials):
+        authorizes = any(name.lower() == "authorization" for name in self._credentials)
+        if self._origin is not None and not authorizes:
             login = login or from_netrc(self._origin.host or "")
             if login is not None:
                 self._credentials["Authorization"] = basic(login)
@@ -332,10 +331,9 @@ class Sessions:
             return {}
         return self._credentials if url.origin() == self._origin else {}
 
-    @asynccontextmanager
-    async def get(
+    def get(
         self, uri: str, headers: Mapping[str, str], origin: ResponseOrigin | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """GET, following redirects. The body is read within the context.
 
         Raises:
@@ -343,9 +341,7 @@ class Sessions:
             Unavailable: There was no response, the response broke off, or the host has asked for no
                 requests for a while.
         """
-        answer = self._answer(uri, headers=headers, origin=origin)
-        async with self._translated_errors(uri), self._limit, answer as response:
-            yield response
+        return self._limited(uri, self._answer(uri, headers=headers, origin=origin))
 
     async def get_small(self, uri: str) -> SmallResponse | None:
         """GET small content, or return None if `get` must be used. Raises the errors of `get`."""
@@ -368,19 +364,20 @@ class Sessions:
             check_transfer(uri, response)
         return response
 
-    @asynccontextmanager
-    async def post(
+    def post(
         self, uri: str, form: Mapping[str, str]
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """POST a form, following redirects, but never from https to http. Errors as in `get`."""
-        answer = self._answer(uri, form=form)
-        async with self._translated_errors(uri), self._limit, answer as response:
-            yield response
+        return self._limited(uri, self._answer(uri, form=form))
 
     @asynccontextmanager
-    async def _translated_errors(self, uri: str) -> AsyncIterator[None]:
+    async def _limited(
+        self, uri: str, answer: AbstractAsyncContextManager[aiohttp.ClientResponse]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Enter the context of an answer when the limit allows it, and translate its errors."""
         try:
-            yield
+            async with self._limit, answer as response:
+                yield response
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, NotPublic):
                 raise RefusedAddress(uri, str(error.os_error.strerror)) from None
@@ -451,10 +448,6 @@ class Sessions:
             self.connections.set_retry_after(url, seconds)
 
 
-def _authorizes(fields: Mapping[str, str]) -> bool:
-    return any(name.lower() == "authorization" for name in fields)
-
-
 async def _is_private(origin: URL) -> bool | None:
     """Return whether a host is at a non-public address, or None if it has no address now."""
     try:
@@ -473,6 +466,7 @@ def _origin(uri: str) -> URL | None:
 
 
 def _url(uri: str, target: str) -> URL:
+    what = "it" if target == uri else repr(target)
     try:
         # A URI is sent as the Source wrote it. Anything else is quoted first.
         url = URL(target, encoded=_AS_WRITTEN.fullmatch(target) is not None)
@@ -480,9 +474,7 @@ def _url(uri: str, target: str) -> URL:
         # The resolver would raise the same error, but not report it as an error in the URI.
         (url.raw_host or "").encode("idna")
     except ValueError as error:
-        what = "it" if target == uri else repr(target)
         raise RefusedAddress(uri, f"{what} is no URI: {error}") from None
     if not is_web:
-        what = "it" if target == uri else repr(target)
         raise RefusedAddress(uri, f"{what} is not an absolute http:// or https:// URL")
     return url

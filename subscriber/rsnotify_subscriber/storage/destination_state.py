@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import (
     AsyncIterator,
-    Callable,
     Collection,
     Iterable,
     Iterator,
@@ -45,14 +44,14 @@ from rsnotify_subscriber.storage.recovery import ContentLog, IntentLog, Unflushe
 from rsnotify_subscriber.storage.resource_state import (
     LOST,
     EquivalentLookup,
+    Query,
     ResourceState,
-    held_uris,
     identify,
     identity_of,
     look_up,
+    pages,
 )
 from rsnotify_subscriber.storage.state_database import (
-    Rows,
     SQLiteFolder,
     StateLocation,
     StateTransactions,
@@ -69,16 +68,12 @@ _HASHES = """
 SELECT uri, hash, coalesce(spelling, uri) FROM {resources}
     WHERE change != 'deleted' AND uri > ? ORDER BY uri LIMIT ?
 """
-#: Number of resources read at once.
-_PAGE = 10_000
 
 
-def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
+def sum_up(query: Query) -> SetSum:
     total = SetSum()
-    after = ""
-    while rows := execute(_HASHES, (after, _PAGE)).fetchall():
+    for rows in pages(query, _HASHES):
         total.add((spelling, hash) for _, hash, spelling in rows)
-        after = rows[-1][0]
     return total
 
 
@@ -142,6 +137,10 @@ SELECT uri, changed_at, hash, length, coalesce(spelling, uri) FROM {resources}
 """
 _COUNT_LOST = """
 SELECT count(*) FROM {resources} WHERE mtime = -1 AND change != 'deleted' AND hash IS NOT NULL
+"""
+_HELD = """
+SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
+    ORDER BY uri LIMIT ?
 """
 _HELD_FILES = """
 SELECT uri, hash, length, mtime FROM {resources} WHERE change != 'deleted' AND uri > ?
@@ -263,7 +262,8 @@ class DestinationState:
 
     def held_uris(self) -> Iterator[str]:
         with self.transactions.storage_errors():
-            yield from held_uris(self.database.execute)
+            for rows in pages(self.database.execute, _HELD):
+                yield from (uri for (uri,) in rows)
 
     def make_incoming(self) -> Path:
         """Make the folder for temporary content, without the files of an earlier run."""
@@ -347,10 +347,9 @@ class DestinationState:
     def held(self) -> dict[str, HeldResource]:
         """Return the resources that the copy should hold, including changes not yet committed."""
         held = dict.fromkeys(self.applying(), HeldResource(None, None))
-        after = ""
-        while page := self.held_files(after, _PAGE):
-            held |= {file.uri: HeldResource(file.hash, file.length) for file in page}
-            after = page[-1].uri
+        with self.transactions.storage_errors():
+            for rows in pages(self.database.read, _HELD_FILES):
+                held |= {uri: HeldResource(hash, length) for uri, hash, length, _ in rows}
         return held
 
     def note_files(self, touched: Iterable[tuple[HeldFile, int]], lost: Iterable[HeldFile]) -> int:

@@ -12,7 +12,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -303,32 +303,14 @@ class LeasedState:
             return PostgreSQLDatabase(leased, self._schema)
 
 
-class _Connections(Protocol):
-    """The connections of a state: either its own, or borrowed ones."""
-
-    #: The names and SQL fragments that are inserted into statements.
-    names: dict[str, str]
-
-    @property
-    def connection(self) -> psycopg.Connection:
-        """The connection of the open transaction."""
-
-    def check(self) -> None:
-        """Raise `LeaseLost` if this process knows that it may no longer write."""
-
-    def begin(self) -> None:
-        """Begin a transaction, or raise `LeaseLost`."""
-
-    def writing(self) -> AbstractContextManager[psycopg.Connection]:
-        """Return the connection of the open transaction, or one for a single statement."""
-
-    def reading(self) -> AbstractContextManager[psycopg.Connection]:
-        """Return a connection for a query, even while another thread is writing."""
-
-    def close(self) -> None: ...
-
-
 class _OwnConnections:
+    """The connections of a state that has its own.
+
+    Attributes:
+        connection: The connection of the open transaction.
+        names: The names and SQL fragments that are inserted into statements.
+    """
+
     def __init__(self, writer: psycopg.Connection, reader: psycopg.Connection, schema: str) -> None:
         self.connection = writer
         self._reader = reader
@@ -346,13 +328,11 @@ class _OwnConnections:
     def begin(self) -> None:
         self.connection.execute("BEGIN")
 
-    @contextmanager
-    def writing(self) -> Iterator[psycopg.Connection]:
-        yield self.connection
+    def writing(self) -> AbstractContextManager[psycopg.Connection]:
+        return nullcontext(self.connection)
 
-    @contextmanager
-    def reading(self) -> Iterator[psycopg.Connection]:
-        yield self._reader
+    def reading(self) -> AbstractContextManager[psycopg.Connection]:
+        return nullcontext(self._reader)
 
     def close(self) -> None:
         self._reader.close()
@@ -363,6 +343,8 @@ class _OwnConnections:
 
 
 class _LeasedConnections:
+    """Connections borrowed from a pool. The attributes are those of `_OwnConnections`."""
+
     def __init__(self, pool: StatePool, schema: str, fence: int, leases: Leases) -> None:
         self._pool = pool
         self._schema = schema
@@ -386,6 +368,7 @@ class _LeasedConnections:
         return self._current
 
     def begin(self) -> None:
+        """Begin a transaction, or raise `LeaseLost`."""
         self.check()
         with self.writing() as connection:
             cursor = connection.execute(self._begin)
@@ -395,11 +378,13 @@ class _LeasedConnections:
                 raise LeaseLost(self._schema)
 
     def check(self) -> None:
+        """Raise `LeaseLost` if this process knows that it may no longer write."""
         if self._leases.fence_of(self._schema) != self._fence:
             raise LeaseLost(self._schema)
 
     @contextmanager
     def writing(self) -> Iterator[psycopg.Connection]:
+        """Return the connection of the open transaction, or one for a single statement."""
         connection = self._current or self._pool.take()
         try:
             yield connection
@@ -411,6 +396,7 @@ class _LeasedConnections:
 
     @contextmanager
     def reading(self) -> Iterator[psycopg.Connection]:
+        """Return a connection for a query, even while another thread is writing."""
         connection = self._pool.take()
         try:
             yield connection
@@ -430,7 +416,10 @@ class PostgreSQLDatabase:
     is_local = False
 
     def __init__(
-        self, connections: _Connections, schema: str, incoming: Path | None = None
+        self,
+        connections: _OwnConnections | _LeasedConnections,
+        schema: str,
+        incoming: Path | None = None,
     ) -> None:
         self.name = f"the state in PostgreSQL, schema {schema}"
         self._connections = connections

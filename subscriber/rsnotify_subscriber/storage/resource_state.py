@@ -269,17 +269,13 @@ _FIND = f"SELECT {_COLUMNS} FROM {{resources}} WHERE uri IN"
 _FIND_IDENTITY = (
     f"SELECT {_COLUMNS}, identity FROM {{resources}} WHERE identity != '' AND identity IN"
 )
-_HELD = """
-SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
-    ORDER BY uri LIMIT ?
-"""
 _UNIDENTIFIED = (
     "SELECT uri FROM {resources} WHERE identity IS NULL AND uri > ? ORDER BY uri LIMIT ?"
 )
 _IDENTIFY = "UPDATE {resources} SET identity = ? WHERE uri = ?"
-#: Number of resources read by one query.
+#: Number of resources looked up by one query.
 _PART = 500
-#: Number of resources without an identity that are read by one query.
+#: Number of rows in a page.
 _PAGE = 10_000
 
 #: A function that runs a query with its parameters.
@@ -337,12 +333,11 @@ def _with_marks(sql: str, count: int) -> str:
     return f"{sql} ({', '.join('?' * count)})"
 
 
-def held_uris(query: Query) -> Iterator[str]:
+def pages(query: Query, sql: str) -> Iterator[list[Row]]:
+    """Yield the rows of a query in pages. Each begins after the last URI of the one before."""
     after = ""
-    while rows := list(query(_HELD, (after, _PART))):
-        yield from (uri for (uri,) in rows)
-        if len(rows) < _PART:
-            return
+    while rows := list(query(sql, (after, _PAGE))):
+        yield rows
         after = rows[-1][0]
 
 
@@ -362,8 +357,7 @@ def identify(database: StateDatabase) -> bool:
         Whether any resources share an identity.
     """
     has_same = False
-    after = ""
-    while rows := database.execute(_UNIDENTIFIED, (after, _PAGE)).fetchall():
+    for rows in pages(database.execute, _UNIDENTIFIED):
         identities = {uri: identity_of(uri) for (uri,) in rows}
         spelled = [identity for identity in identities.values() if identity]
         taken = set(look_up(database.execute, spelled))
@@ -374,5 +368,4 @@ def identify(database: StateDatabase) -> bool:
             elif identity:
                 taken.add(identity)
         database.executemany(_IDENTIFY, [(each, uri) for uri, each in identities.items()])
-        after = rows[-1][0]
     return has_same
