@@ -35,14 +35,12 @@ from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
 from rsnotify_subscriber.fleet.fleet import (
     SOURCE_NAME,
-    ConfigurationWatcher,
     Fleet,
-    FleetReloader,
     FollowedSourceStatus,
     Phase,
     totals,
 )
-from rsnotify_subscriber.fleet.sharing import SharingReloader
+from rsnotify_subscriber.fleet.sharing import ConfigurationWatcher, FleetReloader
 
 #: Maximum number of Sources shown in a terminal.
 _ROWS = 15
@@ -201,7 +199,7 @@ def follow_all(
     with CallbackServer(websub.url, websub.host, websub.port, websub.terms) as server:
         fleet = Fleet(configuration.limits)
         make = partial(build, shared=fleet.shared, callbacks=server.callbacks)
-        reloader = SharingReloader(fleet, make, configuration, once=once)
+        reloader = FleetReloader(fleet, make, configuration, once=once)
         with name_sources():
             watch = partial(_watch_files, reloader, read)
             beside, serving = None if once else watch, _serving(reloader, fleet, status)
@@ -214,7 +212,7 @@ def follow_all(
 
 @asynccontextmanager
 async def _serving(
-    reloader: SharingReloader, fleet: Fleet, status: StatusServer
+    reloader: FleetReloader, fleet: Fleet, status: StatusServer
 ) -> AsyncIterator[None]:
     async with reloader.sharing(), serving_follower(fleet, status):
         yield

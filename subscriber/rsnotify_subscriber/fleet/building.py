@@ -8,26 +8,25 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.mqtt_broker import login_of
 from rsnotify.runtime.transports import logins_of_settings
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 from rsnotify_subscriber.fleet.configuration import (
-    SCHEMA,
     FleetConfiguration,
     FollowedSource,
     SourceSettings,
+    settings_for,
 )
-from rsnotify_subscriber.handlers import Handler, Received, TransactionalHandler
+from rsnotify_subscriber.handlers import AnyHandler, Handler, TransactionalHandler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.options import FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
@@ -36,9 +35,6 @@ from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.storage.state_database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
 from rsnotify_subscriber.terms import DEFAULT_TERMS, WebSubTerms
-
-#: The types of handler that a `Subscriber` accepts.
-AnyHandler = Handler | TransactionalHandler | Callable[[Received], Awaitable[None]]
 
 
 def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHandler:
@@ -104,7 +100,7 @@ def build(
 ) -> Subscriber:
     """Return the subscriber of one Source, without starting it.
 
-    `location` is the location of its state, if the settings of the Source do not specify it.
+    `location` is the location of its state, if that is not in a folder.
     """
     folder = Path(configuration.path).absolute().parent
     try:
@@ -115,7 +111,7 @@ def build(
         return Subscriber(
             source.url,
             _handler(source, folder),
-            state=location or _location(source),
+            state=location or _folder(source),
             options=replace(options, per_host=shared.limits.per_source),
             shared=shared,
         )
@@ -132,17 +128,8 @@ def follow_options(
 ) -> FollowOptions:
     """Return the options described by the settings in a file or on a command line."""
     return FollowOptions(
-        via=settings.via,
-        hubs=settings.hubs,
-        pace=Pace(
-            poll=settings.poll,
-            compare=settings.compare,
-            patience=settings.patience,
-            spread=settings.spread,
-            rate=settings.rate,
-            in_flight=settings.in_flight,
-            hold=settings.hold,
-        ),
+        **settings_for(FollowOptions, settings),
+        pace=Pace(**settings_for(Pace, settings)),
         selection=Selection(
             only=_distinct(settings.only),
             excluded=_distinct(settings.excluded),
@@ -150,13 +137,6 @@ def follow_options(
             changes=_distinct(settings.change),
             collections=_distinct(settings.collection),
         ),
-        prefer=settings.prefer,
-        exact=settings.exact,
-        check_files=settings.check_files,
-        verify=settings.verify,
-        adopt=settings.adopt,
-        largest=settings.largest,
-        allow_private_addresses=settings.allow_private_addresses,
         credentials=credentials,
         callbacks=callbacks,
         terms=terms,
@@ -182,13 +162,7 @@ def _handler(source: FollowedSource, folder: Path) -> AnyHandler:
     return FolderMirror(Path(source.dest))
 
 
-def _location(source: FollowedSource) -> Path | StateLocation:
-    if source.postgresql is not None:
-        try:
-            from rsnotify_subscriber.storage.postgresql import PostgreSQLState
-        except ImportError:
-            raise missing_package("a state in PostgreSQL", "postgresql") from None
-        return PostgreSQLState(source.postgresql, schema=source.schema or SCHEMA)
+def _folder(source: FollowedSource) -> Path:
     if source.state is not None:
         return Path(source.state)
     assert source.dest is not None, "it was checked"

@@ -53,6 +53,12 @@ SCHEMA = "rsnotify"
 PASSWORD_FILES = ("mqtt_password_file", "xmpp_password_file")
 
 
+def settings_for(kind: type[Struct], settings: Struct) -> dict[str, Any]:
+    """Return the settings that are also fields of another struct, under the same names."""
+    names = set(kind.__struct_fields__).intersection(settings.__struct_fields__)
+    return {name: getattr(settings, name) for name in names}
+
+
 class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a Source is followed, or in `[defaults]`, how every Source is unless it says otherwise.
 
@@ -162,15 +168,7 @@ class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def terms(self) -> WebSubTerms:
-        return WebSubTerms(
-            lease=self.lease,
-            secret=self.secret,
-            signatures=self.signature,
-            refuse=self.refuse,
-            patience=self.patience,
-            settle=self.settle,
-            quiet=self.quiet,
-        )
+        return WebSubTerms(**settings_for(WebSubTerms, self), signatures=self.signature)
 
 
 class LimitSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -200,18 +198,6 @@ _EXCLUSIVE = (
 )
 
 
-def check_source(number: int, source: FollowedSource, *, reachable: bool) -> None:
-    """Raise `WrongSetting` if the settings of a Source contradict each other.
-
-    Args:
-        number: The number of the Source in the file.
-        source: The settings.
-        reachable: Whether hubs can reach this process.
-    """
-    for key, reason in _faults(source, reachable=reachable):
-        raise WrongSetting(("source", number, key), reason)
-
-
 def check_terms(terms: SourceSettings) -> None:
     """Raise `WrongSetting` if a setting for all Sources is wrong in itself."""
     for key, reason in _broker_faults(terms):
@@ -227,6 +213,10 @@ def _broker_faults(terms: SourceSettings) -> Iterator[tuple[str, str]]:
 
 
 def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a Source that contradict others, each with the reason.
+
+    `reachable` is whether hubs can reach this process.
+    """
     for one, other in _EXCLUSIVE:
         if getattr(source, one) is not None and getattr(source, other) is not None:
             yield other, f"there is {one} already; only one of the two can be"
@@ -313,9 +303,7 @@ class _File(Struct, forbid_unknown_fields=True):
 def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
     """Read a .toml or .json file of Sources, and the password files that it names.
 
-    Args:
-        path: The file.
-        given: Options of the command by name, which override `[defaults]` and `[websub]`.
+    `given` are options of the command by name, which override `[defaults]` and `[websub]`.
     """
     found = parse(SettingsFile(path), given)
     return replace(found, sources=tuple(map(_with_secret, found.sources)))
@@ -331,12 +319,7 @@ def _with_secret(source: FollowedSource) -> FollowedSource:
 
 
 def parse(file: SettingsFile, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
-    """Return the configuration in a file. Relative paths in it start from the file's folder.
-
-    Args:
-        file: The file.
-        given: As for `load`.
-    """
+    """Return the configuration in a file. Relative paths in it start from the file's folder."""
     settings = _settings(file, given or {})
     with settings.locating():
         tables = convert_settings(settings.merged, _File)
@@ -376,7 +359,8 @@ def _configured(path: str, file: _File, defaults: Mapping[str, Any]) -> FleetCon
     if not configuration.sources:
         raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
     for number, source in enumerate(configuration.sources):
-        check_source(number, source, reachable=configuration.websub.url is not None)
+        for key, reason in _faults(source, reachable=configuration.websub.url is not None):
+            raise WrongSetting(("source", number, key), reason)
     check_apart(configuration.sources)
     return configuration
 

@@ -2,15 +2,13 @@
 
 `FleetMember` keeps one Source running: it starts the Source when there is a slot, and retries after
 each failure. `Fleet` follows all Sources, and reports the status of each and their totals.
-`FleetReloader` applies changes of the configuration file, and restarts only the Sources that
-changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import StrEnum
@@ -19,12 +17,10 @@ from random import Random
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.runtime.settings import FileWatch
-from rsnotify.runtime.tasks import first_completed, wait_for_event
+from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.doubts import CATCHING_UP
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.events import PushState, Status
-from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
 from rsnotify_subscriber.pool import Limits, SubscriberPool
 from rsnotify_subscriber.subscriber import Subscriber
 
@@ -108,12 +104,8 @@ _START_PATIENCE = 10.0
 class FleetMember:
     """Keeps one subscriber running. Used only once.
 
-    Args:
-        name: The name of the Source.
-        subscriber: The subscriber that follows it.
-        start_slots: Limits the number of Sources that start at the same time.
-        moved: Called when the phase has changed.
-        retry: The delays between attempts.
+    `start_slots` limits the number of Sources that start at the same time, and `moved` is called
+    when the phase has changed.
     """
 
     def __init__(
@@ -122,13 +114,11 @@ class FleetMember:
         subscriber: Subscriber,
         start_slots: asyncio.Semaphore,
         moved: Callable[[], None],
-        retry: Retry = _RETRY,
     ) -> None:
         self._name = name
         self._subscriber = subscriber
         self._start_slots = start_slots
         self._moved = moved
-        self._retry = retry
         self._random = Random()
         self._failures = 0
         self.phase = Phase.WAITING
@@ -162,7 +152,7 @@ class FleetMember:
         while not self._stopping.is_set():
             await self._try(self._subscriber.run)
             if self.phase is Phase.FAILED:
-                await self._back_off()
+                await wait_for_event(self._stopping, _RETRY.delay(self._failures, self._random))
         self._set_phase(Phase.ENDED)
 
     async def catch_up(self) -> None:
@@ -217,10 +207,6 @@ class FleetMember:
         self._failures = 1 if self._subscriber.status.level else self._failures + 1
         self._error = error
         self._set_phase(Phase.FAILED)
-
-    async def _back_off(self) -> None:
-        delay = self._retry.delay(self._failures, self._random)
-        await wait_for_event(self._stopping, delay)
 
     def _set_phase(self, phase: Phase) -> None:
         self.phase = phase
@@ -306,10 +292,6 @@ class Fleet:
 
     def add(self, name: str, subscriber: Subscriber) -> None:
         """Add a Source. It is followed at once if the fleet is running.
-
-        Args:
-            name: The name of the Source.
-            subscriber: The subscriber that follows it.
 
         Raises:
             ConfigurationError: There is already a Source with this name.
@@ -397,105 +379,3 @@ class Fleet:
             for task in tasks:
                 with suppress(asyncio.CancelledError):
                     await task
-
-
-#: Seconds that a Source may take to end before the next change of the file is applied.
-_LEAVE_PATIENCE = 30.0
-
-
-def configuration_change(
-    before: Iterable[FollowedSource], now: Iterable[FollowedSource]
-) -> tuple[list[str], list[FollowedSource]]:
-    """Return the names of removed or changed Sources, and the new or changed Sources."""
-    old = {source.title: source for source in before}
-    new = {source.title: source for source in now}
-    return (
-        [name for name, source in old.items() if new.get(name) != source],
-        [source for name, source in new.items() if old.get(name) != source],
-    )
-
-
-class FleetReloader:
-    """Makes a fleet follow the Sources of a configuration."""
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        build: Callable[..., Subscriber],
-        configuration: FleetConfiguration,
-    ) -> None:
-        self._fleet = fleet
-        self._build = build
-        self._leaving: set[asyncio.Task[None]] = set()
-        self.configuration = configuration
-        for name, subscriber in self._built(configuration, self._own(configuration)).items():
-            fleet.add(name, subscriber)
-
-    def _own(self, configuration: FleetConfiguration) -> Sequence[FollowedSource]:
-        """Return the Sources that this process follows without sharing them."""
-        return configuration.sources
-
-    async def apply(self, configuration: FleetConfiguration) -> None:
-        """Follow the Sources of another configuration, without restarting unchanged ones.
-
-        If a setting cannot work, nothing changes.
-        """
-        before = self.configuration
-        gone, new = configuration_change(self._own(before), self._own(configuration))
-        # Modules may take a while to import, and certificates to read.
-        built = await asyncio.to_thread(self._built, configuration, new)
-        self.configuration = configuration
-        names = dict.fromkeys((*built, *gone))
-        await asyncio.gather(*(self._replace(name, built.get(name)) for name in names))
-        if gone or new:
-            logger.info("%d Sources are new or changed, %d gone", len(built), len(gone))
-        if (before.limits, before.websub) != (configuration.limits, configuration.websub):
-            logger.warning("[limits] and [websub] are read only when the command starts")
-
-    async def _replace(self, name: str, subscriber: Subscriber | None) -> None:
-        if name in self._fleet:
-            await self._remove(name)
-        if subscriber is not None:
-            self._fleet.add(name, subscriber)
-
-    async def _remove(self, name: str) -> None:
-        """Remove a Source, without blocking the others if its handler does not return."""
-        leaving = asyncio.create_task(self._fleet.remove(name))
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
-        if not (await asyncio.wait({leaving}, timeout=_LEAVE_PATIENCE))[0]:
-            logger.warning("%s has not ended yet, and its state is still in use", name)
-
-    def _built(
-        self, configuration: FleetConfiguration, sources: Iterable[FollowedSource]
-    ) -> dict[str, Subscriber]:
-        return {source.title: self._build(configuration, source) for source in sources}
-
-
-class ConfigurationWatcher:
-    """Rereads the configuration when its files change, or on request."""
-
-    def __init__(self, reloader: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
-        self._reloader = reloader
-        self._load = load
-        self._requested = asyncio.Event()
-        self._files = FileWatch(reloader.configuration.files)
-
-    def reload(self) -> None:
-        """Read the configuration soon, whether or not a file has changed."""
-        self._requested.set()
-
-    async def run(self) -> None:
-        while True:
-            await self._until_due()
-            try:
-                await self._reloader.apply(await asyncio.to_thread(self._load))
-            except ConfigurationError as error:
-                logger.error("nothing was changed: %s", error)
-            except Exception:
-                logger.exception("nothing was changed")
-            self._files.watch(self._reloader.configuration.files)
-
-    async def _until_due(self) -> None:
-        async with first_completed(self._requested.wait(), self._files.changed()):
-            self._requested.clear()

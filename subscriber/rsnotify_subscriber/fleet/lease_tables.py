@@ -77,10 +77,8 @@ _PATIENCE = 2_000
 class PostgreSQLLeases:
     """A `LeaseTable` on a separate connection, which is reopened after a failure.
 
-    Args:
-        conninfo: As for `PostgreSQLState`.
-        name: The name of this process, for messages.
-        session: The `application_name` of the connections that others end when its lease expires.
+    `name` is the name of this process in messages, and `session` the `application_name` of the
+    connections that others end when its lease expires.
     """
 
     def __init__(self, conninfo: str, name: str, session: str) -> None:

@@ -60,12 +60,7 @@ class LeaseTable(Protocol):
     """The tables of members and leases. Each method is one transaction."""
 
     def renew(self, me: int | None, *, shares: bool) -> Members:
-        """Renew the row of a member, or add one, and return the members.
-
-        Args:
-            me: The member, or None for a new one.
-            shares: Whether the member takes a share of the Sources.
-        """
+        """Renew the row of a member, or add one if `me` is None, and return the members."""
 
     def leases(self) -> dict[str, Lease]:
         """Return all leases, by Source."""

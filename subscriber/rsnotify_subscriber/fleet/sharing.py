@@ -1,4 +1,8 @@
-"""Follows those Sources of a configuration that this process holds leases for.
+"""Follows the Sources of a configuration file, and shares some of them with other processes.
+
+`ConfigurationWatcher` rereads the file when it changes, and `FleetReloader` then restarts only the
+Sources that changed. A Source whose state is in a database is followed by the process that holds
+its lease.
 
 The leases of all Sources in one database are renewed together. A process that cannot renew them
 follows no Source, and reports all as failing. Every process reports the Sources that nobody
@@ -11,19 +15,20 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from secrets import token_hex
 from socket import gethostname
 from time import monotonic
 
-from rsnotify.errors import RsnotifyError
+from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.extensions import missing_package
-from rsnotify.runtime.tasks import cancel, wait_for_event
+from rsnotify.runtime.settings import FileWatch
+from rsnotify.runtime.tasks import cancel, first_completed, wait_for_event
 from rsnotify_subscriber.events import Status
 from rsnotify_subscriber.fleet.configuration import SCHEMA, FleetConfiguration, FollowedSource
-from rsnotify_subscriber.fleet.fleet import Fleet, FleetReloader, FollowedSourceStatus, Phase
+from rsnotify_subscriber.fleet.fleet import Fleet, FollowedSourceStatus, Phase
 from rsnotify_subscriber.fleet.leases import BEAT, HOLD, FleetShare
 from rsnotify_subscriber.storage.state_database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
@@ -37,7 +42,9 @@ _AT_ONCE = 1_000
 #: Seconds for which handlers are created before the leases are renewed again.
 _BUILD_PATIENCE = 1.0
 #: Seconds that a database may take to release the leases at the end.
-_LEAVE_PATIENCE = 3.0
+_RELEASE_PATIENCE = 3.0
+#: Seconds that a Source may take to end before the next change of the file is applied.
+_LEAVE_PATIENCE = 30.0
 
 
 class SharedDatabase:
@@ -123,7 +130,7 @@ class SharedDatabase:
         """Close all connections. With `leave`, release the leases for others to follow at once."""
         ending = self.submit(self._end, leave)
         self._worker.shutdown(wait=False)
-        await asyncio.wait({ending}, timeout=_LEAVE_PATIENCE)
+        await asyncio.wait({ending}, timeout=_RELEASE_PATIENCE)
 
     def _end(self, leave: bool) -> None:
         try:
@@ -139,17 +146,27 @@ def schema_of(source: FollowedSource) -> str:
     return source.schema or SCHEMA
 
 
-class SharingReloader(FleetReloader):
-    """Makes a fleet follow those Sources of a configuration that this process holds leases for.
+def configuration_change(
+    before: Iterable[FollowedSource], now: Iterable[FollowedSource]
+) -> tuple[list[str], list[FollowedSource]]:
+    """Return the names of removed or changed Sources, and the new or changed Sources."""
+    old = {source.title: source for source in before}
+    new = {source.title: source for source in now}
+    return (
+        [name for name, source in old.items() if new.get(name) != source],
+        [source for name, source in new.items() if old.get(name) != source],
+    )
 
-    Sources whose states are in folders are followed without a lease.
 
-    Args:
-        fleet: The fleet.
-        build: Returns the subscriber of a Source, with its state in a folder or at a location.
-        configuration: The configuration.
-        once: Whether the fleet only catches up. If so, it has all Sources, acquires each free
-            lease, and reports the others as followed by another process.
+class FleetReloader:
+    """Makes a fleet follow the Sources of a configuration.
+
+    Sources whose states are in folders are followed without a lease. Those whose states are in a
+    database are shared, and followed while this process holds their leases.
+
+    `build` returns the subscriber of a Source, with its state in a folder or at a location. With
+    `once`, the fleet only catches up: it has all Sources, acquires each free lease, and reports the
+    others as followed by another process.
     """
 
     def __init__(
@@ -160,44 +177,76 @@ class SharingReloader(FleetReloader):
         *,
         once: bool = False,
     ) -> None:
+        self._fleet = fleet
+        self._build = build
+        self.configuration = configuration
         self._once = once
         self._databases: dict[str, SharedDatabase] = {}
-        #: The settings of each Source in the fleet, and the fence of its lease, by name.
+        #: The settings of each shared Source in the fleet, and the fence of its lease, by name.
         self._followed: dict[str, tuple[FollowedSource, int]] = {}
-        #: The Sources being removed from the fleet, by name.
+        #: The shared Sources being removed from the fleet, by name.
         self._ending: dict[str, asyncio.Task[None]] = {}
+        #: The other Sources being removed from the fleet.
+        self._leaving: set[asyncio.Task[None]] = set()
         #: Subscribers that were built to check their settings, and have not been used yet.
         self._prepared: dict[str, Subscriber] = {}
         #: The reasons why Sources with a lease cannot be followed here, by name.
         self._wrong: dict[str, str] = {}
         #: The tasks that renew leases, or None while leases are not being shared.
         self._tasks: dict[str, asyncio.Task[None]] | None = None
-        super().__init__(fleet, build, configuration)
-        self._assign(self._prepare(configuration, _shared(configuration)))
+        for name, subscriber in self._built(configuration, _own(configuration)).items():
+            fleet.add(name, subscriber)
+        self._assign(self._built(configuration, _shared(configuration)))
         fleet.elsewhere = self._elsewhere
         if not once:
             fleet.unleased = self._unleased
 
-    def _own(self, configuration: FleetConfiguration) -> list[FollowedSource]:
-        return [one for one in configuration.sources if one.postgresql is None]
-
     async def apply(self, configuration: FleetConfiguration) -> None:
-        before = {one.title: one for one in _shared(self.configuration)}
-        new = [one for one in _shared(configuration) if before.get(one.title) != one]
-        prepared = await asyncio.to_thread(self._prepare, configuration, new)
-        await super().apply(configuration)
+        """Follow the Sources of another configuration, without restarting unchanged ones.
+
+        If a setting cannot work, nothing changes.
+        """
+        before = self.configuration
+        _, shared = configuration_change(_shared(before), _shared(configuration))
+        gone, new = configuration_change(_own(before), _own(configuration))
+        # Modules may take a while to import, and certificates to read.
+        prepared = await asyncio.to_thread(self._built, configuration, shared)
+        built = await asyncio.to_thread(self._built, configuration, new)
+        self.configuration = configuration
+        names = dict.fromkeys((*built, *gone))
+        await asyncio.gather(*(self._replace(name, built.get(name)) for name in names))
+        if gone or new:
+            logger.info("%d Sources are new or changed, %d gone", len(built), len(gone))
+        if (before.limits, before.websub) != (configuration.limits, configuration.websub):
+            logger.warning("[limits] and [websub] are read only when the command starts")
         self._assign(prepared)
-        if new:
-            logger.info("%d shared Sources are new or changed", len(new))
+        if shared:
+            logger.info("%d shared Sources are new or changed", len(shared))
 
-    def _prepare(
-        self, configuration: FleetConfiguration, sources: list[FollowedSource]
+    async def _replace(self, name: str, subscriber: Subscriber | None) -> None:
+        if name in self._fleet and name in self._followed:
+            await self._end(name, self._database(self._followed[name][0]))
+        elif name in self._fleet:
+            await self._remove(name)
+        if subscriber is not None:
+            self._fleet.add(name, subscriber)
+
+    async def _remove(self, name: str) -> None:
+        """Remove a Source, without blocking the others if its handler does not return."""
+        leaving = asyncio.create_task(self._fleet.remove(name))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        if not (await asyncio.wait({leaving}, timeout=_LEAVE_PATIENCE))[0]:
+            logger.warning("%s has not ended yet, and its state is still in use", name)
+
+    def _built(
+        self, configuration: FleetConfiguration, sources: Iterable[FollowedSource]
     ) -> dict[str, Subscriber]:
-        return {one.title: self._build_shared(configuration, one) for one in sources}
+        return {source.title: self._subscriber(configuration, source) for source in sources}
 
-    def _build_shared(
-        self, configuration: FleetConfiguration, source: FollowedSource
-    ) -> Subscriber:
+    def _subscriber(self, configuration: FleetConfiguration, source: FollowedSource) -> Subscriber:
+        if source.postgresql is None:
+            return self._build(configuration, source)
         return self._build(configuration, source, location=self._database(source).location(source))
 
     def _database(self, source: FollowedSource) -> SharedDatabase:
@@ -324,7 +373,9 @@ class SharingReloader(FleetReloader):
             # The configuration or the leases may have changed in the meantime.
             is_current = database.sources.get(schema) == source and schema in fences
             if is_current and source.title in prepared:
-                self._follow(source, fences[schema], prepared[source.title])
+                if source.title not in self._fleet and not self._fleet.is_stopping:
+                    self._followed[source.title] = source, fences[schema]
+                    self._fleet.add(source.title, prepared[source.title])
             elif source.title not in self._wrong:
                 database.wake.set()  # continue with the next ones after renewing the leases
 
@@ -338,7 +389,7 @@ class SharingReloader(FleetReloader):
             if monotonic() - began > _BUILD_PATIENCE:
                 break
             try:
-                prepared[source.title] = self._build_shared(configuration, source)
+                prepared[source.title] = self._subscriber(configuration, source)
                 self._wrong.pop(source.title, None)
             except Exception as error:
                 # The handler is the user's code, and other Sources still need their leases renewed.
@@ -347,11 +398,6 @@ class SharingReloader(FleetReloader):
                     logger.error("%s: %s", source.title, error, exc_info=unexpected)
                 self._wrong[source.title] = str(error)
         return prepared
-
-    def _follow(self, source: FollowedSource, fence: int, subscriber: Subscriber) -> None:
-        if source.title not in self._fleet and not self._fleet.is_stopping:
-            self._followed[source.title] = source, fence
-            self._fleet.add(source.title, subscriber)
 
     def _end(self, title: str, database: SharedDatabase) -> asyncio.Task[None]:
         async def end() -> None:
@@ -363,12 +409,36 @@ class SharingReloader(FleetReloader):
             self._ending[title] = asyncio.create_task(end())
         return self._ending[title]
 
-    async def _remove(self, name: str) -> None:
-        if name in self._followed:
-            await self._end(name, self._database(self._followed[name][0]))
-        else:
-            await super()._remove(name)
+
+def _own(configuration: FleetConfiguration) -> list[FollowedSource]:
+    return [one for one in configuration.sources if one.postgresql is None]
 
 
 def _shared(configuration: FleetConfiguration) -> list[FollowedSource]:
     return [one for one in configuration.sources if one.postgresql is not None]
+
+
+class ConfigurationWatcher:
+    """Rereads the configuration when its files change, or on request."""
+
+    def __init__(self, reloader: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
+        self._reloader = reloader
+        self._load = load
+        self._requested = asyncio.Event()
+        self._files = FileWatch(reloader.configuration.files)
+
+    def reload(self) -> None:
+        """Read the configuration soon, whether or not a file has changed."""
+        self._requested.set()
+
+    async def run(self) -> None:
+        while True:
+            async with first_completed(self._requested.wait(), self._files.changed()):
+                self._requested.clear()
+            try:
+                await self._reloader.apply(await asyncio.to_thread(self._load))
+            except ConfigurationError as error:
+                logger.error("nothing was changed: %s", error)
+            except Exception:
+                logger.exception("nothing was changed")
+            self._files.watch(self._reloader.configuration.files)

@@ -14,11 +14,10 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import Fleet, Received
-from rsnotify_subscriber.fleet import Phase, totals
-from rsnotify_subscriber.fleet import fleet as reloading
+from rsnotify_subscriber.fleet import Phase, sharing, totals
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
-from rsnotify_subscriber.fleet.fleet import ConfigurationWatcher, FleetReloader
+from rsnotify_subscriber.fleet.sharing import ConfigurationWatcher, FleetReloader
 from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
 
 
@@ -37,11 +36,10 @@ def described(many: Many, defaults: str, *names: str) -> FleetConfiguration:
     return load(file)
 
 
-def kept(configuration: FleetConfiguration) -> tuple[Fleet, FleetReloader]:
+def kept(configuration: FleetConfiguration, *, once: bool = False) -> tuple[Fleet, FleetReloader]:
     fleet = Fleet(configuration.limits)
-    return fleet, FleetReloader(
-        fleet, partial(build, shared=fleet.shared, callbacks=None), configuration
-    )
+    make = partial(build, shared=fleet.shared, callbacks=None)
+    return fleet, FleetReloader(fleet, make, configuration, once=once)
 
 
 @asynccontextmanager
@@ -63,8 +61,8 @@ async def test_the_states_of_several_sources_are_in_one_database(
         connection.execute("CREATE TABLE effects (uri text)")
     text = f'handler = "{__name__}:Counting"\npostgresql = "{postgresql}"\nschema = "of_{{name}}"'
     for _ in range(2):  # the second time there is nothing left to do
-        fleet, _ = kept(described(many, text, *many.sources))
-        async with asyncio.timeout(PATIENCE):
+        fleet, reloader = kept(described(many, text, *many.sources), once=True)
+        async with asyncio.timeout(PATIENCE), reloader.sharing():
             await fleet.catch_up()
         assert totals(fleet.status).level == 3, fleet.status
     with psycopg.connect(postgresql) as connection:
@@ -79,10 +77,10 @@ async def test_a_database_that_is_away_does_not_block_the_others(
 ) -> None:
     await many.start(2)
     away = f'handler = "{__name__}:Counting"\npostgresql = "host={tmp_path} user=nobody"'
-    fleet, _ = kept(described(many, away, "s0"))
+    fleet, reloader = kept(described(many, away, "s0"))
     mirrored = described(many, 'dest = "{name}"', "s1")
     fleet.add("s1", build(mirrored, mirrored.sources[0], fleet.shared, None))
-    async with fleet:
+    async with reloader.sharing(), fleet:
         await until(fleet, lambda all_: all_["s1"].status.level)
         await until(fleet, lambda all_: all_["s0"].phase is Phase.FAILED)
         assert "the state in PostgreSQL" in (fleet.status["s0"].error or "")
@@ -106,7 +104,7 @@ async def test_a_handler_that_does_not_return_does_not_block_the_others(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(reloading, "_LEAVE_PATIENCE", 0.1)
+    monkeypatch.setattr(sharing, "_LEAVE_PATIENCE", 0.1)
     monkeypatch.setattr(sys.modules[__name__], "HANGING", hanging, raising=False)
     await many.start(2)
     handled = f'handler = "{__name__}:HANGING"\nstate = "{{name}}.rsnotify"'

@@ -21,7 +21,7 @@ from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
 from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
 from rsnotify_subscriber.fleet.leases import FleetShare
-from rsnotify_subscriber.fleet.sharing import SharingReloader
+from rsnotify_subscriber.fleet.sharing import FleetReloader
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.postgresql import LeasedState, LeaseLost, StatePool
 from tests import waiting
@@ -160,7 +160,7 @@ class Peer:
     def __init__(self, configuration: FleetConfiguration) -> None:
         self.fleet = Fleet(configuration.limits)
         make = partial(build, shared=self.fleet.shared, callbacks=None)
-        self.reloader = SharingReloader(self.fleet, make, configuration)
+        self.reloader = FleetReloader(self.fleet, make, configuration)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[Peer]:
