@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.state_folders import check_role
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_publisher import Publisher
-from rsnotify_subscriber.storage.state_database import SQLiteFolder
+from rsnotify_subscriber.storage.state_database import open_folder
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER
 
@@ -68,7 +68,7 @@ def source(folder: Path) -> None:
 
 
 def destination(folder: Path) -> None:
-    SQLiteFolder(folder).open().close()
+    open_folder(folder).close()
 
 
 ROLES = {"a hub": hub, "a Source": source, "a Destination": destination}

@@ -13,7 +13,7 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
-from rsnotify_subscriber.storage.state_database import SQLiteDatabase, SQLiteFolder
+from rsnotify_subscriber.storage.state_database import SQLiteDatabase, open_folder
 from tests.subscriber.destination import PACE, PATIENCE
 from tests.subscriber.source import SmallSource
 
@@ -22,12 +22,12 @@ class FailingFolder:
     """A folder of a state in which the next commits fail; a `Place`."""
 
     def __init__(self, folder: Path, error: Exception, failures: int) -> None:
-        self._folder = SQLiteFolder(folder)
+        self._folder = folder
         self._error = error
         self.failures = failures
 
     def open(self) -> SQLiteDatabase:
-        database = self._folder.open()
+        database = open_folder(self._folder)
         execute = database.execute
 
         def failing(sql: str, parameters: Sequence[object] = ()) -> Any:

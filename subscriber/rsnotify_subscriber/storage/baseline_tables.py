@@ -97,7 +97,7 @@ class BaselineTables:
         self._lookup = lookup
         self._respell = respell
         self.prefer = prefer
-        self.trusts_dates = True
+        self.trusts_dates = transactions.read_fact("dates_kept", bool) is not False
         self.counts = EntryCounts()
         self.twofold = transactions.read_fact("twofold", dict[str, str]) or {}
         #: Whether a list of this baseline has a URI that is not in normal form.
@@ -197,14 +197,11 @@ class BaselineTables:
                 respelled.append(state.respelled(resource.uri))
             if (lost and state.is_lost) or self._differs(state, entry):
                 (found.differing if state.exists else found.absent).append(resource)
-            elif self._is_undated(entry):
+            elif entry.hash is None and (entry.lastmod is None or not self.trusts_dates):
                 is_checkable = bool(state.validator and state.fetched_at)
                 (found.checkable if is_checkable else found.unproven).append(resource)
         if respelled:
             self._respell(respelled)
-
-    def _is_undated(self, entry: Resource) -> bool:
-        return entry.hash is None and (entry.lastmod is None or not self.trusts_dates)
 
     def _without_twofold(self, resources: Iterable[Resource]) -> dict[str, Resource]:
         """Return entries by normalized URI, and record other spellings of the same resource."""
@@ -230,9 +227,9 @@ class BaselineTables:
     def _differs(self, state: ResourceState, entry: Resource) -> bool:
         if not state.is_as_listed(entry):
             return True
-        if entry.lastmod is None:
+        if entry.hash is not None or entry.lastmod is None:
             return False
-        if entry.hash is not None or not state.is_unsettled(entry.lastmod):
+        if not state.is_unsettled(entry.lastmod):
             return False
         fetched = self.unsettled.get(state.uri)
         return fetched is None or monotonic() - fetched >= _BETWEEN

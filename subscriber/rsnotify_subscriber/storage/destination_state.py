@@ -52,9 +52,10 @@ from rsnotify_subscriber.storage.resource_state import (
     pages,
 )
 from rsnotify_subscriber.storage.state_database import (
-    SQLiteFolder,
+    StateDatabase,
     StateLocation,
     StateTransactions,
+    open_folder,
 )
 
 #: The number of resources in the copy, the datetime (µs) of their latest change, the number of rows
@@ -138,10 +139,6 @@ SELECT uri, changed_at, hash, length, coalesce(spelling, uri) FROM {resources}
 _COUNT_LOST = """
 SELECT count(*) FROM {resources} WHERE mtime = -1 AND change != 'deleted' AND hash IS NOT NULL
 """
-_HELD = """
-SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
-    ORDER BY uri LIMIT ?
-"""
 _HELD_FILES = """
 SELECT uri, hash, length, mtime FROM {resources} WHERE change != 'deleted' AND uri > ?
     ORDER BY uri LIMIT ?
@@ -174,8 +171,9 @@ class DestinationState:
         #: The closed lists that were stored last.
         self._closed: KnownLists | None = None
         self.commit_times = Durations()
-        folder = SQLiteFolder(location) if isinstance(location, Path) else location
-        self.database = folder.open()
+        self.database: StateDatabase = (
+            open_folder(location) if isinstance(location, Path) else location.open()
+        )
         self.transactions = StateTransactions(self.database)
         try:
             self._load()
@@ -192,10 +190,8 @@ class DestinationState:
         )
         self.backlog = BacklogTable(self.database, self.transactions)
         stored = self.transactions.read_fact("sum", str)
-        doubts = self.transactions.read_fact("doubts", dict[str, str])
-        self._doubts: Mapping[str, str] = doubts or {}
+        self._doubts = self.transactions.read_fact("doubts", dict[str, str]) or {}
         self.counts = self.transactions.read_fact("entries", EntryCounts) or EntryCounts()
-        self.baseline.trusts_dates = self.transactions.read_fact("dates_kept", bool) is not False
         committed = self.transactions.read_fact("batch", int) or 0
         with self.transactions.storage_errors():
             count, latest, spelled, unidentified = self.database.read(EXTENT)[0]
@@ -262,8 +258,8 @@ class DestinationState:
 
     def held_uris(self) -> Iterator[str]:
         with self.transactions.storage_errors():
-            for rows in pages(self.database.execute, _HELD):
-                yield from (uri for (uri,) in rows)
+            for rows in pages(self.database.execute, _HELD_FILES, 1_000):
+                yield from (uri for uri, hash, *_ in rows if hash is not None)
 
     def make_incoming(self) -> Path:
         """Make the folder for temporary content, without the files of an earlier run."""
@@ -423,13 +419,14 @@ class DestinationState:
         self.baseline.prefer = identity.prefer
         with self.transactions.writing():
             self.transactions.write_facts(identity=identity)
-            if before is not None and (
-                before.selection != identity.selection or has_moved(before.offer, identity.offer)
-            ):
+            if before is None:
+                return
+            is_reselected = before.selection != identity.selection
+            if is_reselected or has_moved(before.offer, identity.offer):
                 self._delete_progress()
-            if before is not None and before.selection != identity.selection:
+            if is_reselected:
                 self._lose_unselected(identity.selection)
-            if before is not None and before.prefer != identity.prefer:
+            if before.prefer != identity.prefer:
                 self._delete_progress()
                 # The stored values belong to another URI.
                 query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"

@@ -176,11 +176,7 @@ def storage_errors() -> Iterator[None]:
 
 
 class LeaseLost(StorageError):
-    """Another process follows the Source, so this one can commit nothing more.
-
-    Args:
-        schema: The schema of the state.
-    """
+    """Another process follows the Source, so this one can commit nothing more."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -206,9 +202,7 @@ def _in_time(conninfo: str) -> str:
 class StatePool:
     """A pool of connections to one database, shared by the followers of a process.
 
-    Args:
-        conninfo: As for `PostgreSQLState`.
-        name: The `application_name` of all connections.
+    `name` is the `application_name` of all connections.
     """
 
     def __init__(self, conninfo: str, name: str) -> None:
@@ -277,10 +271,7 @@ class Leases(Protocol):
 class LeasedState:
     """A state that one process of a fleet follows under a lease. Implements `StateLocation`.
 
-    Args:
-        pool: The pool of connections.
-        schema: The schema of the state, which is also the Source's name in the leases.
-        leases: The leases of this process.
+    The schema of the state is also the Source's name in the leases.
     """
 
     def __init__(self, pool: StatePool, schema: str, leases: Leases) -> None:

@@ -14,9 +14,15 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.format import datetimes as dating
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.datetimes import Instant, from_microseconds, postponed, to_microseconds
+from rsnotify.format.datetimes import (
+    Instant,
+    end_of_unit,
+    from_microseconds,
+    is_undecided,
+    postponed,
+    to_microseconds,
+)
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.uris import normalize
@@ -139,8 +145,7 @@ class ResourceState(Struct, frozen=True):
         stated = change.stated_at
         if not stated.fold or self.changed_at == to_microseconds(stated):
             return False
-        begin, end = dating.time_span(stated)
-        return to_microseconds(begin) <= self.changed_at < to_microseconds(end)
+        return is_undecided(stated, from_microseconds(self.changed_at))
 
     def _agrees(self, change: Change) -> bool:
         """Return whether the copy matches this change, the last entry of the resource."""
@@ -156,9 +161,8 @@ class ResourceState(Struct, frozen=True):
             return False
         if self._is_fetched_after(max(change.at, change.stated_at), by=_SECOND):
             return True
-        lastmod = None if entry.lastmod is None else to_microseconds(entry.lastmod)
-        if lastmod is not None and self.lastmod is not None and entry.lastmod is not None:
-            if lastmod != self.lastmod:
+        if entry.lastmod is not None and self.lastmod is not None:
+            if to_microseconds(entry.lastmod) != self.lastmod:
                 return False
             if entry.length is not None and self._is_fetched_after(entry.lastmod):
                 return True
@@ -179,7 +183,7 @@ class ResourceState(Struct, frozen=True):
     def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
         """Return whether the content was fetched after the end of an instant's unit of time."""
         return self.fetched_at is not None and (
-            self.fetched_at >= to_microseconds(postponed(dating.end_of_unit(instant), by))
+            self.fetched_at >= to_microseconds(postponed(end_of_unit(instant), by))
         )
 
     def is_unsettled(self, lastmod: Instant | None = None) -> bool:
@@ -275,8 +279,6 @@ _UNIDENTIFIED = (
 _IDENTIFY = "UPDATE {resources} SET identity = ? WHERE uri = ?"
 #: Number of resources looked up by one query.
 _PART = 500
-#: Number of rows in a page.
-_PAGE = 10_000
 
 #: A function that runs a query with its parameters.
 Query = Callable[[str, Sequence[object]], Iterable[Row]]
@@ -333,10 +335,10 @@ def _with_marks(sql: str, count: int) -> str:
     return f"{sql} ({', '.join('?' * count)})"
 
 
-def pages(query: Query, sql: str) -> Iterator[list[Row]]:
+def pages(query: Query, sql: str, limit: int = 10_000) -> Iterator[list[Row]]:
     """Yield the rows of a query in pages. Each begins after the last URI of the one before."""
     after = ""
-    while rows := list(query(sql, (after, _PAGE))):
+    while rows := list(query(sql, (after, limit))):
         yield rows
         after = rows[-1][0]
 

@@ -228,33 +228,28 @@ def _with_tables(sql: str) -> str:
     return sql.format_map(_TABLES)
 
 
-class SQLiteFolder:
-    """The folder of a state, created if it does not exist. Implements `StateLocation`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def open(self) -> SQLiteDatabase:
-        check_role(self._path / "state.sqlite")
-        # The state may be closed in another thread.
-        lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
-        try:
-            make_durably(self._path)
-            lock.acquire()
-        except Timeout:
-            raise ConfigurationError(
-                f"{self._path} is in use by another follower; "
-                "stop it first, or choose another folder"
-            ) from None
-        except OSError as error:
-            raise StorageError(f"{error.filename or self._path}: {reason_of(error)}") from error
-        try:
-            return SQLiteDatabase(self._path / "state.sqlite", lock)
-        except BaseException as error:
-            lock.release()
-            if isinstance(error, sqlite3.Error):
-                raise StorageError(f"{self._path / 'state.sqlite'}: {reason_of(error)}") from error
-            raise
+def open_folder(folder: Path) -> SQLiteDatabase:
+    """Open the state in a folder, as in `StateLocation.open`. Make the folder if necessary."""
+    path = folder / "state.sqlite"
+    check_role(path)
+    # The state may be closed in another thread.
+    lock = FileLock(folder / "lock", timeout=0, thread_local=False)
+    try:
+        make_durably(folder)
+        lock.acquire()
+    except Timeout:
+        raise ConfigurationError(
+            f"{folder} is in use by another follower; stop it first, or choose another folder"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"{error.filename or folder}: {reason_of(error)}") from error
+    try:
+        return SQLiteDatabase(path, lock)
+    except BaseException as error:
+        lock.release()
+        if isinstance(error, sqlite3.Error):
+            raise StorageError(f"{path}: {reason_of(error)}") from error
+        raise
 
 
 class SQLiteDatabase:
