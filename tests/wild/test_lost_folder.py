@@ -254,7 +254,7 @@ async def test_what_a_killed_process_left_goes_with_the_source(
         assert outcome.claims
         tree = MirrorTree(folder, source.base)
         places = {str(tree.find(source.uri(name))): name for name in source.resources}
-        found = {str(path): path.read_bytes() for path in tree.files()}
+        found = {path: Path(path).read_bytes() for path in tree.paths()}
         assert found == {place: source.resources[name] for place, name in places.items()}
 
 

@@ -27,11 +27,7 @@ class Patch(Protocol):
 
 
 class PatchFunctions:
-    """The patch functions by media type.
-
-    Args:
-        given: The user's functions, which take precedence over installed ones.
-    """
+    """The patch functions by media type. The `given` ones take precedence over installed ones."""
 
     def __init__(self, given: Mapping[str, Patch]) -> None:
         self._loaded = dict(given)

@@ -17,9 +17,8 @@ import asyncio
 import logging
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -110,8 +109,7 @@ class FreshnessCheck:
             self._refused.popitem(last=False)
 
     def accept(self, uri: str) -> None:
-        if self._refused:
-            self._refused.pop(uri, None)
+        self._refused.pop(uri, None)
 
     async def checked(
         self, answer: Content | Unchanged, wanted: WantedRepresentation, held: ResourceState | None
@@ -130,7 +128,10 @@ class FreshnessCheck:
         # A `datetime` may be the time when the Source noticed the change.
         is_stated = wanted.entry.lastmod is not None
         if is_stated or self._vain < _VAIN or _is_held(answer, held):
-            answer = await self._past_caches(answer, wanted)
+            if isinstance(answer, Content):
+                answer.discard()
+            home = replace(wanted.entry, uri=wanted.home.uri)
+            answer = await self._fetcher.content(home, fresh=True)
             if not contradiction_in(answer, wanted):
                 self._vain = 0
                 return answer
@@ -138,14 +139,6 @@ class FreshnessCheck:
             self._vain += 1
             return answer
         return self._doubted(answer, wanted)
-
-    async def _past_caches(
-        self, answer: Content | Unchanged, wanted: WantedRepresentation
-    ) -> Content:
-        entry: Resource = replace(wanted.entry, uri=wanted.home.uri)
-        if isinstance(answer, Content):
-            answer.discard()
-        return await self._fetcher.content(entry, fresh=True)
 
     def _doubted(
         self, answer: Content | Unchanged, wanted: WantedRepresentation
@@ -240,41 +233,41 @@ class Patcher:
         The downloaded patch, `document`, is discarded afterwards.
         """
         path = self._holding.held_content(wanted.entry.uri)
-        load = partial(self._functions.load, _media_type(link))
         async with self._lock:
-            return await asyncio.to_thread(_patched, wanted, held, load, path, document)
+            return await asyncio.to_thread(self._patched, wanted, held, link, path, document)
+
+    def _patched(
+        self,
+        wanted: WantedRepresentation,
+        held: ResourceState,
+        link: Link,
+        path: Path | None,
+        document: Content,
+    ) -> bytes | None:
+        entry = wanted.entry
+        try:
+            before = _read(path, held)
+            if before is None or document.length > _MOST_BYTES:
+                return None
+            function = self._functions.load(_media_type(link))
+            if function is None:
+                return None
+            after = function(before, document.read())
+        except Exception as error:
+            # The function may be user code, and the patch is untrusted. After any exception, the
+            # whole resource is fetched.
+            logger.info("%s is fetched, as its patch cannot be applied: %s", entry.uri, error)
+            return None
+        finally:
+            document.discard()
+        if not verifies(after, entry.hash, entry.length):
+            logger.info("%s is fetched, as its patch produces other content", entry.uri)
+            return None
+        return after
 
 
 def _media_type(link: Link) -> str:
     return (link.type or "").partition(";")[0].strip().lower()
-
-
-def _patched(
-    wanted: WantedRepresentation,
-    held: ResourceState,
-    load: Callable[[], Patch | None],
-    path: Path | None,
-    document: Content,
-) -> bytes | None:
-    try:
-        before = _read(path, held)
-        if before is None or document.length > _MOST_BYTES:
-            return None
-        function = load()
-        if function is None:
-            return None
-        after = function(before, document.read())
-    except Exception as error:
-        # The function may be user code, and the patch is untrusted. After any exception, the whole
-        # resource is fetched.
-        logger.info("%s is fetched, as its patch cannot be applied: %s", wanted.entry.uri, error)
-        return None
-    finally:
-        document.discard()
-    if not verifies(after, wanted.entry.hash, wanted.entry.length):
-        logger.info("%s is fetched, as its patch produces other content", wanted.entry.uri)
-        return None
-    return after
 
 
 def _read(path: Path | None, held: ResourceState) -> bytes | None:

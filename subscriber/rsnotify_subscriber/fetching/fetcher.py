@@ -128,9 +128,7 @@ class CachedDocument(Struct, frozen=True):
 class DocumentCache:
     """An LRU cache of documents by URI, for one or several subscribers.
 
-    Args:
-        documents: Maximum number of documents.
-        entries: Maximum number of entries in all documents together.
+    It is limited by the number of documents, and the number of entries in all of them together.
     """
 
     def __init__(self, documents: int = 4, entries: int = 4 * _LARGEST) -> None:
@@ -276,11 +274,7 @@ class Fetcher:
     async def sent_document(
         self, uri: str, origin: ResponseOrigin | None = None, *, fresh: bool = False
     ) -> tuple[Document, Instant | None]:
-        """GET and read a complete document. Return it with its `Date`, or None if it has none.
-
-        A small document is cached in memory with its validator, and the next request for it is
-        conditional, so a poll that finds nothing new costs only a 304.
-        """
+        """GET and read a complete document. Return it with its `Date`, or None if it has none."""
         cached = self.cache.get(uri)
         headers = {"Accept-Encoding": "gzip"}
         if fresh:

@@ -18,7 +18,7 @@ import re
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
 from typing import Any
@@ -120,9 +120,16 @@ class Connections:
     async def __aenter__(self) -> Connections:
         self._limit = asyncio.Semaphore(self._most)
         self.large = asyncio.Semaphore(_LARGE_DOCUMENTS)
-        sockets = {True: any_socket, False: guarded_socket}
-        self._sessions = {anywhere: self._session(make) for anywhere, make in sockets.items()}
-        self._small = {anywhere: self._small_requests(make) for anywhere, make in sockets.items()}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence)
+        agent = {"User-Agent": self._user_agent}
+        fields = {**agent, "Accept": "*/*", "Accept-Encoding": "identity"}
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._small: dict[bool, SmallRequests] = {}
+        for anywhere, make in ((True, any_socket), (False, guarded_socket)):
+            self._sessions[anywhere] = open_session(make, agent, timeout=timeout, tls=self._tls)
+            self._small[anywhere] = SmallRequests(
+                fields, self._per_host, self._silence, self._tls, make
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -130,18 +137,6 @@ class Connections:
             small.close()
         for session in self._sessions.values():
             await session.close()
-
-    def _session(self, create_socket: Callable[[Any], socket.socket]) -> aiohttp.ClientSession:
-        return open_session(
-            create_socket,
-            {"User-Agent": self._user_agent},
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence),
-            tls=self._tls,
-        )
-
-    def _small_requests(self, create_socket: Callable[[Any], socket.socket]) -> SmallRequests:
-        fields = {"User-Agent": self._user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
-        return SmallRequests(fields, self._per_host, self._silence, self._tls, create_socket)
 
     @asynccontextmanager
     async def request(
@@ -178,11 +173,7 @@ class Connections:
     ) -> SmallResponse | None:
         """GET small content as in `SmallRequests.get`, when the limits allow it.
 
-        Args:
-            url: The origin.
-            target: The path and query, as sent.
-            fields: Additional header fields.
-            anywhere: As for `request`.
+        `url` is the origin, and `target` the path and query, as sent.
         """
         origin = HttpOrigin(url.scheme == "https", url.raw_host or "", url.port or 0)
         opening = f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"

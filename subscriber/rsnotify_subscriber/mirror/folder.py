@@ -148,12 +148,9 @@ PROBE = "@@rsnotify"
 
 
 def ignores_case(folder: Path, *, probe: bool) -> bool:
-    """Return whether `A` and `a` are the same name on this file system, or the system is Windows.
+    """Return whether `A` and `a` are the same name in a folder, or the system is Windows.
 
-    Args:
-        folder: A folder of the file system.
-        probe: Whether a temporary file may be made in the folder if no existing file shows the
-            answer.
+    `probe` allows a temporary file to be made in the folder if no existing file shows the answer.
     """
     if os.name == "nt":
         return True
@@ -197,11 +194,7 @@ class MirrorTree:
     directory where there is a file, or a file where there is a directory. The resources `a` and
     `a/b` may both exist.
 
-    Args:
-        root: The root of the mirror.
-        base: The URI that the root stands for.
-        probe: Whether a temporary file may be made in the root to find out whether the file system
-            ignores case.
+    `base` is the URI that the root stands for. `probe` is as for `ignores_case`.
     """
 
     def __init__(self, root: Path, base: str, *, probe: bool = True) -> None:
@@ -277,9 +270,6 @@ class MirrorTree:
         mode = _mode(path) if exists else None
         return path if mode is None or not stat.S_ISDIR(mode) else None
 
-    def files(self) -> Iterator[Path]:
-        return map(Path, self.paths())
-
     def paths(self) -> Iterator[str]:
         """Yield the path of everything that is not a folder. Skip concurrently removed entries."""
         folders = [self._root]
@@ -338,11 +328,9 @@ class PlainPaths:
 
     Successive URIs in the same folder need no `stat` each. There is no check for a folder that has
     a resource's name, because the system refuses to replace it with a file.
-
-    Attributes:
-        folder: The folder of the last path that was found.
     """
 
+    #: The folder of the last path that was found.
     folder: str | None = None
 
     def __init__(self, layout: MirrorLayout, root: str, fallbacks: str) -> None:
@@ -437,7 +425,7 @@ class FolderMirror:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         require("folder", folder, str | os.PathLike, "the path of a folder")
         self._root = Path(folder).absolute()
-        self._tree: MirrorTree | None = None
+        self._prepared: MirrorTree | None = None
         self._place = ""
         self._top = str(self._root)
         #: Held while the paths below are read or written.
@@ -460,19 +448,12 @@ class FolderMirror:
         """
         self.check(temporary)
         (self._root / PROBE).unlink(missing_ok=True)  # left by a run that was killed
-        self._tree = MirrorTree(self._root, base)
+        self._prepared = MirrorTree(self._root, base)
         self._unflushed, self._flush_failed = _TouchedPaths(), False
         self._place = self.place
 
     def check(self, temporary: Path) -> None:
-        """Run the checks of `prepare` before the set of resources is known.
-
-        Args:
-            temporary: As for `prepare`.
-
-        Raises:
-            ConfigurationError: As for `prepare`.
-        """
+        """Run the checks of `prepare` before the set of resources is known."""
         self._make_root()
         if self._root.stat().st_dev != temporary.stat().st_dev:
             raise ConfigurationError(
@@ -496,6 +477,11 @@ class FolderMirror:
             ) from error
 
     @property
+    def _tree(self) -> MirrorTree:
+        assert self._prepared is not None, "prepare is called first"
+        return self._prepared
+
+    @property
     def place(self) -> str:
         """The device and inode of the folder, or an empty string if it does not exist."""
         try:
@@ -506,18 +492,15 @@ class FolderMirror:
 
     def held_content(self, uri: str) -> Path | None:
         """Return the file of a resource, if there is one."""
-        assert self._tree is not None, "prepare is called first"
         path = Path(self._tree.find(uri))
         return path if path.is_file() and not path.is_symlink() else None
 
     def find_files(self, uris: Sequence[str]) -> Iterator[tuple[str, os.stat_result | None]]:
         """Yield each resource's path and the status of its file, which is None without a file."""
-        assert self._tree is not None, "prepare is called first"
         return self._tree.find_files(uris)
 
     def paths(self) -> Iterator[str]:
         """Yield the paths of all files of the folder."""
-        assert self._tree is not None, "prepare is called first"
         return self._tree.paths()
 
     def apply(self, changes: Sequence[Received]) -> None:
@@ -531,16 +514,11 @@ class FolderMirror:
         self._flush()
 
     def apply_unflushed(self, changes: Sequence[Received]) -> None:
-        """Put each resource in its place, or remove it. The next `flush` makes the result durable.
-
-        Raises:
-            StorageError: As for `apply`.
-        """
+        """Do the same as `apply`, but leave it to the next `flush` to make the result durable."""
         self._put(changes, flushed=False)
 
     def apply_again(self, changes: Sequence[Received]) -> None:
         """Apply durably all changes that may have been applied but not flushed before a crash."""
-        assert self._tree is not None, "prepare is called first"
         for change in changes:
             # The resource was moved between its two paths, and may be at both.
             if (leftover := self._tree.leftover(change.uri)) is not None:
@@ -587,7 +565,6 @@ class FolderMirror:
 
     def _put(self, changes: Sequence[Received], *, flushed: bool) -> None:
         """Put each resource in its place, or remove it. If `flushed`, the contents already are."""
-        assert self._tree is not None, "prepare is called first"
         if self.place != self._place:
             raise StorageError(f"{self._root} is not there any more, or not the folder it was")
         touched, freed = _TouchedPaths(), False
@@ -619,7 +596,6 @@ class FolderMirror:
         self, uri: str, source: str, plain: PlainPaths, touched: _TouchedPaths
     ) -> str:
         """Rename a file to the path of a resource, and return that path."""
-        assert self._tree is not None, "prepare is called first"
         target = plain.find(uri)
         if target is not None and plain.folder is not None:
             with suppress(OSError):  # a folder is in its place, or its folder was removed
