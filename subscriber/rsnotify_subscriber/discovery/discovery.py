@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -429,7 +428,13 @@ class SourceIdentification:
         if known is not None and known.url == self.url and patient and self.suffices(known.offer):
             return known
         self.checked = True
-        return await self._unless_stopped(self._identified(known, patient=patient))
+        work = self._identified(known, patient=patient)
+        found: Identity | None = None
+        # Ends as soon as the run is stopped, even if the Source is slow.
+        async with first_completed(work, self.stopping.wait()) as (working, _):
+            if working.done():
+                found = working.result()
+        return found
 
     async def _identified(self, known: Identity | None, *, patient: bool) -> Identity:
         if known is None:
@@ -464,14 +469,6 @@ class SourceIdentification:
                 logger.log(level, "waiting for the Source: %s", error)
                 self.waiting(str(error))
             await asyncio.sleep(_RETRY.delay(attempts, random))
-
-    async def _unless_stopped(self, work: Coroutine[Any, Any, Identity]) -> Identity | None:
-        """Return the result, or None as soon as the run is stopped, even if the Source is slow."""
-        found: Identity | None = None
-        async with first_completed(work, self.stopping.wait()) as (working, _):
-            if working.done():
-                found = working.result()
-        return found
 
 
 async def same_set(offers: OfferDiscovery, known: Identity, offer: Offer) -> Offer | None:

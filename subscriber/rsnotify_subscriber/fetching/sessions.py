@@ -336,9 +336,7 @@ class Sessions:
 
     async def get_small(self, uri: str) -> SmallResponse | None:
         """GET small content, or return None if `get` must be used. Raises the errors of `get`."""
-        parts = _PLAIN.fullmatch(uri)
-        url = _origin(parts[1]) if parts is not None else None
-        if parts is None or url is None:
+        if (parts := _PLAIN.fullmatch(uri)) is None or (url := _origin(parts[1])) is None:
             return None
         async with self._limit:
             self.connections.check_retry_after(uri, url)
