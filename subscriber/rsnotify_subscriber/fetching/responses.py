@@ -48,20 +48,18 @@ class Inflater:
         """Yield the content of this chunk in pieces."""
         # The rest of a chunk is copied for each piece, so chunks must not be large.
         for start in range(0, len(chunk), _PIECE):
-            yield from self._feed(chunk[start : start + _PIECE])
-
-    def _feed(self, chunk: bytes) -> Iterator[bytes]:
-        self._bytes_in += len(chunk)
-        while chunk:
-            if self._stream.eof:
-                self._stream = zlib.decompressobj(_ANY_HEADER)
-            piece = self._stream.decompress(chunk, _PIECE)
-            if piece:
-                self._bytes_out += len(piece)
-                yield piece
-            chunk = self._stream.unconsumed_tail or self._stream.unused_data
-        if self._bytes_in > 2 * self._bytes_out + _WITHOUT_CONTENT:
-            raise zlib.error("it has hardly any content")
+            left = chunk[start : start + _PIECE]
+            self._bytes_in += len(left)
+            while left:
+                if self._stream.eof:
+                    self._stream = zlib.decompressobj(_ANY_HEADER)
+                piece = self._stream.decompress(left, _PIECE)
+                if piece:
+                    self._bytes_out += len(piece)
+                    yield piece
+                left = self._stream.unconsumed_tail or self._stream.unused_data
+            if self._bytes_in > 2 * self._bytes_out + _WITHOUT_CONTENT:
+                raise zlib.error("it has hardly any content")
 
     def close(self) -> None:
         """Check that the stream is complete."""

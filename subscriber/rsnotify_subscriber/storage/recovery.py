@@ -109,7 +109,9 @@ class IntentLog:
 
     def __init__(self, database: StateDatabase, committed: int) -> None:
         self._database = database
-        self._batch = self._committed = committed
+        #: The number of the last intent.
+        self.batch = committed
+        self._committed = committed
         self._last = HandlerIntent(committed)
         self.unfinished: set[str] = set()
         for record in database.read_intents():
@@ -117,14 +119,14 @@ class IntentLog:
             with suppress(msgspec.DecodeError):
                 intent = msgspec.json.decode(record, type=HandlerIntent)
                 self.unfinished |= intent.unfinished(committed)
-                self._batch = max(self._batch, intent.batch)
+                self.batch = max(self.batch, intent.batch)
         if self.unfinished:
-            self._batch += 1
+            self.batch += 1
 
     def store(self, uris: Sequence[str], refused: Collection[str]) -> None:
         """Durably replace the last intent. The arguments are as in `HandlerIntent`."""
-        self._batch += 1
-        self._last = HandlerIntent(self._batch, tuple(uris), tuple(refused))
+        self.batch += 1
+        self._last = HandlerIntent(self.batch, tuple(uris), tuple(refused))
         self._database.store_intent(msgspec.json.encode(self._last))
 
     @property
@@ -135,16 +137,11 @@ class IntentLog:
     @property
     def progress(self) -> int:
         """A number that changes after each intent, and after each commit of one."""
-        return self._batch + self._committed
-
-    @property
-    def batch(self) -> int:
-        """The number of the last intent."""
-        return self._batch
+        return self.batch + self._committed
 
     def settle(self) -> int | None:
         """Return the last intent's number for the next commit, or None if it is committed."""
-        if self._batch == self._committed:
+        if self.batch == self._committed:
             return None
-        self._committed = self._batch
-        return self._batch
+        self._committed = self.batch
+        return self.batch
