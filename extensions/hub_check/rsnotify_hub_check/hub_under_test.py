@@ -340,6 +340,12 @@ class HubUnderTest:
         await self.subscribe(topic, callback, **fields)
         return topic, callback
 
+    async def served(self, **fields: str) -> tuple[SimulatedTopic, SimulatedCallback]:
+        """Subscribe a new callback to a new topic, expect a delivery, and return both."""
+        topic, callback = await self.subscribed(**fields)
+        await self.expect_delivery(topic, callback)
+        return topic, callback
+
     async def unsubscribe_all(self) -> None:
         """End all subscriptions, so that none remains at the hub."""
         self.endpoints.release()

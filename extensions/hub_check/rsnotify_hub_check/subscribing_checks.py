@@ -18,7 +18,7 @@ from rsnotify_hub_check.hub_under_test import (
     decline,
     request_form,
 )
-from rsnotify_hub_check.outcomes import Inconclusive, RequirementBroken, RequirementLevel, expect
+from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
 
 _NOT_ENDED = "the callback receives a delivery after it unsubscribed"
 
@@ -26,15 +26,13 @@ _NOT_ENDED = "the callback receives a delivery after it unsubscribed"
 @check("5.1", RequirementLevel.MUST, 100)
 async def a_subscription_is_accepted(hub: HubUnderTest) -> None:
     """A subscription with hub.mode, hub.topic and hub.callback is accepted and served."""
-    topic, callback = await hub.subscribed()
-    await hub.expect_delivery(topic, callback)
+    await hub.served()
 
 
 @check("5.1", RequirementLevel.MUST, 101)
 async def a_secret_is_accepted(hub: HubUnderTest) -> None:
     """A subscription with hub.secret is accepted and served."""
-    topic, callback = await hub.subscribed(secret="a secret of this check")
-    await hub.expect_delivery(topic, callback)
+    await hub.served(secret="a secret of this check")
 
 
 @check("5.1", RequirementLevel.MUST, 102)
@@ -69,8 +67,7 @@ async def the_order_of_parameters_does_not_matter(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST, 104)
 async def unsubscribing_ends_deliveries(hub: HubUnderTest) -> None:
     """After a verified unsubscription, nothing is delivered."""
-    topic, callback = await hub.subscribed()
-    await hub.expect_delivery(topic, callback)
+    topic, callback = await hub.served()
     await hub.request_and_verify("unsubscribe", topic, callback)
     await hub.expect_ended(topic, callback, _NOT_ENDED)
 
@@ -78,8 +75,7 @@ async def unsubscribing_ends_deliveries(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def a_lease_is_ignored_in_an_unsubscription(hub: HubUnderTest) -> None:
     """hub.lease_seconds is ignored in an unsubscription, whatever its value."""
-    topic, callback = await hub.subscribed()
-    await hub.expect_delivery(topic, callback)
+    topic, callback = await hub.served()
     await hub.request_and_verify("unsubscribe", topic, callback, lease_seconds="0")
     await hub.expect_ended(topic, callback, _NOT_ENDED)
 
@@ -89,24 +85,24 @@ async def callbacks_of_one_topic_are_told_apart(hub: HubUnderTest) -> None:
     """Two callbacks that differ only in their query are two subscriptions."""
     topic, first = hub.topic(), hub.callback("which=1")
     second = hub.callback("which=2", beside=first)
-    for callback in (first, second):
-        await hub.subscribe(topic, callback)
-    for callback in (first, second):
-        await hub.expect_delivery(topic, callback)
-    await hub.request_and_verify("unsubscribe", topic, first)
-    await hub.expect_delivery(topic, second)
+    await _expect_two(hub, (topic, first), (topic, second))
 
 
 @check("5.1", RequirementLevel.MUST)
 async def topics_of_one_callback_are_told_apart(hub: HubUnderTest) -> None:
     """One callback has a subscription for each of two topics."""
-    first, second, callback = hub.topic(), hub.topic(), hub.callback()
-    for topic in (first, second):
-        await hub.subscribe(topic, callback)
-    for topic in (first, second):
-        await hub.expect_delivery(topic, callback)
-    await hub.request_and_verify("unsubscribe", first, callback)
-    await hub.expect_delivery(second, callback)
+    callback = hub.callback()
+    await _expect_two(hub, (hub.topic(), callback), (hub.topic(), callback))
+
+
+async def _expect_two(hub: HubUnderTest, *pairs: tuple[SimulatedTopic, SimulatedCallback]) -> None:
+    """Expect two pairs of a topic and a callback to be separate subscriptions."""
+    for pair in pairs:
+        await hub.subscribe(*pair)
+    for pair in pairs:
+        await hub.expect_delivery(*pair)
+    await hub.request_and_verify("unsubscribe", *pairs[0])
+    await hub.expect_delivery(*pairs[1])
 
 
 def _escaped(text: str) -> str:
@@ -134,15 +130,13 @@ async def a_subscription_is_verified(hub: HubUnderTest) -> None:
     topic, callback = hub.topic(), hub.callback()
     appended = (await hub.subscribe(topic, callback)).appended
     _expect_parameters(appended, "subscribe", topic)
-    lease = appended.get("hub.lease_seconds", "")
-    expect(lease.isascii() and lease.isdigit(), f"hub.lease_seconds is {lease!r}, not a number")
+    _lease(appended)
 
 
 @check("5.3", RequirementLevel.MUST, 104)
 async def an_unsubscription_is_verified(hub: HubUnderTest) -> None:
     """The verification of an unsubscription has mode, topic and challenge."""
-    topic, callback = await hub.subscribed()
-    await hub.expect_delivery(topic, callback)
+    topic, callback = await hub.served()
     verification = await hub.request_and_verify("unsubscribe", topic, callback)
     _expect_parameters(verification.appended, "unsubscribe", topic)
 
@@ -234,6 +228,12 @@ def _expect_parameters(appended: dict[str, str], mode: str, topic: SimulatedTopi
 _DAY = 86_400
 
 
+def _lease(appended: dict[str, str]) -> int:
+    text = appended.get("hub.lease_seconds", "")
+    expect(text.isascii() and text.isdigit(), f"hub.lease_seconds is {text!r}, not a number")
+    return int(text)
+
+
 @check("5.3.1", RequirementLevel.MUST)
 async def no_lease_is_perpetual(hub: HubUnderTest) -> None:
     """A lease ends, however long the requested one is."""
@@ -284,18 +284,10 @@ async def a_renewal_extends_the_lease(hub: HubUnderTest) -> None:
     expect(second >= first, f"the renewal has {second} s, less than the {first} s before")
 
 
-def _lease(appended: dict[str, str]) -> int:
-    text = appended.get("hub.lease_seconds", "")
-    if not (text.isascii() and text.isdigit()):
-        raise RequirementBroken(f"hub.lease_seconds is {text!r}, not a number")
-    return int(text)
-
-
 @check("5.1", RequirementLevel.MUST, 103)
 async def a_renewal_is_accepted(hub: HubUnderTest) -> None:
     """An active subscription can be requested again, and is verified again."""
-    topic, callback = await hub.subscribed()
-    await hub.expect_delivery(topic, callback)
+    topic, callback = await hub.served()
     again = await hub.subscribe(topic, callback)
     expect(again.appended.get("hub.mode") == "subscribe", "the renewal is not verified as such")
     await hub.expect_delivery(topic, callback)
@@ -335,8 +327,7 @@ async def a_renewal_without_a_secret_ends_signatures(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def a_pending_renewal_changes_nothing(hub: HubUnderTest) -> None:
     """While a renewal is being verified, deliveries continue as before."""
-    topic, callback = await hub.subscribed(secret="the first secret")
-    await hub.expect_delivery(topic, callback)
+    topic, callback = await hub.served(secret="the first secret")
     await hub.wait_until_idle(topic, callback)  # a pending delivery would delay later ones
     callback.open.clear()
     try:
@@ -349,8 +340,7 @@ async def a_pending_renewal_changes_nothing(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def a_renewal_that_fails_changes_nothing(hub: HubUnderTest) -> None:
     """If the verification of a renewal fails, the subscription stays unchanged."""
-    topic, callback = await hub.subscribed(secret="the first secret")
-    await hub.expect_delivery(topic, callback)
+    topic, callback = await hub.served(secret="the first secret")
     callback.reply = decline
     await hub.subscribe(topic, callback, secret="the second secret")
     await hub.publish_to_witness(topic)
@@ -361,8 +351,7 @@ async def a_renewal_that_fails_changes_nothing(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def an_unsubscription_that_fails_changes_nothing(hub: HubUnderTest) -> None:
     """If the verification of an unsubscription fails, deliveries continue."""
-    topic, callback = await hub.subscribed()
-    await hub.expect_delivery(topic, callback)
+    topic, callback = await hub.served()
     callback.reply = decline
     await hub.request_and_verify("unsubscribe", topic, callback)
     await hub.publish_to_witness(topic)
