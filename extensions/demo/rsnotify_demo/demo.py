@@ -14,9 +14,9 @@ import typer
 
 from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.processes import Process, ProcessError
-from rsnotify.runtime.tasks import wait_for_event
+from rsnotify.runtime.tasks import running, wait_for_event
 from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, open_link
-from rsnotify_demo.monitor import SENSORS, DemoMonitor, FlushTimer, Observations
+from rsnotify_demo.monitor import SENSORS, DemoMonitor, Observations
 from rsnotify_demo.page import Facts, serve_page
 
 if TYPE_CHECKING:
@@ -45,10 +45,9 @@ async def run_demo(
         source = await enter(
             _serving("source", str(root / "source"), *options, log=root / "source.log")
         )
-        flush_timer = FlushTimer(root)
         report = _DemoReport()
         destination = DemoDestination(source, root / "destination", report.show)
-        monitor = DemoMonitor(observations, link, destination, flush_timer, hub=hub, rate=rate)
+        monitor = DemoMonitor(observations, link, destination, hub=hub, rate=rate)
         facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
         page = await enter(serve_page(monitor, facts, port))
         typer.echo(f"Source       {source}  {SENSORS} Turtle files, {rate:g} changes per second")
@@ -58,8 +57,9 @@ async def run_demo(
         typer.echo()
         report.monitor = monitor
         with report:
-            await enter(_running(destination, monitor, flush_timer))
-            await _change_until(stop, seconds, rate, observations)
+            await enter(_running(destination, monitor))
+            async with running(_keep_changing(observations, rate)):
+                await wait_for_event(stop, seconds)
         if (outcome := report.outcome()) is not None:
             typer.echo(outcome)
         typer.echo("The Source has stopped changing. Audit of the Destination against it:")
@@ -87,29 +87,17 @@ async def _serving(*arguments: str, log: Path) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _running(
-    destination: DemoDestination, monitor: DemoMonitor, flush_timer: FlushTimer
-) -> AsyncIterator[None]:
+async def _running(destination: DemoDestination, monitor: DemoMonitor) -> AsyncIterator[None]:
     """Run the Destination and its observers. If one fails, cancel the body of the context."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            runners = (destination, monitor, flush_timer)
-            running = [tasks.create_task(runner.run()) for runner in runners]
+            loops = (destination.run(), monitor.run(), monitor.time_flushes())
+            started = [tasks.create_task(loop) for loop in loops]
             yield
-            for task in running:
+            for task in started:
                 task.cancel()
     except* ProcessError as errors:
         raise errors.exceptions[0] from None
-
-
-async def _change_until(
-    stop: asyncio.Event, seconds: float | None, rate: float, observations: Observations
-) -> None:
-    changing = asyncio.create_task(_keep_changing(observations, rate))
-    try:
-        await wait_for_event(stop, seconds)
-    finally:
-        changing.cancel()
 
 
 async def _keep_changing(observations: Observations, rate: float) -> None:

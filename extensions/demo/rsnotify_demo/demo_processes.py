@@ -34,14 +34,10 @@ class DestinationStatus(msgspec.Struct):
     """The status that `rsnotify follow --json` prints about once a second."""
 
     resources: int = 0
-    applied: int = 0
-    copied: int = 0
-    pending: int = 0
     through: Instant | None = None
     lag_ms: float | None = None
     lag_p99_ms: float | None = None
     push: str | None = None
-    level: bool = False
 
 
 class DemoDestination:

@@ -172,7 +172,8 @@ class Comparison:
         self._held = [0] * len(resources)
 
     def compare(self) -> CopyDifference:
-        states, changes, behind = [], -SENSORS, 0  # the Source starts with one version per sensor
+        states, behind, differing = [], 0, 0
+        changes = -SENSORS  # the Source starts with one version per sensor
         for number, resource in enumerate(self._resources):
             version, content = resource.version, resource.content
             changes += version
@@ -182,8 +183,8 @@ class Comparison:
             else:
                 self._held[number] = held or self._held[number]
                 behind += max(1, version - self._held[number])
+                differing += 1
             states.append(state)
-        differing = sum(state not in (CopyState.SAME, CopyState.NONE) for state in states)
         return CopyDifference("".join(states), changes, behind, differing)
 
     def _state(self, name: str, content: bytes | None) -> tuple[CopyState, int | None]:
@@ -305,23 +306,9 @@ class EventLog:
         )
 
 
-_INTERVAL = 5.0
 #: The range of a sparkline: seconds across, and decades upward from 1 ms.
 _SHOWN_SECONDS = 40
 _DECADES = 4
-
-
-class FlushTimer:
-    """Times flushes to a folder's disk. `flush_ms` is None until the first measurement."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.flush_ms: float | None = None
-
-    async def run(self) -> None:
-        while True:
-            self.flush_ms = await asyncio.to_thread(flush_milliseconds, self._folder)
-            await asyncio.sleep(_INTERVAL)
 
 
 class LagHistory:
@@ -363,6 +350,8 @@ _FRAMES_PER_HUB_REQUEST = 5
 #: Number of earlier frames that a new page shows: one minute's worth.
 _PAST = 300
 _HUB_SECONDS = 2
+#: Seconds between two measurements of a flush.
+_FLUSH_INTERVAL = 5.0
 
 
 class HubFacts(Struct, frozen=True):
@@ -399,14 +388,16 @@ class Frame(Struct, frozen=True):
 
 
 class DemoMonitor:
-    """Observes all parts of the demo, and performs the actions of the page."""
+    """Observes all parts of the demo, and performs the actions of the page.
+
+    `flush_ms`, the duration of a flush to the disk, is None until the first measurement.
+    """
 
     def __init__(
         self,
         observations: Observations,
         link: PushLink,
         destination: DemoDestination,
-        flush_timer: FlushTimer,
         *,
         hub: str,
         rate: float,
@@ -414,13 +405,13 @@ class DemoMonitor:
         self._observations = observations
         self._link = link
         self._destination = destination
-        self._flush_timer = flush_timer
         self._hub = hub
         self._hub_facts = HubFacts()
         self._comparison = Comparison(observations.resources, destination.folder)
         self._new_frame = asyncio.Condition()
         self._flood: asyncio.Task[None] | None = None
         self.frame: Frame | None = None
+        self.flush_ms: float | None = None
         self.past: deque[Point] = deque(maxlen=_PAST)
         self.log = EventLog(rate)
         self.lags = LagHistory()
@@ -470,9 +461,11 @@ class DemoMonitor:
 
     # Observation
 
-    @property
-    def flush_ms(self) -> float | None:
-        return self._flush_timer.flush_ms
+    async def time_flushes(self) -> None:
+        while True:
+            folder = self._destination.folder.parent
+            self.flush_ms = await asyncio.to_thread(flush_milliseconds, folder)
+            await asyncio.sleep(_FLUSH_INTERVAL)
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=_HUB_SECONDS)
@@ -519,7 +512,7 @@ class DemoMonitor:
             age=None if through is None else max(0.0, (now - through).total_seconds()),
             copy=difference,
             gap=self.log.open,
-            flush_ms=self._flush_timer.flush_ms,
+            flush_ms=self.flush_ms,
             pulled=self.log.pulled,
             point=Point(difference.behind, self._link.connected, running),
         )
