@@ -22,7 +22,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn
 from xml.etree import ElementTree
 from xml.parsers import expat
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
 
 from lxml import etree
 from msgspec import Struct
@@ -141,7 +141,7 @@ def create(node: str, title: str) -> str:
     fields = {"FORM_TYPE": PUBSUB + "#node_config"}
     fields |= {f"pubsub#{name}": value for name, value in (_NODE | {"title": title}).items()}
     form = "".join(
-        f"<field var={quoteattr(name)}><value>{_text(value)}</value></field>"
+        f"<field var={quoteattr(name)}><value>{escape(value)}</value></field>"
         for name, value in fields.items()
     )
     form = f'<x xmlns="jabber:x:data" type="submit">{form}</x>'
@@ -186,10 +186,6 @@ def error_in(stanza: ElementTree.Element) -> tuple[str, str]:
 
 def _pubsub(inner: str) -> str:
     return f'<pubsub xmlns="{PUBSUB}">{inner}</pubsub>'
-
-
-def _text(value: str) -> str:
-    return value.replace("&", "&amp;").replace("<", "&lt;")
 
 
 #: Seconds that a server may take to answer, and seconds between two pings.
@@ -368,8 +364,8 @@ class XmppConnection:
         # is from the account itself (RFC 6120 §8.1.2.1).
         sender = stanza["from"].full or self.jid
         answer = self._answers.get((stanza["id"], sender.lower()))
-        if answer is not None and stanza["type"] in ("result", "error") and not answer.done():
-            answer.set_result(stanza.xml)
+        if answer is not None and stanza["type"] in ("result", "error"):
+            settle(answer, stanza.xml)
 
     def receive_message(self, stanza: Any) -> None:
         items = list(items_in(stanza.xml, stanza["from"].bare))
@@ -476,13 +472,8 @@ def _handle_events(
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ready.add_done_callback(_retrieve_exception)
 
-    def started(_: Any) -> None:
-        if not ready.done():
-            ready.set_result(None)
-
     def fail(error: Exception) -> None:
-        if not ready.done():
-            ready.set_exception(error)
+        settle(ready, error)
         connection.lose(error)
 
     def refused(_: Any) -> None:
@@ -509,16 +500,14 @@ def _handle_events(
         text = f": {error['text']}" if error["text"] else ""
         fail(Unavailable(url, f"it ends the stream: {error['condition']}{text}"))
 
-    client.add_event_handler("session_start", started)
+    client.add_event_handler("session_start", lambda _: settle(ready, None))
     client.add_event_handler("failed_all_auth", refused)
     client.add_event_handler("ssl_invalid_chain", mistrusted)
     client.add_event_handler("connection_failed", failed)
     client.add_event_handler("stream_error", stream_error)
     client.add_event_handler("disconnected", disconnected)
-    for name, receive in (
-        ("iq", connection.receive_answer),
-        ("message", connection.receive_message),
-    ):
+    receivers = {"iq": connection.receive_answer, "message": connection.receive_message}
+    for name, receive in receivers.items():
         path = MatchXPath(f"{{jabber:client}}{name}")
         client.register_handler(Callback(f"rsnotify {name}", path, receive))
     return ready

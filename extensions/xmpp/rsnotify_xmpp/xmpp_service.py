@@ -24,6 +24,7 @@ SCHEME = "xmpp"
 
 _PART = r"[^\s\"&'/:<>@?#;%]{1,1023}"
 _JID = re.compile(rf"(?:{_PART}@)?{_PART}")
+#: The bare JID of an account, such as `user@example.org`.
 _ACCOUNT = re.compile(rf"{_PART}@{_PART}")
 _URI = re.compile(rf"{SCHEME}:([^?#/]+)/?(?:\?([^#]*))?")
 _MAX_NODE = 1023
@@ -55,11 +56,6 @@ class PubSubService(Struct, frozen=True):
     def url_for(self, channel: str) -> str:
         """Return the URI of a channel's node (XEP-0060 §4.6)."""
         return f"{self.url}?;node={quote(self.node(channel))}"
-
-
-def is_account(jid: str) -> bool:
-    """Return whether a string is the bare JID of an account, such as `user@example.org`."""
-    return _ACCOUNT.fullmatch(jid) is not None
 
 
 def parse_service(url: str) -> PubSubService:
@@ -124,7 +120,7 @@ class XmppLogin(Struct, frozen=True, kw_only=True):
                 if getattr(self, name) is not None:
                     raise ConfigurationError(f"the {name} for XMPP needs the JID of an account")
             return
-        if not is_account(self.jid):
+        if not _ACCOUNT.fullmatch(self.jid):
             raise ConfigurationError(f"{self.jid!r} is no XMPP account; write user@example.org")
         if not self.password:
             raise ConfigurationError(f"the XMPP account {self.jid} needs its password")

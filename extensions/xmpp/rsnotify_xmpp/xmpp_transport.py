@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.settings import WrongSetting
-from rsnotify_xmpp.xmpp_service import SCHEME, PubSubService, XmppLogin, parse_service
+from rsnotify_xmpp.xmpp_service import SCHEME, XmppLogin, parse_service
 
 if TYPE_CHECKING:
     from rsnotify.runtime.addresses import Dialer
@@ -78,10 +78,7 @@ class XmppPubSub:
     needs = "name an account, as user@example.org"
     login = XmppLogin
     settings = XmppSettings
-
-    def place(self, url: str) -> PubSubService:
-        """Parse the URI of a PubSub service. Raise `ConfigurationError` if it is invalid."""
-        return parse_service(url)
+    place = staticmethod(parse_service)
 
     async def feed(self, hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
         """Publish a topic's fragments at a PubSub service until that fails.
