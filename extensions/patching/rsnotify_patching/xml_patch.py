@@ -75,18 +75,11 @@ def is_element(node: Node) -> bool:
     return isinstance(node.tag, str)
 
 
-def element_name(name: str, namespaces: Namespaces) -> str:
-    """Return the Clark name of an element. A name without a prefix is in the default namespace."""
-    return _clark(name, namespaces, namespaces.get(None) or None)
+def clark_name(name: str, namespaces: Namespaces, default: str | None = None) -> str:
+    """Return the Clark name for a qualified name in a selector (RFC 5261 §4.2.1).
 
-
-def attribute_name(name: str, namespaces: Namespaces) -> str:
-    """Return the Clark name of an attribute. A name without a prefix is in no namespace."""
-    return _clark(name, namespaces, None)
-
-
-def _clark(name: str, namespaces: Namespaces, default: str | None) -> str:
-    """Return the Clark name for a qualified name in a selector (RFC 5261 §4.2.1)."""
+    A name without a prefix is in the `default` namespace, which attributes do not have.
+    """
     prefix, colon, local = name.rpartition(":")
     namespace = default
     if colon:
@@ -94,6 +87,11 @@ def _clark(name: str, namespaces: Namespaces, default: str | None) -> str:
         if prefix != "xml" and (namespace := namespaces.get(prefix)) is None:
             raise PatchError(f"the prefix {prefix} stands for nothing", "invalid-namespace-prefix")
     return local if namespace is None else f"{{{namespace}}}{local}"
+
+
+def top_level(root: Node) -> list[Node]:
+    """Return the root, and the comments and processing instructions before and after it."""
+    return [*reversed(list(root.itersiblings(preceding=True))), root, *root.itersiblings()]
 
 
 class NodeSelection:
@@ -139,7 +137,7 @@ class NodeSelection:
         if test == "text()":
             yield from self._texts(parent)
         elif test.startswith("@"):
-            name = attribute_name(test[1:], names)
+            name = clark_name(test[1:], names)
             if parent is not None and parent.get(name) is not None:
                 yield AttributeNode(parent, name)
         elif test.startswith("namespace::"):
@@ -155,9 +153,7 @@ class NodeSelection:
 
     def _children(self, parent: Node) -> Iterator[Node]:
         if parent is None:
-            yield from reversed(list(self._root.itersiblings(preceding=True)))
-            yield self._root
-            yield from self._root.itersiblings()
+            yield from top_level(self._root)
             return
         for child in parent:
             self._budget.spend()
@@ -183,7 +179,7 @@ class NodeSelection:
         if node is None or isinstance(node, tuple) or not is_element(node):
             return False
         if name.startswith("@"):
-            return bool(node.get(attribute_name(name[1:], names)) == value)
+            return bool(node.get(clark_name(name[1:], names)) == value)
         if name == ".":
             return self._string(node) == value
         fits = _node_test(name, names)
@@ -213,7 +209,7 @@ def _node_test(test: str, names: Namespaces) -> Callable[[Node], bool]:
     if test.startswith("processing-instruction("):
         target = test.partition("(")[2][1:-2]
         return lambda node: node.tag is etree.PI and target in ("", node.target)
-    name = element_name(test, names)
+    name = clark_name(test, names, names.get(None) or None)
     return lambda node: bool(node.tag == name)
 
 
@@ -292,22 +288,20 @@ class XmlTree:
         return self._head + self._shown(self._encoding) + self._end
 
     def _shown(self, encoding: str) -> bytes:
-        around = list(self.root.itersiblings(preceding=True))[::-1]
-        around += [self.root, *self.root.itersiblings()]
         return b"\n".join(
             etree.tostring(node, encoding=encoding, xml_declaration=False, with_tail=False)
-            for node in around
+            for node in top_level(self.root)
         )
 
     def replace_root(self, new: Node) -> None:
         """Replace the root, and keep the comments before and after it."""
-        before = list(self.root.itersiblings(preceding=True))[::-1]
-        after = list(self.root.itersiblings())
+        nodes = top_level(self.root)
+        place = nodes.index(self.root)
         new.getparent().remove(new)
         new.tail = None
-        for node in before:
+        for node in nodes[:place]:
             new.addprevious(node)
-        for node in reversed(after):
+        for node in reversed(nodes[place + 1 :]):
             new.addnext(node)
         self.root = new
 
@@ -358,11 +352,7 @@ class _Operation:
 
     def apply(self) -> None:
         name = etree.QName(self._element).localname
-        operations: dict[str, Callable[[SelectedNode], None]] = {
-            "add": self._add,
-            "replace": self._replace,
-            "remove": self._remove,
-        }
+        operations = {"add": self._add, "replace": self._replace, "remove": self._remove}
         selector = self._element.get("sel")
         if name not in operations:
             raise PatchError(f"{name} is not an operation", "invalid-diff-format")
@@ -396,7 +386,7 @@ class _Operation:
         if kind is None:
             self._add_nodes(target)
         elif kind.startswith("@"):
-            self._add_attribute(target, attribute_name(kind[1:], self._namespaces))
+            self._add_attribute(target, clark_name(kind[1:], self._namespaces))
         elif kind.startswith("namespace::"):
             self._declare(_element(target), kind.partition("::")[2], self._text())
         else:
