@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -36,62 +38,32 @@ from rsnotify_validation.tree import LocatedFinding, TreePosition
 _MOST_INFLATED = 16 * 2**30
 
 
-class PackageChecker:
-    """Checks one open package. Its methods block while they read from the disk."""
+def bitstream_findings(package: ZipPackage, manifest: Outline) -> Iterator[Finding]:
+    """Compare each bitstream of a package with its entry in the manifest.
 
-    def __init__(self, package: ZipPackage, spec: Profile) -> None:
-        self._package = package
-        self._spec = spec
-        self._inflated = 0
-
-    def manifest(self) -> tuple[Outline, list[Finding]]:
-        """Validate the manifest, and return its outline and the findings.
-
-        Raises:
-            ContentMismatch: The manifest cannot be unpacked.
-        """
-        validator = Validator(self._spec)
-        found: list[Finding] = []
-        for piece in self._package.pieces(MANIFEST):
-            found += validator.feed(piece)
-        found += validator.close()
-        return validator.outline, found
-
-    @property
-    def has_manifest(self) -> bool:
-        return MANIFEST in self._package.names
-
-    def bitstreams(self, manifest: Outline) -> Iterator[Finding]:
-        """Compare each bitstream with its entry in the manifest, and yield the findings."""
-        present = set(self._package.names) - {MANIFEST}
-        described = set()
-        for reference in manifest.references:
-            name = (reference.path or "").removeprefix("/")
-            described.add(name)
-            if name in present:
-                yield from self._bitstream(reference)
+    This reads from the disk.
+    """
+    present = set(package.names) - {MANIFEST}
+    described = set()
+    inflated = 0
+    for reference in manifest.references:
+        name = (reference.path or "").removeprefix("/")
+        described.add(name)
+        finding = partial(make_finding, line=reference.line, element="rs:md", entry=reference.entry)
+        if name not in present:
+            yield finding("package-path-missing", detail=f"path is {reference.path!r}")
+        elif inflated <= _MOST_INFLATED:
+            digester = Digester(reference.hash)
+            try:
+                for piece in package.pieces(reference.path or ""):
+                    digester.update(piece)
+            except ContentMismatch as error:
+                yield finding("package-unsafe", detail=error.reason)
             else:
-                detail = f"path is {reference.path!r}"
-                yield make_finding(
-                    "package-path-missing", reference.line, "rs:md", detail, reference.entry
-                )
-        for name in sorted(present - described):
-            yield make_finding("package-not-described", None, "package", repr(name))
-
-    def _bitstream(self, reference: Reference) -> Iterator[Finding]:
-        if self._inflated > _MOST_INFLATED:
-            return
-        digester = Digester(reference.hash)
-        try:
-            for piece in self._package.pieces(reference.path or ""):
-                digester.update(piece)
-                self._inflated += len(piece)
-        except ContentMismatch as error:
-            yield make_finding(
-                "package-unsafe", reference.line, "rs:md", error.reason, reference.entry
-            )
-            return
-        yield from compare(reference, digester, f"path {reference.path!r}", reference.line)
+                yield from compare(reference, digester, f"path {reference.path!r}", reference.line)
+            inflated += digester.length
+    for name in sorted(present - described):
+        yield make_finding("package-not-described", None, "package", repr(name))
 
 
 def compare(entry: Reference, content: Digester, what: str, line: int | None) -> Iterator[Finding]:
@@ -294,21 +266,25 @@ class DocumentChecker:
             package = await asyncio.to_thread(ZipPackage, path, name)
         except MalformedDocument as error:
             return self._unusable(uri, name, "package-format", error.reason)
-        check = PackageChecker(package, self._spec)
         try:
-            if not check.has_manifest:
+            if MANIFEST not in package.names:
                 return self._unusable(uri, name, "package-manifest-missing")
-            outline, found = await asyncio.to_thread(check.manifest)
+            outline, found = await asyncio.to_thread(self._validated, package.pieces(MANIFEST))
             manifest = self._begin(CheckedDocument(f"{name}!{MANIFEST}"))
             manifest.capability, manifest.entries = outline.capability, outline.entries
             manifest.add(found)
-            for finding in await asyncio.to_thread(list, check.bitstreams(outline)):
+            for finding in await asyncio.to_thread(list, bitstream_findings(package, outline)):
                 (manifest if finding.line else self._checked[name]).add([finding])
         except ContentMismatch as error:
             return self._unusable(uri, name, "package-unsafe", error.reason)
         finally:
             await asyncio.to_thread(package.close)
         return _placed(uri, manifest.name, outline)
+
+    def _validated(self, chunks: Iterable[bytes]) -> tuple[Outline, list[Finding]]:
+        validator = Validator(self._spec)
+        found = list(chain.from_iterable(map(validator.feed, chunks)))
+        return validator.outline, found + validator.close()
 
     def _unusable(self, uri: str, name: str, rule: str, detail: str = "") -> TreePosition:
         self._checked[name].add([make_finding(rule, None, "package", detail)])

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from rsnotify.format.model import MAX_ENTRIES, Rel
+from rsnotify.format.model import Rel
 from rsnotify_validation.elements import EntryElement
 from rsnotify_validation.kinds import Kind
 
-#: Maximum number of references that an outline keeps. The validator does not follow more.
-_MAX_REFERENCES = 2_000
+#: Maximum number of references that an outline keeps, unless it is the outline of a manifest. The
+#: validator does not follow more.
+MAX_REFERENCES = 2_000
 TIMES = ("at", "completed", "from", "until")
 
 
@@ -65,10 +66,6 @@ class Outline(Struct):
     fingerprint: str = ""
 
 
-def most_references(kind: Kind) -> int:
-    return MAX_ENTRIES if kind.is_manifest else _MAX_REFERENCES
-
-
 def times_of(attributes: dict[str, str]) -> dict[str, str]:
     return {name: attributes[name] for name in TIMES if name in attributes}
 
@@ -85,7 +82,14 @@ def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]
     if manifest:
         for element in ({**attributes, "href": uri}, *(link.attributes for link in entry.links)):
             if "path" in element:
-                yield _bitstream(element, entry)
+                yield Reference(
+                    element.get("href", ""),
+                    entry.md_line,
+                    entry.number,
+                    hash=element.get("hash"),
+                    length=element.get("length"),
+                    path=element["path"],
+                )
         return
     contents = (
         link.attributes.get("href")
@@ -101,15 +105,4 @@ def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]
         contents=next(contents, None),
         hash=attributes.get("hash"),
         length=attributes.get("length"),
-    )
-
-
-def _bitstream(attributes: dict[str, str], entry: EntryElement) -> Reference:
-    return Reference(
-        attributes.get("href", ""),
-        entry.md_line,
-        entry.number,
-        hash=attributes.get("hash"),
-        length=attributes.get("length"),
-        path=attributes["path"],
     )

@@ -82,8 +82,10 @@ def lists(above: TreePosition, uri: str) -> bool:
     return any(resolve(above.uri, each.uri) == uri for each in above.outline.references)
 
 
-def up_link(place: TreePosition) -> str | None:
-    return _target(place, Rel.UP)
+def link_target(place: TreePosition, rel: str) -> str | None:
+    """Return the target of a document's first link with a relation."""
+    found = place.outline.links.get(rel)
+    return None if found is None else resolve(place.uri, found[0])
 
 
 def expected_up(parent: TreePosition) -> str | None:
@@ -92,29 +94,13 @@ def expected_up(parent: TreePosition) -> str | None:
     Below an index, an archive or a dump, the correct target is not that document but the target of
     its own `up` link, the Capability List (core Examples 16 and 21).
     """
-    return parent.uri or None if is_directly_above(parent) else up_link(parent)
+    return parent.uri or None if is_directly_above(parent) else link_target(parent, Rel.UP)
 
 
 def is_directly_above(parent: TreePosition) -> bool:
     """Return whether the `up` links of the documents below must lead to this document."""
     kind = parent.outline.kind
     return kind is not None and kind.capability in _ABOVE and not kind.index
-
-
-def wrong_up(parent: TreePosition, child: TreePosition) -> LocatedFinding:
-    """Return the finding for a wrong `up` link."""
-    _, line = child.outline.links[Rel.UP]
-    detail = f"it leads to {up_link(child)}, not {expected_up(parent) or parent.name}"
-    return _found(child, "tree-up", line, "rs:ln", detail)
-
-
-def index_link(place: TreePosition) -> str | None:
-    return _target(place, Rel.INDEX)
-
-
-def _target(place: TreePosition, rel: str) -> str | None:
-    found = place.outline.links.get(rel)
-    return None if found is None else resolve(place.uri, found[0])
 
 
 def is_index(place: TreePosition, part: TreePosition) -> bool:
@@ -125,13 +111,6 @@ def is_index(place: TreePosition, part: TreePosition) -> bool:
     kind = place.outline.kind
     same = place.outline.capability == part.outline.capability
     return kind is not None and kind.index and same and lists(place, part.uri)
-
-
-def wrong_index(part: TreePosition) -> LocatedFinding:
-    """Return the finding for an `index` link to a document that does not list the part."""
-    _, line = part.outline.links[Rel.INDEX]
-    detail = f"{index_link(part)} does not list it"
-    return _found(part, "tree-index", line, "rs:ln", detail)
 
 
 def check_pair(

@@ -37,14 +37,11 @@ from rsnotify_validation.tree import (
     check_copy,
     check_pair,
     expected_up,
-    index_link,
     is_directly_above,
     is_index,
+    link_target,
     lists,
     references_below,
-    up_link,
-    wrong_index,
-    wrong_up,
 )
 
 #: The endings of the URI paths of documents and packages.
@@ -185,6 +182,10 @@ class _Walk:
     def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
         self._note(parent, make_finding(rule, reference.line, "loc", detail, reference.entry))
 
+    def _wrong_link(self, place: TreePosition, rel: str, detail: str) -> None:
+        _, line = place.outline.links[rel]
+        self._note(place, make_finding(f"tree-{rel}", line, "rs:ln", detail))
+
     def _note(self, place: TreePosition, finding: Finding) -> None:
         self._checker.note([LocatedFinding(place.name, finding)])
 
@@ -201,7 +202,7 @@ class _Walk:
 
     async def _up(self, parent: TreePosition, child: TreePosition) -> None:
         """Check that a document has a link to the one above it (core §6.2)."""
-        leads, expected = up_link(child), expected_up(parent)
+        leads, expected = link_target(child, Rel.UP), expected_up(parent)
         if leads is None or leads == expected:
             return
         if is_directly_above(parent):
@@ -212,29 +213,28 @@ class _Walk:
                 return
         elif expected is None:
             return
-        self._checker.note([wrong_up(parent, child)])
+        self._wrong_link(child, Rel.UP, f"it leads to {leads}, not {expected or parent.name}")
 
     async def _index(self, parent: TreePosition, child: TreePosition) -> None:
         """Check that a part has a link to the index that lists it (core §6.2)."""
-        leads = index_link(child)
+        leads = link_target(child, Rel.INDEX)
         if leads is None or leads == parent.uri or not (parent.uri and is_index(parent, child)):
             return
         index = await self._peek(leads)
         if index is None or not is_index(index, child):
-            self._checker.note([wrong_index(child)])
+            self._wrong_link(child, Rel.INDEX, f"{leads} does not list it")
 
     async def _above(self, root: TreePosition) -> None:
         """Check that the document above a Capability List can be fetched and lists it."""
-        leads = up_link(root)
+        leads = link_target(root, Rel.UP)
         if root.outline.capability != Capability.CAPABILITY_LIST or not root.uri or not leads:
             return
         above = await self._peek(leads)
-        line = root.outline.links[Rel.UP][1]
         if above is None:
+            line = root.outline.links[Rel.UP][1]
             self._at_fault(root, "tree-unreachable", Reference(leads, line), leads)
         elif not lists(above, root.uri):
-            detail = f"{leads} does not list it"
-            self._note(root, make_finding("tree-up", line, "rs:ln", detail))
+            self._wrong_link(root, Rel.UP, f"{leads} does not list it")
 
     async def _well_known(self, place: TreePosition) -> None:
         """Check that a Source Description is at the well-known URI (core §6.3.2)."""
@@ -248,8 +248,7 @@ class _Walk:
             self._note(place, make_finding("tree-well-known", place.outline.line, "rs:md", there))
 
     async def _peek(self, uri: str) -> TreePosition | None:
-        known = self._places.get(uri)
-        if known is not None:
+        if (known := self._places.get(uri)) is not None:
             return known
         if uri not in self._peeked:
             self._peeked[uri] = await self._checker.peek(uri)

@@ -31,7 +31,7 @@ from rsnotify_validation.entries import (
     shown,
 )
 from rsnotify_validation.kinds import CAPABILITIES, SPECIFIED_ELSEWHERE, Finding, Kind, kind_of
-from rsnotify_validation.outline import Outline, most_references, references_of, times_of
+from rsnotify_validation.outline import MAX_REFERENCES, Outline, references_of, times_of
 from rsnotify_validation.rules import make_finding
 
 #: The kinds of document whose entries are resources.
@@ -168,13 +168,12 @@ class Validator:
     ) -> None:
         self._document = _Document(spec)
         self._reader = ElementReader(self._document, limits)
-        self._reported_size = False
 
     def feed(self, chunk: bytes) -> list[Finding]:
         """Read the next chunk, and return the new findings."""
+        before = self._reader.bytes
         self._reader.feed(chunk)
-        if self._reader.bytes > MAX_BYTES and not self._reported_size:
-            self._reported_size = True
+        if before <= MAX_BYTES < self._reader.bytes:
             self._document.stop_waiting()
             self._document.report("too-large", 1, "document")
         return self._document.pop_findings()
@@ -372,6 +371,7 @@ class _Document:
             values = [entry.text("loc"), *(entry.attribute(name) for name in ("path", "change"))]
             self._digest.update(repr(values).encode())
         if kind.documents or kind.packages or kind.is_manifest:
-            free = most_references(kind) - len(self.outline.references)
+            most = MAX_ENTRIES if kind.is_manifest else MAX_REFERENCES
+            free = most - len(self.outline.references)
             found = references_of(entry, manifest=kind.is_manifest)
             self.outline.references += islice(found, max(0, free))
