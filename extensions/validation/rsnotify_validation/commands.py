@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,12 +28,7 @@ from rsnotify.runtime.command_check_reports import (
     write_failure,
     write_reports,
 )
-from rsnotify.runtime.command_line import (
-    option,
-    printable,
-    run_until_stopped,
-    with_arguments,
-)
+from rsnotify.runtime.command_line import option, printable, run_until_stopped, with_arguments
 from rsnotify.runtime.command_reports import print_result
 from rsnotify_subscriber.commands.follow_options import Json, MaybeUrl, NetworkArguments, Url
 
@@ -81,19 +76,18 @@ def validate(
     credentials = arguments.credentials
     status = Console(stderr=True).status(Text(printable(without_credentials(target))))
 
-    def work() -> Coroutine[None, None, ValidationResult]:
-        return validate_target(
-            target,
-            deep=deep,
-            spec=spec,
-            allow_private_addresses=arguments.allow_private_addresses,
-            credentials=credentials,
-            progress=lambda name: status.update(Text(printable(name))),
-        )
-
     try:
         with status if sys.stderr.isatty() else nullcontext():
-            result = run_until_stopped(work)
+            result = run_until_stopped(
+                lambda: validate_target(
+                    target,
+                    deep=deep,
+                    spec=spec,
+                    allow_private_addresses=arguments.allow_private_addresses,
+                    credentials=credentials,
+                    progress=lambda name: status.update(Text(printable(name))),
+                )
+            )
     except RsnotifyError as error:
         write_failure(_LABEL, without_credentials(target), str(error), junit, badge)
         raise
@@ -308,13 +302,9 @@ def _counts(found: InspectionFinding) -> Iterator[str]:
 
 
 def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
-    instants = {
-        "at": found.at,
-        "completed": found.completed,
-        "from": found.from_,
-        "until": found.until,
-    }
-    for word, instant in instants.items():
+    words = ("at", "completed", "from", "until")
+    instants = (found.at, found.completed, found.from_, found.until)
+    for word, instant in zip(words, instants, strict=True):
         if instant is not None:
             is_open = word == "from" and found.until is None
             yield f"{word} {_with_age(instant, now)}{', open' if is_open else ''}"
@@ -389,17 +379,14 @@ def doctor(
         report(check)
     if url is not None:
         source, credentials = url, arguments.credentials
-
-        def work() -> Coroutine[None, None, bool]:
-            return examine(
+        run_until_stopped(
+            lambda: examine(
                 source,
                 report,
                 allow_private_addresses=arguments.allow_private_addresses,
                 credentials=credentials,
             )
-
-        if run_until_stopped(work) is None:
-            raise typer.Exit(1)
+        )
     counts = {level: sum(check.level is level for check in checks) for level in Level}
     summary = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
     passed = not counts[Level.FAILED]

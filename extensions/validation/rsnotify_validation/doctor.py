@@ -181,6 +181,8 @@ def check_space(folder: Path, free: int) -> Check:
 
 #: Maximum difference of the clocks, in seconds, before datetimes mislead and certificates fail.
 _SKEW, _LARGE_SKEW = 5, 300
+#: The names of the checks of endpoints, by scheme.
+_ENDPOINTS = {"http": "hub", "https": "hub", "ws": "WebSocket", "wss": "WebSocket"}
 _PORTS = {"ws": 80, "wss": 443, "mqtt": 1883, "mqtts": 8883, "xmpp": 5222}
 
 
@@ -190,8 +192,8 @@ async def examine(
     *,
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
-) -> bool:
-    """Check a Source and its hubs, or a hub. Always return True."""
+) -> None:
+    """Check a Source and its hubs, or a hub."""
     sessions = Sessions(
         url, allow_private_addresses=allow_private_addresses, credentials=credentials
     )
@@ -199,7 +201,6 @@ async def examine(
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
             await _RemoteChecks(sessions, fetcher, without_login(url), report).run()
-    return True
 
 
 class _RemoteChecks:
@@ -283,14 +284,15 @@ class _RemoteChecks:
     async def _endpoint(self, uri: str) -> None:
         """Check one hub or endpoint."""
         scheme = urlsplit(uri).scheme
-        name = {"http": "hub", "https": "hub", "ws": "WebSocket", "wss": "WebSocket"}.get(
-            scheme, scheme
-        )
+        name = _ENDPOINTS.get(scheme, scheme)
         try:
             if name == "hub":
                 self._ok(name, await self._websub(uri))
                 return
-            await (self._websocket(uri) if name == "WebSocket" else self._connection(uri))
+            if name == "WebSocket":
+                await self._websocket(uri)
+            else:
+                (await self._dialed(uri)).close()
             self._ok(name, f"{uri} accepts connections")
         except FetchError as error:
             remedy = "start it, or correct --hub and --advertise at the Source"
@@ -332,9 +334,6 @@ class _RemoteChecks:
                 pass
         except (OSError, ValueError, WebSocketException) as error:
             raise Unavailable(uri, f"no WebSocket: {reason_of(error)}") from None
-
-    async def _connection(self, uri: str) -> None:
-        (await self._dialed(uri)).close()
 
     async def _dialed(self, uri: str) -> socket.socket:
         parts = urlsplit(uri)

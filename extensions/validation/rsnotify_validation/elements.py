@@ -238,17 +238,14 @@ class ElementReader:
         elif (namespace, local) == (RS_NS, "ln"):
             entry.links.append(self._link(attributes))
         elif namespace == SITEMAP_NS and local in _TEXTS:
-            self._start_text(entry, local)
+            if local in entry.texts:
+                self._report("element-repeated", local)
+            else:
+                self._text_of, self._text_line = local, self._line
+                self._text.clear()
+                self._text_length = 0
         else:
             self._start_unknown(name)
-
-    def _start_text(self, entry: EntryElement, local: str) -> None:
-        if local in entry.texts:
-            self._report("element-repeated", local)
-            return
-        self._text_of, self._text_line = local, self._line
-        self._text.clear()
-        self._text_length = 0
 
     def _start_unknown(self, name: str) -> None:
         namespace, local = _split(name)

@@ -27,15 +27,16 @@ _FORM = re.compile(
     r"\d{4}(-\d\d(-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?)?)?",
     re.ASCII,
 )
+#: The form that core §7 recommends.
 _RECOMMENDED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
-#: The duration of the finest written unit, by the number of matched groups of `_FORM` plus one.
-_DURATIONS = {
-    1: timedelta(days=365),
-    2: timedelta(days=28),
-    3: timedelta(days=1),
-    4: timedelta(minutes=1),
-    5: timedelta(seconds=1),
-}
+#: The duration of the finest written unit, by the number of matched groups of `_FORM`.
+_DURATIONS = (
+    timedelta(days=365),
+    timedelta(days=28),
+    timedelta(days=1),
+    timedelta(minutes=1),
+    timedelta(seconds=1),
+)
 
 
 class StrictDatetime(Struct, frozen=True):
@@ -62,24 +63,16 @@ def read_strict_datetime(text: str | None) -> StrictDatetime | None:
 
 
 def _duration(match: re.Match[str]) -> timedelta:
-    fraction = match.group(5)
-    if fraction:
+    if fraction := match.group(5):
         return max(MICROSECOND, timedelta(seconds=10.0 ** -(len(fraction) - 1)))
-    written = sum(group is not None for group in match.groups()[:4])
-    return _DURATIONS[written + 1]
-
-
-def is_recommended(text: str) -> bool:
-    """Return whether a datetime has the form that core §7 recommends."""
-    return _RECOMMENDED.fullmatch(text.strip()) is not None
+    return _DURATIONS[sum(group is not None for group in match.groups()[:4])]
 
 
 #: Maximum length of a loc (https://www.sitemaps.org/protocol.html).
 _LONGEST_LOC = 2_047
 _SHOWN = 80
 
-_CHANGES = frozenset(ChangeType)
-_FREQUENCIES = frozenset({"always", "hourly", "daily", "weekly", "monthly", "yearly", "never"})
+_FREQUENCY = re.compile("always|hourly|daily|weekly|monthly|yearly|never")
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}(\s*;\s*{_TOKEN}=({_TOKEN}|\"[^\"]*\"))*")
 _CODINGS = re.compile(rf"{_TOKEN}(\s*,\s*{_TOKEN})*")
@@ -119,7 +112,7 @@ RuleIds = tuple[str, ...]
 def _datetime(text: str) -> RuleIds:
     if read_strict_datetime(text) is None:
         return ("datetime-syntax",)
-    return () if is_recommended(text) else ("datetime-form",)
+    return () if _RECOMMENDED.fullmatch(text.strip()) else ("datetime-form",)
 
 
 def _uri(text: str) -> RuleIds:
@@ -134,13 +127,13 @@ def _loc(text: str) -> RuleIds:
 
 def _hash(text: str) -> RuleIds:
     pairs = [_HASH.fullmatch(pair) for pair in text.split()]
-    found = [match for match in pairs if match is not None]
-    if len(found) < len(pairs) or not pairs:
+    if not pairs or None in pairs:
         return ("hash-syntax",)
     broken: RuleIds = ()
-    if any(len(pair[2]) != _DIGITS.get(pair[1].lower(), len(pair[2])) for pair in found):
+    digits = [(_DIGITS.get(pair[1].lower()), len(pair[2])) for pair in pairs if pair is not None]
+    if any(wanted not in (None, found) for wanted, found in digits):
         broken += ("hash-length",)
-    if any(pair[1].lower() not in _DIGITS for pair in found):
+    if any(wanted is None for wanted, _ in digits):
         broken += ("hash-algorithm",)
     return broken
 
@@ -164,10 +157,6 @@ def _path(text: str) -> RuleIds:
     return () if within and "\\" not in text and "\0" not in text else ("path-within",)
 
 
-def _one_of(values: frozenset[str], rule: str) -> Callable[[str], RuleIds]:
-    return lambda text: () if text in values else (rule,)
-
-
 def _like(form: re.Pattern[str], rule: str) -> Callable[[str], RuleIds]:
     return lambda text: () if form.fullmatch(text) else (rule,)
 
@@ -177,8 +166,8 @@ _CHECKS: dict[str, Callable[[str], RuleIds]] = {
     **dict.fromkeys(
         ("at", "completed", "from", "until", "datetime", "modified", "lastmod"), _datetime
     ),
-    "change": _one_of(_CHANGES, "change-value"),
-    "changefreq": _one_of(_FREQUENCIES, "changefreq-value"),
+    "change": _like(re.compile("|".join(ChangeType)), "change-value"),
+    "changefreq": _like(_FREQUENCY, "changefreq-value"),
     "encoding": _like(_CODINGS, "encoding-value"),
     "hash": _hash,
     "href": _uri,
@@ -193,8 +182,7 @@ _CHECKS: dict[str, Callable[[str], RuleIds]] = {
 
 def broken_by(name: str, value: str) -> RuleIds:
     """Return the ids of the syntax rules that the value of an attribute or element breaks."""
-    check = _CHECKS.get(name)
-    return () if check is None else check(value)
+    return _CHECKS[name](value) if name in _CHECKS else ()
 
 
 def shown(name: str, value: str) -> str:
@@ -319,16 +307,12 @@ class EntryCheck:
         """Check that the entry has no attributes of other kinds (core §7, Appendix A)."""
         if entry.md is None:
             return
-        attributes = entry.md.attributes
         refuse = partial(self._refuse, entry.md, "rs:md")
-        if "at" not in kind.entry_time:
-            refuse("entry-at-not-allowed", "at", "completed")
-        elif "at" not in attributes:
-            refuse("completed-without-at", "completed")
-        if "from" not in kind.entry_time:
-            refuse("entry-from-not-allowed", "from", "until")
-        elif "from" not in attributes:
-            refuse("until-without-from", "until")
+        for begin, end in (("at", "completed"), ("from", "until")):
+            if begin not in kind.entry_time:
+                refuse(f"entry-{begin}-not-allowed", begin, end)
+            elif begin not in entry.md.attributes:
+                refuse(f"{end}-without-{begin}", end)
         if self._is_1_0:
             refuse("datetime-not-in-1.0", "datetime")
         elif not kind.changes:

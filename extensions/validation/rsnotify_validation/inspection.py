@@ -15,7 +15,6 @@ from datetime import time
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -123,8 +122,7 @@ class DocumentTally:
         self._changes: Counter[str] = Counter()
         self._with_datetime = 0
         self._granularity: Granularity | None = None
-        self._earliest: Instant | None = None
-        self._latest: Instant | None = None
+        self._reaches: tuple[Instant, Instant] | None = None
 
     def add(self, resource: Resource) -> None:
         self._entries += 1
@@ -140,23 +138,15 @@ class DocumentTally:
                 self._note(instant)
 
     def _note(self, instant: Instant) -> None:
-        self._earliest = min(self._earliest or instant, instant)
-        self._latest = max(self._latest or instant, instant)
+        earliest, latest = self._reaches or (instant, instant)
+        self._reaches = min(earliest, instant), max(latest, instant)
         if self._granularity is not Granularity.MICROSECONDS:
             finest = granularity_of(instant)
             self._granularity = max(self._granularity or finest, finest, key=_GRANULARITIES.index)
 
     def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
         """Return the facts about a document. `head` is the document without its entries."""
-        facts: dict[str, Any] = {}
-        if self._undated and not head.index and head.capability in _RESOURCES:
-            text = undated(self._undated, self._entries)
-            facts["warnings"] = (f"{text}; changed content is not seen",)
-        if head.capability in _CHANGES and not head.index and self._entries:
-            facts["profile"] = "1.1" if self._with_datetime else "1.0"
-        if self._earliest is not None and self._latest is not None:
-            facts["reaches"] = (self._earliest, self._latest)
-        return InspectionFinding(
+        found = InspectionFinding(
             uri,
             head.capability,
             index=head.index,
@@ -169,13 +159,19 @@ class DocumentTally:
             from_=head.from_,
             until=head.until,
             granularity=self._granularity,
+            reaches=self._reaches,
             links=tuple(
                 NamedLink(link.rel, resolve(uri, link.href))
                 for link in head.links
                 if link.rel not in _OF_THE_TREE
             ),
-            **facts,
         )
+        if self._undated and not head.index and head.capability in _RESOURCES:
+            text = undated(self._undated, self._entries)
+            found.warnings = (f"{text}; changed content is not seen",)
+        if head.capability in _CHANGES and not head.index and self._entries:
+            found.profile = "1.1" if self._with_datetime else "1.0"
+        return found
 
 
 def granularity_of(instant: Instant) -> Granularity:
