@@ -282,7 +282,6 @@ class _RemoteChecks:
         self._ok("documents", f"all {len(uris)} answer; {checking}")
 
     async def _endpoint(self, uri: str) -> None:
-        """Check one hub or endpoint."""
         scheme = urlsplit(uri).scheme
         name = _ENDPOINTS.get(scheme, scheme)
         try:

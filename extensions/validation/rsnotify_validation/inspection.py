@@ -112,10 +112,17 @@ class InspectionFinding(Struct, omit_defaults=True, rename={"from_": "from"}):
 
 
 class DocumentTally:
-    """Counts the entries of one document as they are read, in constant memory."""
+    """Reads one document, and counts its entries, in constant memory.
+
+    Attributes:
+        bytes: The number of bytes received by `feed`.
+        kept: The first entries.
+    """
 
     def __init__(self) -> None:
+        self.bytes = 0
         self.kept: list[Resource] = []
+        self._reader = SitemapReader()
         self._entries = 0
         self._lengths = 0
         self._undated = 0
@@ -124,7 +131,12 @@ class DocumentTally:
         self._granularity: Granularity | None = None
         self._reaches: tuple[Instant, Instant] | None = None
 
-    def add(self, resource: Resource) -> None:
+    def feed(self, piece: bytes) -> None:
+        self.bytes += len(piece)
+        for resource in self._reader.feed(piece):
+            self._add(resource)
+
+    def _add(self, resource: Resource) -> None:
         self._entries += 1
         self._lengths += resource.length or 0
         self._undated += resource.hash is None and resource.lastmod is None
@@ -144,14 +156,15 @@ class DocumentTally:
             finest = granularity_of(instant)
             self._granularity = max(self._granularity or finest, finest, key=_GRANULARITIES.index)
 
-    def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
-        """Return the facts about a document. `head` is the document without its entries."""
+    def close(self, uri: str) -> tuple[InspectionFinding, Document]:
+        """Finish the document, and return the facts about it, and the document without entries."""
+        head = self._reader.close()
         found = InspectionFinding(
             uri,
             head.capability,
             index=head.index,
             entries=self._entries,
-            bytes=size,
+            bytes=self.bytes,
             listed_bytes=self._lengths,
             changes=dict(self._changes),
             at=head.at,
@@ -171,7 +184,7 @@ class DocumentTally:
             found.warnings = (f"{text}; changed content is not seen",)
         if head.capability in _CHANGES and not head.index and self._entries:
             found.profile = "1.1" if self._with_datetime else "1.0"
-        return found
+        return found, head
 
 
 def granularity_of(instant: Instant) -> Granularity:
@@ -320,27 +333,14 @@ class _Walk:
         self.read.add(uri)
         tally = DocumentTally()
         try:
-            head, size = await self._read(uri, tally)
+            async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
+                check_status(uri, response)
+                await stream_document(uri, response, self._sessions.large, tally.feed)
+            return *tally.close(uri), tally.kept
         except (FetchError, DocumentError) as error:
             return InspectionFinding(uri, called, problem=_reason(error)), None, []
-        return tally.finding(uri, head, size), head, tally.kept
-
-    async def _read(self, uri: str, tally: DocumentTally) -> tuple[Document, int]:
-        reader, size = SitemapReader(), 0
-
-        def feed(piece: bytes) -> None:
-            nonlocal size
-            size += len(piece)
-            for resource in reader.feed(piece):
-                tally.add(resource)
-
-        async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
-            check_status(uri, response)
-            try:
-                await stream_document(uri, response, self._sessions.large, feed)
-            finally:
-                self._bytes += size
-        return reader.close(), size
+        finally:
+            self._bytes += tally.bytes
 
     async def _inspect_below(
         self, found: InspectionFinding, head: Document, entries: list[Resource]

@@ -36,6 +36,12 @@ class TreePosition(Struct, frozen=True):
     name: str
     outline: Outline
 
+    def finding(
+        self, rule: str, line: int | None, element: str, detail: str = "", entry: int | None = None
+    ) -> LocatedFinding:
+        """Return a finding in this document."""
+        return LocatedFinding(self.name, make_finding(rule, line, element, detail, entry))
+
 
 class LocatedFinding(Struct, frozen=True):
     """A finding, and the name of the document at fault."""
@@ -124,7 +130,7 @@ def check_pair(
     expected = reference.capability
     if outline.capability is not None and expected not in (None, outline.capability):
         detail = f"{parent.name} states {expected}, and the document {outline.capability}"
-        yield _found(child, "tree-capability", outline.line, "rs:md", detail)
+        yield child.finding("tree-capability", outline.line, "rs:md", detail)
         return
     if kind is None:
         return
@@ -139,9 +145,10 @@ def _check_part(
     """Check a part against its index (core §6.2, §10.2)."""
     outline = child.outline
     if outline.kind is not None and outline.kind.index:
-        yield _found_at(parent, reference, "tree-index-nested", "sitemap", child.name)
+        line, entry = reference.line, reference.entry
+        yield parent.finding("tree-index-nested", line, "sitemap", child.name, entry)
     elif Rel.INDEX not in outline.links:
-        yield _found(child, "tree-index-missing", outline.line, "urlset")
+        yield child.finding("tree-index-missing", outline.line, "urlset")
 
 
 def _check_times(
@@ -151,20 +158,19 @@ def _check_times(
     times, actual = reference.times, child.outline.times
     if not times:
         return
-    at_fault = partial(_found_at, parent, reference)
+    at_fault = partial(parent.finding, line=reference.line, element="rs:md", entry=reference.entry)
     kind = parent.outline.kind
     if kind is not None and kind.id in _UNTIL_IS_SPECIFIED:
         if "until" in actual and "until" not in times:
-            yield at_fault(
-                "tree-until-missing", "rs:md", f"{child.name} has until {actual['until']}"
-            )
+            detail = f"{child.name} has until {actual['until']}"
+            yield at_fault("tree-until-missing", detail=detail)
         if "until" in times and "until" not in actual:
-            yield at_fault("tree-until-early", "rs:md", f"{child.name} has no until")
+            yield at_fault("tree-until-early", detail=f"{child.name} has no until")
     for name, text in times.items():
         stated, own = read_strict_datetime(text), read_strict_datetime(actual.get(name))
         if stated and own and (stated.is_before(own) or own.is_before(stated)):
             detail = f"{name} {text}, and {child.name} has {actual[name]}"
-            yield at_fault("tree-times", "rs:md", detail)
+            yield at_fault("tree-times", detail=detail)
 
 
 def check_copy(
@@ -173,17 +179,5 @@ def check_copy(
     """Check that the Manifest at `contents` equals the one in the package (core §11.1)."""
     both_read = manifest.outline.kind is not None and copy.outline.kind is not None
     if both_read and manifest.outline.fingerprint != copy.outline.fingerprint:
-        yield _found_at(dump, reference, "tree-contents", "rs:ln", copy.name)
-
-
-def _found(
-    place: TreePosition, rule: str, line: int, element: str, detail: str = ""
-) -> LocatedFinding:
-    return LocatedFinding(place.name, make_finding(rule, line, element, detail))
-
-
-def _found_at(
-    place: TreePosition, reference: Reference, rule: str, element: str, detail: str
-) -> LocatedFinding:
-    finding = make_finding(rule, reference.line, element, detail, reference.entry)
-    return LocatedFinding(place.name, finding)
+        line, entry = reference.line, reference.entry
+        yield dump.finding("tree-contents", line, "rs:ln", copy.name, entry)

@@ -27,12 +27,9 @@ from rsnotify_subscriber.fetching.credentials import (
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_validation import Finding
 from rsnotify_validation.document_check import DocumentChecker, ValidationResult
 from rsnotify_validation.outline import Reference
-from rsnotify_validation.rules import make_finding
 from rsnotify_validation.tree import (
-    LocatedFinding,
     TreePosition,
     check_copy,
     check_pair,
@@ -180,14 +177,11 @@ class _Walk:
         return place
 
     def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
-        self._note(parent, make_finding(rule, reference.line, "loc", detail, reference.entry))
+        self._checker.note([parent.finding(rule, reference.line, "loc", detail, reference.entry)])
 
     def _wrong_link(self, place: TreePosition, rel: str, detail: str) -> None:
         _, line = place.outline.links[rel]
-        self._note(place, make_finding(f"tree-{rel}", line, "rs:ln", detail))
-
-    def _note(self, place: TreePosition, finding: Finding) -> None:
-        self._checker.note([LocatedFinding(place.name, finding)])
+        self._checker.note([place.finding(f"tree-{rel}", line, "rs:ln", detail)])
 
     async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
         """Compare a package's Manifest with the copy next to the package (core §11.1, §13.1)."""
@@ -245,7 +239,8 @@ class _Walk:
             return
         found = await self._peek(there)
         if found is None or found.outline.capability != Capability.DESCRIPTION:
-            self._note(place, make_finding("tree-well-known", place.outline.line, "rs:md", there))
+            line = place.outline.line
+            self._checker.note([place.finding("tree-well-known", line, "rs:md", there)])
 
     async def _peek(self, uri: str) -> TreePosition | None:
         if (known := self._places.get(uri)) is not None:

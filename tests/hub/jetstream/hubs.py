@@ -128,6 +128,12 @@ class Hubs:
         )
         return ClusterHub(name, store, deliveries)
 
+    async def start_all(self, *names: str) -> list[ClusterHub]:
+        """Start hubs, and wait until each has the shards that it should have."""
+        hubs = [await self.start(name) for name in names]
+        await settled(hubs)
+        return hubs
+
     async def stop(self, hub: ClusterHub) -> None:
         """Stop it in order."""
         await self._hubs[hub.name].aclose()
@@ -160,3 +166,9 @@ async def settled(hubs: Sequence[ClusterHub], *others: str) -> None:
 def owner_of(url: str, hubs: Sequence[ClusterHub]) -> ClusterHub:
     (owner,) = [hub for hub in hubs if hub.owns(url)]
     return owner
+
+
+async def subscribe(urls: Iterable[str], *hubs: ClusterHub) -> None:
+    """Subscribe each callback at the hub that owns it."""
+    for url in urls:
+        await owner_of(url, hubs).subscribe(url)

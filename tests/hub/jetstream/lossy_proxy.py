@@ -63,6 +63,11 @@ class LossyProxy:
         """Wait until nothing is passed on any more."""
         await asyncio.gather(*self._tasks)
 
+    def pass_on_again(self) -> None:
+        """Withhold nothing any more; what was withheld is lost with its connection."""
+        self.withholding = False
+        self.cut()
+
     def cut(self) -> None:
         """Close all connections."""
         for writer in self._writers:

@@ -14,7 +14,7 @@ from rsnotify_hub.subscriptions import DeliveryState, subscription_id
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import ClusterHub, owner_of, running_hubs, settled
+from tests.hub.jetstream.hubs import ClusterHub, running_hubs, subscribe
 from tests.waiting import until
 
 
@@ -38,11 +38,9 @@ async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
     settings: NatsSettings, clock: Clock
 ):
     async with running_hubs(settings, clock) as hubs, callback_ports(9) as callbacks:
-        running = [await hubs.start(name) for name in ("one", "two", "three")]
+        running = await hubs.start_all("one", "two", "three")
         admins = [admin_of(hub, clock) for hub in running]
-        await settled(running)
-        for url in callbacks.urls:
-            await owner_of(url, running).subscribe(url)
+        await subscribe(callbacks.urls, *running)
         await running[0].publish(1)
         await callbacks.all_have(1)
         ids = sorted(subscription_id(TOPIC, url) for url in callbacks.urls)

@@ -72,8 +72,7 @@ async def test_a_dead_node_owns_nothing_and_its_shards_are_free_until_others_tak
     settings: NatsSettings, clock: Clock
 ):
     async with running_hubs(settings, clock, SHORT_LEASES) as hubs:
-        one, two = [await hubs.start(name) for name in ("one", "two")]
-        await settled([one, two])
+        one, two = await hubs.start_all("one", "two")
         report = one.store
         shards = len(two.shards)
         before = one.store.node.moved["taken"]
@@ -109,8 +108,7 @@ async def test_servers_are_checked_again_and_only_what_is_new_is_logged(
 
 async def test_a_node_with_another_public_url_is_named(settings: NatsSettings, clock: Clock):
     async with running_hubs(settings, clock) as hubs:
-        one, two = [await hubs.start(name) for name in ("one", "two")]
-        await settled([one, two])
+        one, two = await hubs.start_all("one", "two")
         for hub, url in ((one, "https://a.example/"), (two, "https://b.example/")):
             record = hub.store.node.nodes[hub.store.node.id]
             hub.store.node._record = replace(record, url=url)
@@ -128,9 +126,8 @@ async def test_other_nodes_are_asked_once_and_those_that_cannot_answer_are_left_
 ):
     monkeypatch.setattr(node_messages, "SOON_SECONDS", PATIENCE)
     async with running_hubs(settings, clock) as hubs:
-        running = [await hubs.start(name) for name in ("one", "two", "three", "four")]
+        running = await hubs.start_all("one", "two", "three", "four")
         one, two, three, four = running
-        await settled(running)
 
         async def refuse(name: str) -> str:
             raise Refusal(Code.TOO_MANY, "no")

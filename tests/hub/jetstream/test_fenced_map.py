@@ -89,6 +89,12 @@ async def shards(settings: NatsSettings) -> AsyncIterator[Shards]:
         await shards.close()
 
 
+@pytest.fixture
+def small_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Divide the cursors of some hundred subscriptions among several records."""
+    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+
+
 def id_of(number: int) -> str:
     return subscription_id(TOPIC, URL % number)
 
@@ -104,20 +110,27 @@ async def subscribe(shard: OwnedShard, count: int) -> None:
     await asyncio.gather(*map(save, range(count)))
 
 
+async def flushed(shard: OwnedShard) -> None:
+    """Write everything, once there are as many records as needed."""
+    async with asyncio.timeout(PATIENCE):
+        while shard._cursors._growing is not None:  # noqa: ASYNC110 - it ends by itself
+            await asyncio.sleep(0.01)
+    await shard.flush()
+
+
 def positions(shard: OwnedShard) -> dict[str, int]:
     return {each.subscription.callback: each.subscription.position for each in shard.stored()}
 
 
+@pytest.mark.usefixtures("small_records")
 async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirmed(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(fenced_map, "DELAY", 0)
     monkeypatch.setattr(fenced_map, "RETRY_DELAY", 0.01)
-    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
     one = await shards.take()
     await subscribe(one, 200)
-    await grown(one)
-    await one.flush()
+    await flushed(one)
     before = await shards.revisions()
     shards.may_write = False
     for number in range(200):
@@ -129,8 +142,7 @@ async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirme
     found = await shards.revisions()
     assert {key: found[key] for key in before} == before
     shards.may_write = True
-    await grown(one)
-    await one.flush()
+    await flushed(one)
     assert shards.deposed == []
     again = await shards.take()
     assert positions(again) == {URL % number: number + 1 for number in range(200)}
@@ -178,12 +190,6 @@ async def test_what_was_stored_as_the_lease_ended_is_reported_once_it_is_confirm
     assert len(shards.changed) == 2
 
 
-async def grown(shard: OwnedShard) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while shard._cursors._growing is not None:  # noqa: ASYNC110 - it ends by itself
-            await asyncio.sleep(0.01)
-
-
 async def moved(shards: Shards, count: int) -> None:
     """Move each cursor of some subscriptions, and take the shard again."""
     one = await shards.take()
@@ -191,8 +197,7 @@ async def moved(shards: Shards, count: int) -> None:
     for number in range(count):
         one.move(id_of(number), number + 1)
     one.note_trouble(id_of(0), b"trouble")
-    await grown(one)
-    await one.flush()
+    await flushed(one)
     two = await shards.take()
     assert positions(two) == {URL % number: number + 1 for number in range(count)}
     assert [each.trouble for each in two.stored() if each.trouble] == [b"trouble"]
@@ -202,10 +207,8 @@ async def moved(shards: Shards, count: int) -> None:
     assert shards.deposed == [1]
 
 
-async def test_the_cursors_of_many_subscriptions_are_in_several_records(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+@pytest.mark.usefixtures("small_records")
+async def test_the_cursors_of_many_subscriptions_are_in_several_records(shards: Shards):
     await moved(shards, 500)
     records = await shards.records()
     assert len(records) > 4
@@ -222,14 +225,11 @@ async def test_few_cursors_are_in_one_record(shards: Shards):
     assert list(await shards.records()) == ["7"]
 
 
-async def test_only_the_records_in_which_a_cursor_has_moved_are_written(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+@pytest.mark.usefixtures("small_records")
+async def test_only_the_records_in_which_a_cursor_has_moved_are_written(shards: Shards):
     one = await shards.take()
     await subscribe(one, 300)
-    await grown(one)
-    await one.flush()
+    await flushed(one)
     before = await shards.revisions()
     one.move(id_of(5), 9)
     await one.flush()
@@ -238,14 +238,11 @@ async def test_only_the_records_in_which_a_cursor_has_moved_are_written(
     assert len([key for key in before if before[key] != after[key]]) == 1
 
 
-async def test_every_record_refuses_the_owner_before(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+@pytest.mark.usefixtures("small_records")
+async def test_every_record_refuses_the_owner_before(shards: Shards):
     one = await shards.take()
     await subscribe(one, 300)
-    await grown(one)
-    await one.flush()
+    await flushed(one)
     await shards.take()
     before = await shards.revisions()
     for number in range(300):
@@ -287,8 +284,7 @@ async def test_an_owner_that_ends_while_it_divides_its_records_loses_no_cursor(
     expected = {URL % number: number + 1 for number in range(100)}
     assert positions(two) == expected
     two.move(id_of(1), 2)
-    await grown(two)
-    await two.flush()
+    await flushed(two)
     assert len(await shards.records()) > 2
     assert positions(await shards.take()) == expected
 
@@ -317,10 +313,8 @@ async def test_the_bridge_has_a_cursor_in_each_of_20_000_logs(
 
 
 @pytest.mark.parametrize("count", [0, 3, 200])
-async def test_cursors_are_read_and_stored_without_owning_them(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch, count: int
-):
-    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+@pytest.mark.usefixtures("small_records")
+async def test_cursors_are_read_and_stored_without_owning_them(shards: Shards, count: int):
     broker = "mqtt://broker"
     key, format = bridge_key(broker), bridge_format(broker)
     cursors = {f"https://source.example/channels/{number:060}": number for number in range(count)}
@@ -335,16 +329,13 @@ async def test_cursors_are_read_and_stored_without_owning_them(
     assert await read_fenced(shards.cursors, key, format) == cursors | {"another": 7}
 
 
-async def test_all_subscriptions_of_a_large_shard_are_exported_with_their_cursors(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+@pytest.mark.usefixtures("small_records")
+async def test_all_subscriptions_of_a_large_shard_are_exported_with_their_cursors(shards: Shards):
     one = await shards.take()
     await subscribe(one, 300)
     for number in range(300):
         one.move(id_of(number), number + 1)
-    await grown(one)
-    await one.flush()
+    await flushed(one)
     buckets = ShardBuckets(shards.subscriptions, shards.cursors, "reader")
     found = await read_records(buckets, Sharding(8))
     assert {each.callback: each.position for each in found.subscriptions} == positions(one)

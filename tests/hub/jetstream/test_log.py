@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -52,10 +52,14 @@ async def shrunk(settings: NatsSettings, messages: int) -> None:
         await asyncio.sleep(0.05)
 
 
-@asynccontextmanager
+#: A proxy, the node behind it, and a node without a proxy.
+BehindProxy = tuple[LossyProxy, Node, Node]
+
+
+@pytest.fixture
 async def behind_proxy(
     nats_server: NatsCluster, settings: NatsSettings, clock: Clock
-) -> AsyncIterator[tuple[LossyProxy, Node, Node]]:
+) -> AsyncIterator[BehindProxy]:
     """Run a node whose connection a proxy can cut, and one without a proxy."""
     (server,) = nats_server.servers.values()
     async with (
@@ -87,22 +91,19 @@ async def test_a_log_that_one_node_deletes_is_gone_for_all(settings: NatsSetting
         assert await two.kept(TOPIC) == [made(0, 1)]
 
 
-async def test_an_append_without_an_answer_is_not_stored_twice(
-    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
-):
-    async with behind_proxy(nats_server, settings, clock) as (proxy, node, other):
-        for number in range(4):
-            proxy.withholding = True
-            appending = asyncio.create_task(node.append(TOPIC, made(number, number + 1)))
-            async with asyncio.timeout(PATIENCE):
-                await other.listener.received(number + 1)
-            assert not appending.done()
-            proxy.withholding = False
-            proxy.cut()
-            await appending
-        assert await node.kept(TOPIC) == [made(number, number + 1) for number in range(4)]
-        assert node.listener.order == other.listener.order
-        assert len(node.listener.order) == 4
+async def test_an_append_without_an_answer_is_not_stored_twice(behind_proxy: BehindProxy):
+    proxy, node, other = behind_proxy
+    for number in range(4):
+        proxy.withholding = True
+        appending = asyncio.create_task(node.append(TOPIC, made(number, number + 1)))
+        async with asyncio.timeout(PATIENCE):
+            await other.listener.received(number + 1)
+        assert not appending.done()
+        proxy.pass_on_again()
+        await appending
+    assert await node.kept(TOPIC) == [made(number, number + 1) for number in range(4)]
+    assert node.listener.order == other.listener.order
+    assert len(node.listener.order) == 4
 
 
 async def test_fragments_that_are_appended_together_are_stored_together(
@@ -132,58 +133,54 @@ async def batch_of(node: Node, position: int) -> str | None:
 
 
 async def test_a_batch_without_an_answer_is_not_stored_twice(
-    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+    behind_proxy: BehindProxy, settings: NatsSettings
 ):
     fragments = [made(number, number + 1) for number in range(5)]
-    async with behind_proxy(nats_server, settings, clock) as (proxy, node, other):
-        proxy.withholding = True
-        appending = asyncio.create_task(node.append(TOPIC, *fragments))
-        async with asyncio.timeout(PATIENCE):
-            await other.listener.received(5)
-        assert not appending.done()
-        proxy.withholding = False
-        proxy.cut()
-        await appending
-        assert await node.kept(TOPIC) == fragments
-        assert node.listener.order == other.listener.order == [1, 2, 3, 4, 5]
-        assert (await stored(settings))["last_seq"] == 5
+    proxy, node, other = behind_proxy
+    proxy.withholding = True
+    appending = asyncio.create_task(node.append(TOPIC, *fragments))
+    async with asyncio.timeout(PATIENCE):
+        await other.listener.received(5)
+    assert not appending.done()
+    proxy.pass_on_again()
+    await appending
+    assert await node.kept(TOPIC) == fragments
+    assert node.listener.order == other.listener.order == [1, 2, 3, 4, 5]
+    assert (await stored(settings))["last_seq"] == 5
 
 
-async def test_a_batch_that_is_cut_off_in_the_middle_is_stored_once(
-    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
-):
+async def test_a_batch_that_is_cut_off_in_the_middle_is_stored_once(behind_proxy: BehindProxy):
     fragments = [made(number, number + 1, padding=10_000) for number in range(6)]
-    async with behind_proxy(nats_server, settings, clock) as (proxy, node, other):
-        proxy.left = 35_000
-        appending = asyncio.create_task(node.append(TOPIC, *fragments))
-        async with asyncio.timeout(PATIENCE):
-            await proxy.is_cut.wait()
-        await caught_up(other)
-        assert other.listener.order == []
-        assert not appending.done()
-        proxy.refusing = False
-        await appending
-        assert await node.kept(TOPIC) == await other.kept(TOPIC) == fragments
-        assert node.listener.order == [1, 2, 3, 4, 5, 6]
+    proxy, node, other = behind_proxy
+    proxy.left = 35_000
+    appending = asyncio.create_task(node.append(TOPIC, *fragments))
+    async with asyncio.timeout(PATIENCE):
+        await proxy.is_cut.wait()
+    await caught_up(other)
+    assert other.listener.order == []
+    assert not appending.done()
+    proxy.refusing = False
+    await appending
+    assert await node.kept(TOPIC) == await other.kept(TOPIC) == fragments
+    assert node.listener.order == [1, 2, 3, 4, 5, 6]
 
 
 async def test_a_batch_is_refused_as_a_whole_after_another_node_has_appended(
-    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
+    behind_proxy: BehindProxy,
 ):
     stale = [made(1, until=2), made(2, 3), made(3, 4)]
-    async with behind_proxy(nats_server, settings, clock) as (proxy, cut, node):
-        await node.append(TOPIC, made(0, 1))
-        await caught_up(cut)
-        proxy.withholding = True
-        await node.append(TOPIC, made(1, 1.5))
-        appending = asyncio.create_task(cut.append(TOPIC, *stale))
-        proxy.withholding = False
-        proxy.cut()
-        await appending
-        await caught_up(node)
-        # It was planned again from what the other node has appended.
-        assert cut.listener.order == node.listener.order == [1, 2, 3, 4, 5]
-        assert await cut.kept(TOPIC) == [made(0, 1), made(1, 1.5), *stale]
+    proxy, cut, node = behind_proxy
+    await node.append(TOPIC, made(0, 1))
+    await caught_up(cut)
+    proxy.withholding = True
+    await node.append(TOPIC, made(1, 1.5))
+    appending = asyncio.create_task(cut.append(TOPIC, *stale))
+    proxy.pass_on_again()
+    await appending
+    await caught_up(node)
+    # It was planned again from what the other node has appended.
+    assert cut.listener.order == node.listener.order == [1, 2, 3, 4, 5]
+    assert await cut.kept(TOPIC) == [made(0, 1), made(1, 1.5), *stale]
 
 
 async def test_what_the_servers_do_not_store_together_is_stored_one_at_a_time(
@@ -248,31 +245,27 @@ async def test_an_append_that_is_never_answered_fails_and_may_be_repeated(
             patched.setattr(connecting, "PATIENCE", 0.5)
             with pytest.raises(StorageError, match="does not answer"):
                 await node.store.check()
-        proxy.withholding = False
-        proxy.cut()
+        proxy.pass_on_again()
         await node.append(TOPIC, made(0, 1))
         await node.append(TOPIC, *batch)
         assert await node.kept(TOPIC) == node.listener.fragments(TOPIC) == [made(0, 1), *batch]
 
 
-async def test_what_happens_while_a_node_is_cut_off_is_made_up_for(
-    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
-):
-    async with behind_proxy(nats_server, settings, clock) as (proxy, cut, node):
-        await node.append(TOPIC, made(0, 1))
-        await caught_up(cut)
-        proxy.withholding = True
-        await node.append(TOPIC, *[made(number, number + 1) for number in range(1, 50)])
-        await node.append(TOPIC, made(50, until=51))
-        await node.append(TOPIC, made(50, until=52))
-        await node.append("other", made(0, 1))
-        await node.forget("other")
-        proxy.withholding = False
-        proxy.cut()
-        await caught_up(cut)
-        assert cut.state(TOPIC) == node.state(TOPIC)
-        assert await cut.kept(TOPIC) == await node.kept(TOPIC)
-        assert cut.listener.order == sorted(set(cut.listener.order))
+async def test_what_happens_while_a_node_is_cut_off_is_made_up_for(behind_proxy: BehindProxy):
+    proxy, cut, node = behind_proxy
+    await node.append(TOPIC, made(0, 1))
+    await caught_up(cut)
+    proxy.withholding = True
+    await node.append(TOPIC, *[made(number, number + 1) for number in range(1, 50)])
+    await node.append(TOPIC, made(50, until=51))
+    await node.append(TOPIC, made(50, until=52))
+    await node.append("other", made(0, 1))
+    await node.forget("other")
+    proxy.pass_on_again()
+    await caught_up(cut)
+    assert cut.state(TOPIC) == node.state(TOPIC)
+    assert await cut.kept(TOPIC) == await node.kept(TOPIC)
+    assert cut.listener.order == sorted(set(cut.listener.order))
 
 
 async def test_what_the_servers_do_not_announce_is_found(settings: NatsSettings, clock: Clock):
@@ -341,23 +334,20 @@ async def test_a_record_that_came_too_late_does_not_displace_one_that_counts(
             assert await new.kept(TOPIC) == await node.kept(TOPIC) == [made(0, 1), made(1, 4)]
 
 
-async def test_a_node_that_missed_a_deletion_drops_the_old_log(
-    nats_server: NatsCluster, settings: NatsSettings, clock: Clock
-):
-    async with behind_proxy(nats_server, settings, clock) as (proxy, cut, node):
-        await node.append(TOPIC, whole_content(b"old", "text/plain", at(0)))
-        await caught_up(cut)
-        proxy.withholding = True
-        await node.forget(TOPIC)
-        await node.append(TOPIC, whole_content(b"new", "text/plain", at(1)))
-        await node.append(TOPIC, made(0, 1))
-        await node.store.trim(TOPIC)
-        proxy.withholding = False
-        proxy.cut()
-        await caught_up(cut)
-        assert cut.listener.forgot == [TOPIC]
-        assert await cut.kept(TOPIC) == [made(0, 1)]
-        assert cut.state(TOPIC) == node.state(TOPIC)
+async def test_a_node_that_missed_a_deletion_drops_the_old_log(behind_proxy: BehindProxy):
+    proxy, cut, node = behind_proxy
+    await node.append(TOPIC, whole_content(b"old", "text/plain", at(0)))
+    await caught_up(cut)
+    proxy.withholding = True
+    await node.forget(TOPIC)
+    await node.append(TOPIC, whole_content(b"new", "text/plain", at(1)))
+    await node.append(TOPIC, made(0, 1))
+    await node.store.trim(TOPIC)
+    proxy.pass_on_again()
+    await caught_up(cut)
+    assert cut.listener.forgot == [TOPIC]
+    assert await cut.kept(TOPIC) == [made(0, 1)]
+    assert cut.state(TOPIC) == node.state(TOPIC)
 
 
 async def test_a_fragment_that_the_server_does_not_accept_is_refused(

@@ -11,7 +11,7 @@ from rsnotify_jetstream import jetstream_log
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import SHORT_LEASES, owner_of, running_hubs, settled
+from tests.hub.jetstream.hubs import SHORT_LEASES, running_hubs, settled, subscribe
 from tests.hub.jetstream.load import loaded
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import Node, caught_up, running_node
@@ -119,10 +119,8 @@ async def test_nothing_is_lost_when_a_nats_server_crashes(
         running_hubs(three_copies, clock, SHORT_LEASES) as hubs,
         callback_ports(8) as callbacks,
     ):
-        one, two = await hubs.start("one"), await hubs.start("two")
-        await settled([one, two])
-        for url in callbacks.urls:
-            await owner_of(url, [one, two]).subscribe(url)
+        one, two = await hubs.start_all("one", "two")
+        await subscribe(callbacks.urls, one, two)
         await one.publish(1)
         await callbacks.all_have(1)
         crashed = cluster.servers["n0"]

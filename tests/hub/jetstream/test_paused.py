@@ -16,7 +16,7 @@ from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hub_process import two_hubs
-from tests.hub.jetstream.hubs import SHORT_LEASES, ClusterHub, owner_of, running_hubs, settled
+from tests.hub.jetstream.hubs import SHORT_LEASES, ClusterHub, running_hubs, settled, subscribe
 from tests.waiting import until
 
 
@@ -57,10 +57,8 @@ async def test_a_hub_whose_lease_has_ended_delivers_and_writes_nothing(
     settings: NatsSettings, clock: Clock
 ):
     async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(8) as callbacks:
-        one, two = await hubs.start("one"), await hubs.start("two")
-        await settled([one, two])
-        for url in callbacks.urls:
-            await owner_of(url, [one, two]).subscribe(url)
+        one, two = await hubs.start_all("one", "two")
+        await subscribe(callbacks.urls, one, two)
         await one.publish(1)
         await callbacks.all_have(1)
         await stop_ticking(one)
@@ -88,10 +86,8 @@ async def test_what_a_hub_writes_that_sees_nothing_of_the_others_is_refused(
     settings: NatsSettings, clock: Clock
 ):
     async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(8) as callbacks:
-        one, two = await hubs.start("one"), await hubs.start("two")
-        await settled([one, two])
-        for url in callbacks.urls:
-            await owner_of(url, [one, two]).subscribe(url)
+        one, two = await hubs.start_all("one", "two")
+        await subscribe(callbacks.urls, one, two)
         await one.publish(1)
         await callbacks.all_have(1)
         # Its clock stands still, too, so that its lease does not end by its own opinion.

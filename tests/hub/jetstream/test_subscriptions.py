@@ -24,11 +24,10 @@ from tests.hub.jetstream.hubs import (
     PACE,
     SHARDS,
     SHORT_LEASES,
-    ClusterHub,
     Hubs,
-    owner_of,
     running_hubs,
     settled,
+    subscribe,
 )
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import connected
@@ -56,19 +55,13 @@ async def callbacks() -> AsyncIterator[CallbackPorts]:
         yield ports
 
 
-async def subscribe(callbacks: CallbackPorts, *hubs: ClusterHub) -> None:
-    for url in callbacks.urls:
-        await owner_of(url, hubs).subscribe(url)
-
-
 async def test_a_fragment_published_to_one_hub_reaches_the_callbacks_of_all(
     hubs: Hubs, callbacks: CallbackPorts
 ):
-    one, two = await hubs.start("one"), await hubs.start("two")
-    await settled([one, two])
+    one, two = await hubs.start_all("one", "two")
     await one.publish(1)
     await two.store.catch_up()
-    await subscribe(callbacks, one, two)
+    await subscribe(callbacks.urls, one, two)
     for second in (2, 4):
         await one.publish(second)
         await two.publish(second + 1)
@@ -86,7 +79,7 @@ async def test_the_shards_of_a_hub_that_is_killed_move_and_nothing_is_lost(
 ):
     running = [await mortal_hubs.start(name) for name in ("one", "two", "three")]
     await settled(running)
-    await subscribe(callbacks, *running)
+    await subscribe(callbacks.urls, *running)
     killed, *others = running
     kept = {hub.name: hub.shards for hub in others}
     await killed.publish(1, 2, 3)
@@ -105,9 +98,8 @@ async def test_the_shards_of_a_hub_that_is_killed_move_and_nothing_is_lost(
 async def test_a_hub_that_joins_takes_only_its_shards_and_one_that_leaves_gives_them_back(
     hubs: Hubs, callbacks: CallbackPorts
 ):
-    one, two = await hubs.start("one"), await hubs.start("two")
-    await settled([one, two])
-    await subscribe(callbacks, one, two)
+    one, two = await hubs.start_all("one", "two")
+    await subscribe(callbacks.urls, one, two)
     before = {hub.name: hub.shards for hub in (one, two)}
     await one.publish(1)
     three = await hubs.start("three")
@@ -130,9 +122,8 @@ async def test_a_hub_that_joins_takes_only_its_shards_and_one_that_leaves_gives_
 async def test_callbacks_receive_the_log_that_replaces_a_deleted_one(
     hubs: Hubs, callbacks: CallbackPorts, settings: NatsSettings
 ):
-    one = await hubs.start("one")
-    await settled([one])
-    await subscribe(callbacks, one)
+    (one,) = await hubs.start_all("one")
+    await subscribe(callbacks.urls, one)
     for second in (1, 2, 3):
         await one.publish(second)
     await callbacks.all_have(3)
@@ -188,7 +179,7 @@ async def test_a_hub_that_is_cut_off_stops_and_the_others_go_on(
         one = await mortal_hubs.start("one", replace(settings, servers=(url,)))
         two = await mortal_hubs.start("two")
         await settled([one, two])
-        await subscribe(callbacks, one, two)
+        await subscribe(callbacks.urls, one, two)
         await one.publish(1)
         await callbacks.all_have(1)
         proxy.refusing = True
@@ -207,8 +198,7 @@ async def test_a_hub_that_is_cut_off_stops_and_the_others_go_on(
 
 
 async def test_a_write_for_what_is_not_owned_is_refused(hubs: Hubs, callbacks: CallbackPorts):
-    one, two = await hubs.start("one"), await hubs.start("two")
-    await settled([one, two])
+    one, two = await hubs.start_all("one", "two")
     url = next(url for url in callbacks.urls if one.owns(url))
     with pytest.raises(NotOwner):
         await two.subscribe(url)
@@ -223,9 +213,8 @@ async def test_a_write_for_what_is_not_owned_is_refused(hubs: Hubs, callbacks: C
 async def test_a_delivery_that_runs_when_its_shard_moves_ends_before_the_next_begins(
     hubs: Hubs, callbacks: CallbackPorts
 ):
-    one = await hubs.start("one")
-    await settled([one])
-    await subscribe(callbacks, one)
+    (one,) = await hubs.start_all("one")
+    await subscribe(callbacks.urls, one)
     callbacks.open.clear()
     await one.publish(1)
     await callbacks.until(lambda: callbacks.waiting == set(callbacks.urls))
@@ -242,8 +231,7 @@ async def test_a_delivery_that_runs_when_its_shard_moves_ends_before_the_next_be
 async def test_a_request_is_forwarded_to_the_owner_of_its_subscription(
     hubs: Hubs, callbacks: CallbackPorts
 ):
-    one, two = await hubs.start("one"), await hubs.start("two")
-    await settled([one, two])
+    one, two = await hubs.start_all("one", "two")
     for url in callbacks.urls:
         await one.request(url)
     await until(lambda: len(one.urls) + len(two.urls) == len(callbacks.urls))
@@ -258,8 +246,7 @@ async def test_a_request_without_an_owner_is_refused_for_now(
     hubs: Hubs, callbacks: CallbackPorts, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(messages, "OWNER_SECONDS", 0.2)
-    one = await hubs.start("one")
-    await settled([one])
+    (one,) = await hubs.start_all("one")
     await one.store.leave()
     with pytest.raises(Refusal) as refused:
         await one.request(callbacks.urls[0])
@@ -280,8 +267,7 @@ async def test_every_node_answers_what_is_asked_of_all(mortal_hubs: Hubs):
 
 
 async def test_a_call_that_fails_or_that_a_node_does_not_know_fails_for_whoever_asked(hubs: Hubs):
-    one, two = await hubs.start("one"), await hubs.start("two")
-    await settled([one, two])
+    one, two = await hubs.start_all("one", "two")
 
     async def fail(error: str) -> None:
         if error == "refusal":
@@ -314,8 +300,7 @@ async def answer(name: str, number: int) -> str:
 
 
 async def test_a_shard_is_taken_though_its_record_was_seen_otherwise_than_it_is_stored(hubs: Hubs):
-    one = await hubs.start("one")
-    await settled([one])
+    (one,) = await hubs.start_all("one")
     membership = one.store.node.membership
     shard, *_ = sorted(one.shards)
     # As after a server's copy of the records differed from that of the leader.

@@ -211,8 +211,7 @@ async def test_a_request_of_a_newer_version_is_refused_with_what_to_do(
     settings: NatsSettings, clock: Clock
 ):
     async with running_hubs(settings, clock) as hubs, connected(settings) as connection:
-        hub = await hubs.start("one")
-        await settled([hub])
+        (hub,) = await hubs.start_all("one")
         subject = f"{settings.prefix}.node.{hub.store.node.id}"
         newer = msgspec.msgpack.encode({"version": 2, "what": "else"})
         answer = await connection.client.request(subject, newer, 5)
