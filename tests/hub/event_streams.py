@@ -91,3 +91,13 @@ async def events(
     async with hub.session.get(hub.url + "events", params=query, headers=headers) as response:
         assert response.status == 200, await response.text()
         yield EventReader(response)
+
+
+@asynccontextmanager
+async def live(
+    hub: Client, since: float | None = None, **options: Any
+) -> AsyncIterator[EventReader]:
+    """Open an event stream, after the event `subscribed`."""
+    async with events(hub, since, **options) as reader:
+        await reader.expect("subscribed")
+        yield reader

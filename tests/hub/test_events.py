@@ -16,7 +16,7 @@ from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.reader import read_document
 from rsnotify_hub import events as encoding
 from tests.hub.conftest import RunHub
-from tests.hub.event_streams import EventReader, events
+from tests.hub.event_streams import events, live
 from tests.hub.helpers import (
     TOPIC,
     Client,
@@ -35,11 +35,6 @@ from tests.waiting import PATIENCE
 
 def when(second: float) -> str:
     return format_datetime(at(second))
-
-
-async def live(reader: EventReader) -> EventReader:
-    await reader.expect("subscribed")
-    return reader
 
 
 async def schema_of(hub: Client) -> dict[str, object]:
@@ -73,15 +68,13 @@ async def test_a_stream_resumes_after_since(hub: Client):
 
 async def test_the_last_event_id_has_precedence_over_the_first_since(hub: Client):
     await hub.accepted(*chain(5))
-    async with events(hub, 2, headers={"Last-Event-ID": when(4)}) as stream:
-        await stream.expect("subscribed")
+    async with live(hub, 2, headers={"Last-Event-ID": when(4)}) as stream:
         assert await stream.heard(5) == [5]
 
 
 async def test_a_gap_is_an_event_of_its_own(hub: Client):
     await hub.accepted(fragment(6, 7))
-    async with events(hub, 2) as stream:
-        await stream.expect("subscribed")
+    async with live(hub, 2) as stream:
         gap = await stream.expect("gap")
         assert gap.json == {"topic": TOPIC, "from": when(6)}
         assert gap.id is None, "who loses the connection now must see the gap again"
@@ -89,8 +82,7 @@ async def test_a_gap_is_an_event_of_its_own(hub: Client):
 
 
 async def test_a_heartbeat_of_a_source_moves_the_id(hub: Client):
-    async with events(hub, format="json") as stream:
-        await stream.expect("subscribed")
+    async with live(hub, format="json") as stream:
         await hub.accepted(fragment(0, until=9))
         event = await stream.expect()
         assert event.id == when(9)
@@ -99,8 +91,7 @@ async def test_a_heartbeat_of_a_source_moves_the_id(hub: Client):
 
 
 async def test_the_hub_sends_comments_to_show_that_it_is_alive(run_hub: RunHub):
-    async with run_hub(websocket_ping_seconds=0.1) as hub, events(hub) as stream:
-        await stream.expect("subscribed")
+    async with run_hub(websocket_ping_seconds=0.1) as hub, live(hub) as stream:
         async with asyncio.timeout(PATIENCE):
             while not stream.comments:
                 await stream.line()
@@ -152,8 +143,7 @@ async def test_json_conforms_to_the_published_schema(hub: Client):
 
 @pytest.mark.parametrize("format", ["xml", "json"])
 async def test_new_content_of_any_other_topic_is_announced(hub: Client, format: str):
-    async with events(hub, format=format) as stream:
-        await stream.expect("subscribed")
+    async with live(hub, format=format) as stream:
         assert await hub.publish(b"\x00\xff", Content_Type="image/png") == (202, "")
         event = await stream.expect("content")
         assert event.json == {"until": event.id, "type": "image/png"}
@@ -193,14 +183,13 @@ async def test_a_page_may_read_it_if_its_origin_is_configured(run_hub: RunHub):
 
 async def test_websockets_and_event_streams_have_one_limit(run_hub: RunHub):
     async with run_hub(max_websockets=2) as hub:
-        async with events(hub) as stream:
-            await live(stream)
+        async with live(hub):
             socket = await hub.listen()
             assert (await hub.get(f"events?topic={TOPIC}"))[0] == 429
         await socket.close()
         await until_status(hub, lambda status: status["event_streams"] == 0)
-        async with events(hub) as again:
-            await live(again)
+        async with live(hub):
+            pass
 
 
 @pytest.mark.parametrize("limit", [{"queue_bytes": 1_000_000}, {"queue_frames": 2}])
@@ -210,11 +199,9 @@ async def test_a_stream_that_is_not_read_is_cut_off_and_the_others_are_not(
     async with (
         run_hub(**{"queue_bytes": 10**9, **limit}) as hub,
         slow_client(hub, read_bufsize=2**10) as client,
-        events(client) as slow,
-        events(hub) as quick,
+        live(client) as slow,
+        live(hub) as quick,
     ):
-        await live(slow)
-        await live(quick)
         filler = b"<!-- " + b"x" * 50_000 + b" -->\n"
         large = [fragment(n, n + 1) + filler * 10 for n in range(20)]
         for number, body in enumerate(large, 1):
@@ -232,15 +219,12 @@ async def test_a_stream_that_is_not_read_is_cut_off_and_the_others_are_not(
 
 async def test_a_fragment_is_sent_before_it_is_durable(hub: Client, data: Path):
     source = await hub.source()
-    async with events(hub) as xml, events(hub, format="json") as in_json:
-        await live(xml)
-        await live(in_json)
+    async with live(hub) as xml, live(hub, format="json") as in_json:
         with writes_waiting(data):
             await source.send_str(fragment(0, 1).decode())
             assert await xml.heard(1) == [1]
             assert (await in_json.expect()).id == when(1)
-            async with events(hub) as late:
-                await live(late)
+            async with live(hub) as late:
                 assert await late.heard(1) == [1]
         await source.send_str(fragment(1, 2).decode())
         assert await xml.heard(2) == [2]
@@ -252,9 +236,7 @@ async def test_a_large_fragment_is_converted_once_it_is_durable(
 ):
     monkeypatch.setattr(encoding, "_MAX_INLINE_BYTES", len(fragment(0, 1)))
     source = await hub.source()
-    async with events(hub) as xml, events(hub, format="json") as in_json:
-        await live(xml)
-        await live(in_json)
+    async with live(hub) as xml, live(hub, format="json") as in_json:
         with writes_waiting(data):
             await source.send_str(fragment(0, 1, 2, 3).decode())
             assert await xml.heard(3) == [1, 2, 3]
@@ -270,9 +252,7 @@ async def test_large_fragments_are_converted_in_their_order(
 ):
     monkeypatch.setattr(encoding, "_MAX_INLINE_BYTES", len(fragment(0, 1)))
     source, socket = await hub.source(), await hub.listen()
-    async with events(hub, format="json") as one, events(hub, format="json") as other:
-        for stream in (one, other):
-            await live(stream)
+    async with live(hub, format="json") as one, live(hub, format="json") as other:
         second = 0
         for number in range(60):
             size = 3 if number % 3 else 1
@@ -288,9 +268,7 @@ async def test_large_fragments_are_converted_in_their_order(
 
 
 async def test_streams_are_counted_as_a_transport(hub: Client):
-    async with events(hub) as xml, events(hub, format="json") as in_json:
-        await live(xml)
-        await live(in_json)
+    async with live(hub) as xml, live(hub, format="json") as in_json:
         await hub.listen()
         await hub.accepted(fragment(0, 1))
         await xml.expect()
@@ -309,9 +287,8 @@ async def test_streams_are_counted_as_a_transport(hub: Client):
 
 async def test_a_hub_that_stops_ends_its_streams_and_clients_resume(run_hub: RunHub):
     async with run_hub() as hub:
-        opened = events(hub)
+        opened = live(hub)
         stream = await opened.__aenter__()
-        await live(stream)
         await hub.accepted(fragment(0, 1))
         event = await stream.expect()
     assert await stream.next() is None
@@ -319,19 +296,16 @@ async def test_a_hub_that_stops_ends_its_streams_and_clients_resume(run_hub: Run
     await opened.__aexit__(None, None, None)
     async with run_hub() as hub:
         await hub.accepted(fragment(1, 2))
-        async with events(hub, headers={"Last-Event-ID": event.id or ""}) as again:
-            await live(again)
+        async with live(hub, headers={"Last-Event-ID": event.id or ""}) as again:
             assert await again.heard(2) == [2]
 
 
 async def test_a_client_that_reads_nothing_is_dropped(hub: Client, rounds: Callable[[], None]):
     async with (
         slow_client(hub, read_bufsize=2**10) as client,
-        events(client) as stream,
-        events(hub) as quick,
+        live(client),
+        live(hub) as quick,
     ):
-        await live(stream)
-        await live(quick)
         for number in range(4):
             await hub.accepted(fragment(number, number + 1) + b"<!-- " + b"x" * 1_000_000 + b"-->")
         rounds()

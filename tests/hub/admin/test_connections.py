@@ -10,7 +10,7 @@ from rsnotify_hub.admin.connection_table import CLOSED
 from rsnotify_hub.admin.schemas import ConnectionList
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.admin.test_commands import command, printed
-from tests.hub.event_streams import events
+from tests.hub.event_streams import live
 from tests.hub.helpers import (
     TOPIC,
     Client,
@@ -50,8 +50,7 @@ async def test_each_connection_is_listed_with_its_role_and_what_it_has_passed(
     while (await source.receive_json())["until"] != format_datetime(at(4)):
         pass  # an event stream that is opened before would receive the last of them
     await admin.until("connections", lambda page: _total(page, "sent") == 7)
-    async with events(hub, topic=OTHER) as stream:
-        await stream.expect("subscribed")
+    async with live(hub, topic=OTHER) as stream:
         await admin.until("connections", lambda page: not _replaying(page))
         listed = await rows(admin)
         facts = ("transport", "role", "topics", "topic_count", "sent", "received")

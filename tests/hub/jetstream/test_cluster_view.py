@@ -16,7 +16,7 @@ from rsnotify.errors import FetchError
 from rsnotify_hub.admin.client import AdminClient
 from rsnotify_jetstream import jetstream_log, jetstream_store, node_messages
 from tests.browser import Browser
-from tests.hub.event_streams import events
+from tests.hub.event_streams import live
 from tests.hub.helpers import TOPIC, Client, RunHub, callback_server, fragment
 from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES
 from tests.nats_servers import NatsCluster, running_nats
@@ -234,8 +234,7 @@ async def test_a_node_that_is_drained_gives_its_work_and_its_streams_to_another(
     two: tuple[Client, Client],
 ):
     one, other = two
-    async with events(one) as stream:
-        await stream.expect("subscribed")
+    async with live(one) as stream:
         await other.accepted(fragment(0, 1))
         last = await stream.expect()
         assert (await one.topics(bool))[0]["event_streams"] == 1
@@ -251,6 +250,5 @@ async def test_a_node_that_is_drained_gives_its_work_and_its_streams_to_another(
         with pytest.raises(FetchError, match="no other node could do its work"):
             await AdminClient(other.url, None).call("drain")
     await one.accepted(fragment(1, 2))
-    async with events(other, headers={"Last-Event-ID": last.id or ""}) as again:
-        await again.expect("subscribed")
+    async with live(other, headers={"Last-Event-ID": last.id or ""}) as again:
         assert await again.heard(2) == [2]
