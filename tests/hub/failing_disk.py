@@ -10,7 +10,6 @@ from typing import Any
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_hub.log.topic_log import TopicLogs
-from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER, Listener
@@ -63,13 +62,11 @@ async def again(attempt: Callable[[], Any]) -> Any:
 
 
 @asynccontextmanager
-async def hub(
-    folder: Path, disk: Disk, retention: LogRetention = FOREVER
-) -> AsyncIterator[tuple[SqliteStore, TopicLogs, Listener]]:
+async def hub(folder: Path, disk: Disk) -> AsyncIterator[tuple[SqliteStore, TopicLogs, Listener]]:
     async def begin() -> tuple[SqliteStore, TopicLogs, Listener]:
         store = None
         try:
-            store = SqliteStore(folder, retention, Clock(), connection=disk.connection())
+            store = SqliteStore(folder, FOREVER, Clock(), connection=disk.connection())
             listener = Listener()
             topics = TopicLogs(store)
             await topics.start((listener,))

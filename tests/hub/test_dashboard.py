@@ -92,7 +92,7 @@ async def test_after_a_restart_it_shows_missed_changes_once(browser: Browser, ru
         await tab.__aexit__(None, None, None)
 
 
-async def test_no_text_of_a_client_is_executed(page: Page, hub: Client, callback: Callback):
+async def test_no_text_of_a_client_is_executed(page: Page, hub: Client):
     evil = [
         "javascript:alert(1)",
         "JaVaScRiPt:alert(1)//https://a.example/",

@@ -21,10 +21,10 @@ ITEMS = st.lists(st.sampled_from("abcd"), max_size=40).map(
 )
 
 
-def drained(queue: FairQueue[Item], now: float = 0.0) -> list[Item]:
+def drained(queue: FairQueue[Item]) -> list[Item]:
     found = []
     while (item := queue.pop()) is not None:
-        queue.start(item, now)
+        queue.start(item, 0.0)
         found.append(item)
     return found
 

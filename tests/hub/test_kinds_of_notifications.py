@@ -20,7 +20,7 @@ def notice(from_: float, *seconds: float, until: float | None = None) -> Fragmen
     return read_fragment(notice_body(from_, *seconds, until=until))
 
 
-def notice_body(from_: float, *seconds: float, until: float | None = None) -> bytes:
+def notice_body(from_: float, *seconds: float, until: float | None) -> bytes:
     kind = Capability.FRAMEWORK_NOTIFICATION
     return fragment(from_, *seconds, until=until, capability=kind)
 

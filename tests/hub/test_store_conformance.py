@@ -166,8 +166,8 @@ async def changes(node: Node, since: float | None) -> list[Fragment]:
     return fragments(await node.store.changes(TOPIC, since=start))
 
 
-async def entries(node: Node, topic: str = TOPIC, after: int = 0) -> list[tuple[int, Fragment]]:
-    found = await node.store.read(topic, after=after)
+async def entries(node: Node) -> list[tuple[int, Fragment]]:
+    found = await node.store.read(TOPIC, after=0)
     return [(entry.position, entry.fragment) for entry in found]
 
 

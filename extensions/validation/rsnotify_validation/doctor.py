@@ -74,7 +74,7 @@ _FLUSHES, _FLUSH_SECONDS = 15, 1.5
 _FEW_BYTES, _FEWER_BYTES = 1_000_000_000, 100_000_000
 
 
-def machine_checks(folder: Path, ports: Sequence[int] | None = None) -> Iterator[Check]:
+def machine_checks(folder: Path, ports: Sequence[int] | None) -> Iterator[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("Python", Level.OK, f"{version} ({sys.executable}), rsnotify {__version__}")
     yield check_packages()

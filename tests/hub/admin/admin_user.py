@@ -34,13 +34,6 @@ class AdminUser:
         assert status == 200, answer
         return answer
 
-    async def act(self, id: str, action: str, since: str | None = None) -> Any:
-        """Suspend, resume or redeliver a subscription; return it."""
-        body = {} if since is None else {"json": {"since": since}}
-        status, row = await self.request("POST", f"subscriptions/{id}/{action}", **body)
-        assert (status, row["id"]) == (200, id)
-        return row
-
     async def until(self, path: str, condition: Callable[[Any], bool], **query: Any) -> Any:
         """Poll until the answer fulfils a condition."""
         async with asyncio.timeout(PATIENCE):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fork_server import own_interpreter
 from tests.hub.attacks.helpers import raw_server, sending
-from tests.hub.helpers import TOPIC, Callback, Client, RunHub, fragment
+from tests.hub.helpers import TOPIC, Client, RunHub, fragment
 from tests.hub.processes import hub_process
 from tests.waiting import PATIENCE
 
@@ -119,7 +119,7 @@ async def test_an_incomplete_body_is_neither_stored_nor_answered(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_fetching_an_endless_topic_ends_at_the_limit(run_hub: RunHub, callback: Callback):
+async def test_fetching_an_endless_topic_ends_at_the_limit(run_hub: RunHub):
     endless = sending(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n", bytes(65536))
     async with raw_server(endless) as source, run_hub(max_channel_bytes=MEGABYTE) as hub:
         status, reason = await hub.form(mode="publish", url=source.url("/channel"))

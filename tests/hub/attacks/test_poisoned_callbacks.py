@@ -137,7 +137,7 @@ async def test_many_hanging_callbacks_delay_no_others(
         await deliveries.until(lambda: good.behind_since is None)
 
 
-async def test_a_success_is_one_whatever_its_body(deliveries: Deliveries, callback: Callback):
+async def test_a_success_is_one_whatever_its_body(deliveries: Deliveries):
     lie = Poison(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nx", hangs=True)
     async with poisoned(lie) as url:
         delivery = await deliveries.subscribed(url)

@@ -298,9 +298,7 @@ async def test_a_later_owner_is_not_written_over(shards: Shards):
         await shards.take()
 
 
-async def test_the_bridge_has_a_cursor_in_each_of_20_000_logs(
-    settings: NatsSettings, shards: Shards
-):
+async def test_the_bridge_has_a_cursor_in_each_of_20_000_logs(shards: Shards):
     cursors = {f"https://source.example/channels/{number:060}": number for number in range(20_000)}
     one = OwnedBridge(shards.cursors, OwnerRights(1, lambda: True, lambda: None))
     await one.store("mqtt://broker", cursors)

@@ -62,10 +62,10 @@ def meaning(body: bytes) -> tuple[Any, ...]:
 
 
 @asynccontextmanager
-async def reading(server: Prosody, topic: str = TOPIC) -> AsyncIterator[NodeReader]:
+async def reading(server: Prosody) -> AsyncIterator[NodeReader]:
     reader = NodeReader()
     async with connect(server.login("reader"), reader.items.put_nowait) as reader.connection:
-        newest = await reader.connection.subscribe(PLACE, topic)
+        newest = await reader.connection.subscribe(PLACE, TOPIC)
         reader.newest = None if newest is None else meaning(newest)
         yield reader
 
