@@ -112,14 +112,11 @@ def reported(hub: str, results: Iterable[CheckResult], *, strict: bool) -> list[
     """Return results for JUnit. Failed optional checks and inconclusive checks count as skipped."""
     levels = _required(strict)
     outcomes = {CheckVerdict.PASSED: Outcome.PASSED, CheckVerdict.INCONCLUSIVE: Outcome.SKIPPED}
-    failed = {
-        level: Outcome.FAILED if level in levels else Outcome.SKIPPED for level in RequirementLevel
-    }
     return [
         ReportedCheck(
             hub,
             each.name,
-            outcomes.get(each.verdict, failed[each.level]),
+            outcomes.get(each.verdict, Outcome.FAILED if each.level in levels else Outcome.SKIPPED),
             f"WebSub §{each.section}, {each.level}",
             f"{each.reason}\nWebSub §{each.section}, {each.level}: {each.title}",
             each.seconds,
@@ -160,16 +157,6 @@ def summary(results: Sequence[CheckResult]) -> str:
         parts.append(f"{level} {passed} of {len(these)}")
     inconclusive = sum(each.verdict is CheckVerdict.INCONCLUSIVE for each in results)
     return ", ".join(parts) + (f"; {inconclusive} inconclusive" if inconclusive else "")
-
-
-def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
-    report = {
-        "suite": f"rsnotify {__version__}",
-        "hub": hub,
-        "conforms": conforms(results, strict=strict),
-        "checks": results,
-    }
-    return msgspec.json.format(msgspec.json.encode(report), indent=2)
 
 
 #: The group of the publishing options in the help.
@@ -280,11 +267,14 @@ def check(
         raise complain(text, 2) from None
     checks = reported(url, results, strict=strict)
     write_reports(checks, badge_of(results, strict=strict), junit, badge)
+    is_conforming = conforms(results, strict=strict)
     if json:
-        typer.echo(as_json(url, results, strict=strict))
+        suite = f"rsnotify {__version__}"
+        report = {"suite": suite, "hub": url, "conforms": is_conforming, "checks": results}
+        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
     else:
         typer.echo(summary(results))
-    raise typer.Exit(0 if conforms(results, strict=strict) else 1)
+    raise typer.Exit(0 if is_conforming else 1)
 
 
 async def _run(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.format.model import Capability
 
@@ -217,12 +218,11 @@ KINDS: tuple[Kind, ...] = (
     _index(_RESOURCE_LIST, "core §10.2"),
     _RESOURCE_DUMP,
     _index(_RESOURCE_DUMP, "core §11.1"),
-    Kind(
+    replace(
+        _RESOURCE_LIST,
         name="a Resource Dump Manifest",
         capability=Capability.RESOURCE_DUMP_MANIFEST,
         section="core §11.2",
-        time=_AT,
-        required=(_AT, "up"),
         entry_required=("path",),
         entry_recommended=("type",),
     ),
@@ -230,16 +230,13 @@ KINDS: tuple[Kind, ...] = (
     _index(_CHANGE_LIST, "core §12.2"),
     _CHANGE_DUMP,
     _index(_CHANGE_DUMP, "core §13.1"),
-    Kind(
+    replace(
+        _CHANGE_LIST,
         name="a Change Dump Manifest",
         capability=Capability.CHANGE_DUMP_MANIFEST,
         section="core §13.2",
-        time=_FROM,
-        required=(_FROM, "up"),
         entry_required=("change", "lastmod", "path"),
         entry_recommended=("type",),
-        ordered=Severity.ERROR,
-        changes=True,
     ),
     *_archives("Resource List", Capability.RESOURCE_LIST, "archives §3", _AT),
     *_archives("Resource Dump", Capability.RESOURCE_DUMP, "archives §4", _AT),
