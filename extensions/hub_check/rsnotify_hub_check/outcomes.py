@@ -25,12 +25,9 @@ class CheckVerdict(StrEnum):
 
 
 class Requirement(Struct, frozen=True):
-    """A requirement of the Recommendation.
+    """A requirement of the Recommendation, with the name of its check.
 
     Args:
-        name: The name of its check.
-        section: The section of the Recommendation.
-        level: The requirement level.
         rocks: The numbers of the websub.rocks tests for the same requirement.
         title: The requirement, as a sentence.
     """

@@ -73,14 +73,9 @@ class InspectionFinding(Struct, omit_defaults=True, rename={"from_": "from"}):
         problem: The reason why the document could not be read. Little else is known then.
         warnings: Other problems of the document.
         index: Whether the document is an index, with its parts as entries.
-        entries: The number of entries.
         bytes: The uncompressed size of the document.
         listed_bytes: The sum of the lengths in the entries.
         changes: The number of entries for each type of change.
-        at: The document's `at`.
-        completed: The document's `completed`.
-        from_: The document's `from`.
-        until: The document's `until`.
         profile: "1.1" if the entries have `datetime`, or "1.0" if they have only `lastmod`.
         granularity: The granularity of the datetimes in the entries.
         reaches: The earliest and the latest instant in the entries.

@@ -17,18 +17,10 @@ TIMES = ("at", "completed", "from", "until")
 
 
 class Reference(Struct, frozen=True):
-    """An entry or link that leads to another document, a package or a bitstream.
+    """An entry or link that leads to another document, a package or a bitstream, as it is written.
 
-    Args:
-        uri: The URI that the entry or link leads to.
-        line: The line to report in findings.
-        entry: The position of the entry.
-        capability: The kind of document that the entry states.
-        times: The times that the entry states.
-        contents: The stated URI of a package's Manifest.
-        hash: The stated hash of the package or bitstream.
-        length: The stated length of the package or bitstream.
-        path: The path of a bitstream in its package.
+    `line` and `entry` are its line and its position, for findings. `contents` is the URI of a
+    package's Manifest, and `path` the path of a bitstream in its package.
     """
 
     uri: str
@@ -47,12 +39,10 @@ class Outline(Struct):
 
     Args:
         kind: The kind of the document, or None if the specifications do not define it.
-        capability: The capability that the document states.
         line: The line of the document's `rs:md`, or of its root if there is none.
         times: The times from `TIMES` that the document has.
         links: For each relation, the target of the first link and its line.
         references: The first references, up to a limit.
-        entries: The number of entries.
         fingerprint: A digest of the entries, which is equal for two copies of one Manifest.
     """
 

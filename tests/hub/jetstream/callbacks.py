@@ -87,18 +87,23 @@ class CallbackPorts:
 
 
 @asynccontextmanager
-async def callback_ports(count: int) -> AsyncIterator[CallbackPorts]:
+async def callbacks_without_ports() -> AsyncIterator[CallbackPorts]:
     callbacks = CallbackPorts()
     app = web.Application()
     app.router.add_get("/callback", callbacks.get)
     app.router.add_post("/callback", callbacks.post)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    callbacks.runner = runner
+    callbacks.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await callbacks.runner.setup()
     try:
-        for _ in range(count):
-            await callbacks.add()
         yield callbacks
     finally:
         callbacks.open.set()
-        await runner.cleanup()
+        await callbacks.runner.cleanup()
+
+
+@asynccontextmanager
+async def callback_ports(count: int) -> AsyncIterator[CallbackPorts]:
+    async with callbacks_without_ports() as callbacks:
+        for _ in range(count):
+            await callbacks.add()
+        yield callbacks

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from rsnotify.runtime.tasks import cancel
 from tests.hub.helpers import TOPIC, Client, fragment, seconds_of
-from tests.hub.jetstream.callbacks import CallbackPorts
+from tests.hub.jetstream.callbacks import CallbackPorts, callbacks_without_ports
 from tests.hub.jetstream.fast_node import start_fast
 from tests.hub.jetstream.hubs import SHARDS
 from tests.namespaces import Namespace, Network, network
@@ -99,21 +99,13 @@ async def machines(net: Network, folder: Path) -> AsyncIterator[list[Machine]]:
 @asynccontextmanager
 async def callbacks_everywhere(net: Network, number: int) -> AsyncIterator[CallbackPorts]:
     """Run callbacks that all machines reach, even if they are cut off."""
-    callbacks = CallbackPorts()
-    app = web.Application()
-    app.router.add_get("/callback", callbacks.get)
-    app.router.add_post("/callback", callbacks.post)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
+    async with callbacks_without_ports() as callbacks:
         for _ in range(number):
             port = free_port()
             for namespace in net.machines:
-                await web.SockSite(runner, namespace.listen(port)).start()
+                await web.SockSite(callbacks.runner, namespace.listen(port)).start()
             callbacks.urls.append(f"http://127.0.0.1:{port}/callback")
         yield callbacks
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.slow
