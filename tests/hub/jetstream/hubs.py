@@ -128,9 +128,9 @@ class Hubs:
         )
         return ClusterHub(name, store, deliveries)
 
-    async def start_all(self, *names: str) -> list[ClusterHub]:
+    async def start_all(self, *names: str, **limits: int) -> list[ClusterHub]:
         """Start hubs, and wait until each has the shards that it should have."""
-        hubs = [await self.start(name) for name in names]
+        hubs = [await self.start(name, **limits) for name in names]
         await settled(hubs)
         return hubs
 

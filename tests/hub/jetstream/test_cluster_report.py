@@ -156,8 +156,7 @@ async def test_limits_on_subscriptions_count_those_of_all_nodes(
     settings: NatsSettings, clock: Clock, limits: dict[str, int], reason: str
 ):
     async with running_hubs(settings, clock) as hubs, callback_ports(0) as callbacks:
-        running = [await hubs.start(name, None, **limits) for name in ("one", "two")]
-        await settled(running)
+        running = await hubs.start_all("one", "two", **limits)
         of_each: list[list[str]] = [[], []]
         while min(map(len, of_each)) < 3:
             url = await callbacks.add()

@@ -77,8 +77,7 @@ async def test_a_fragment_published_to_one_hub_reaches_the_callbacks_of_all(
 async def test_the_shards_of_a_hub_that_is_killed_move_and_nothing_is_lost(
     mortal_hubs: Hubs, callbacks: CallbackPorts
 ):
-    running = [await mortal_hubs.start(name) for name in ("one", "two", "three")]
-    await settled(running)
+    running = await mortal_hubs.start_all("one", "two", "three")
     await subscribe(callbacks.urls, *running)
     killed, *others = running
     kept = {hub.name: hub.shards for hub in others}
