@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 
 from rsnotify.format.model import MAX_BYTES, MAX_ENTRIES, Capability
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
@@ -209,10 +209,8 @@ def validate(
         All findings, sorted by line.
     """
     validator = Validator(spec, limits)
-    found = []
-    for chunk in [data] if isinstance(data, bytes) else data:
-        found += validator.feed(chunk)
-    found += validator.close()
+    chunks = [data] if isinstance(data, bytes) else data
+    found = [*chain.from_iterable(map(validator.feed, chunks)), *validator.close()]
     return sorted(found, key=lambda finding: finding.line or 0)
 
 
