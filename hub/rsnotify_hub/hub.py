@@ -22,6 +22,7 @@ from rsnotify.format.offer import HubDocument
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.settings import convert_settings
+from rsnotify.runtime.status_server import MetricsText
 from rsnotify.runtime.transports import place_of, transport_of
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
@@ -43,7 +44,7 @@ from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
 from rsnotify_hub.live.subscribers import LiveChannel, Replays, SelectionGroups
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
-from rsnotify_hub.metrics import Metrics
+from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
@@ -231,7 +232,7 @@ class HubService:
             self._connections, self._topics, tuple(self._bridges.states()), opened.nodes
         )
         service = AdminService(self._topics, self._callbacks, reports, connections, self)
-        self.metrics = Metrics(self._readings)
+        self.metrics = MetricsText(lambda: metric_families(self._readings()))
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store, opened.trouble)
         self.admin = AdminApi(service, authorizer, self.statistics, version=__version__)
@@ -287,7 +288,6 @@ class HubService:
 
     def _readings(self) -> HubReadings:
         now, deliveries = self._clock(), self._callbacks.registry.all()
-        live = self._connections.counts()
         return HubReadings(
             version=__version__,
             started=self._reports.started,
@@ -302,13 +302,7 @@ class HubService:
                 ]
             ),
             connections=self.connections(),
-            websockets=live.websockets,
-            event_streams=live.event_streams,
-            websocket_subscribers=live.websocket_subscribers,
-            publishers=live.publishers,
-            slow=live.slow,
-            slow_seconds=live.slow_seconds,
-            live_queue=live.queued,
+            live=self._connections.counts(),
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
             brokers=self._bridges.states(),

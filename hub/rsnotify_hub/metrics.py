@@ -8,26 +8,21 @@ callback, so the number of series is fixed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import nlargest
-from time import perf_counter
+from itertools import product
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, InfoMetricFamily
 
 from rsnotify.runtime.counters import Histogram
-from rsnotify.runtime.status_server import Families, MetricsText
+from rsnotify.runtime.status_server import Families
 from rsnotify.runtime.transports import offered_schemes
 from rsnotify_hub.admin.parts import metric_parts
 from rsnotify_hub.admin.schemas import PartState
 from rsnotify_hub.admin.views import HubReadings, transport_names
 from rsnotify_hub.admin.views import status as status_of
-from rsnotify_hub.statistics import (
-    BrokerInfo,
-    DeliveryOutcome,
-    DeliveryTransport,
-    Statistics,
-)
+from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
 from rsnotify_hub.subscriptions import DeliveryState
@@ -56,24 +51,34 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
         readings.connections,
     )
     yield _gauge(
-        "websockets", "Open WebSockets, of subscribers and of Sources", readings.websockets
+        "websockets", "Open WebSockets, of subscribers and of Sources", readings.live.websockets
     )
-    yield _gauge("event_streams", "Open event streams", readings.event_streams)
-    yield _subscribers(readings)
+    yield _gauge("event_streams", "Open event streams", readings.live.event_streams)
+    yield _named.gauges(
+        "subscribers",
+        "WebSub subscriptions, WebSockets that receive at least one topic, and event streams;"
+        " readers of a broker are unknown",
+        "way",
+        {
+            DeliveryTransport.WEBSUB: sum(readings.subscriptions.values()),
+            DeliveryTransport.WEBSOCKET: readings.live.websocket_subscribers,
+            DeliveryTransport.SSE: readings.live.event_streams,
+        },
+    )
     yield _gauge(
         "publishers",
         "WebSockets on which a Source publishes at least one topic",
-        readings.publishers,
+        readings.live.publishers,
     )
     yield _gauge(
         "slow_connections",
         "WebSockets and event streams for whose client something has waited for 5 seconds",
-        readings.slow,
+        readings.live.slow,
     )
     yield _gauge(
         "live_queue_bytes",
         "Bytes that wait in all WebSockets and event streams",
-        readings.live_queue,
+        readings.live.live_queue,
     )
     yield _gauge(
         "delivery_queue", "WebSub deliveries that wait for a connection", readings.delivery_queue
@@ -92,15 +97,13 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
         )
     status = status_of(readings)
     yield _gauge("silent_sources", "Sources, by host, that are silent", status.silent)
-    parts = GaugeMetricFamily(
-        _PREFIX + "part_state",
+    yield _named.gauges(
+        "part_state",
         "State of each part of the hub, as this node sees it: 0 in order, 1 to be watched, 2 in"
         " trouble",
-        labels=["part"],
+        "part",
+        {part.name: _PART_STATES.index(part.state) for part in metric_parts(status, readings)},
     )
-    for part in metric_parts(status, readings):
-        parts.add_metric([part.name], _PART_STATES.index(part.state))
-    yield parts
     if readings.nodes is not None and readings.nodes.stream is not None:
         yield from _cluster(readings.nodes, readings.nodes.stream, readings.moved_shards)
 
@@ -120,14 +123,12 @@ def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> I
         " NaN while this node is fenced",
         free,
     )
-    moves = CounterMetricFamily(
-        _PREFIX + "shards_moved",
+    yield _named.counters(
+        "shards_moved",
         "Shards that this node took, released or lost; it loses one if it is too slow or cut off",
-        labels=["how"],
+        "how",
+        moved,
     )
-    for how, count in moved.items():
-        moves.add_metric([how], count)
-    yield moves
     yield _gauge("nats_connected", "Whether this node is connected to NATS", stream.connected)
     behind = [row.behind for row in nodes.rows if row.this and row.behind is not None]
     yield _gauge(
@@ -141,32 +142,17 @@ def _cluster(nodes: NodeList, stream: StreamInfo, moved: Mapping[str, int]) -> I
     )
 
 
-def _subscribers(readings: HubReadings) -> Metric:
-    family = GaugeMetricFamily(
-        _PREFIX + "subscribers",
-        "WebSub subscriptions, WebSockets that receive at least one topic, and event streams;"
-        " readers of a broker are unknown",
-        labels=["way"],
-    )
-    family.add_metric([DeliveryTransport.WEBSUB], sum(readings.subscriptions.values()))
-    family.add_metric([DeliveryTransport.WEBSOCKET], readings.websocket_subscribers)
-    family.add_metric([DeliveryTransport.SSE], readings.event_streams)
-    return family
-
-
 def _accepted(statistics: Statistics) -> Iterator[Metric]:
     yield _counter("fragments", "Fragments that became durable", statistics.accepted)
     yield _counter("fragment_bytes", "Bytes of these fragments", statistics.accepted_bytes)
     yield _counter("duplicate_fragments", "Fragments that changed nothing", statistics.duplicates)
-    refused = CounterMetricFamily(
-        _PREFIX + "refused",
+    yield _named.counters(
+        "refused",
         "Refused requests; fault: came over MQTT and was lost by a fault of the hub;"
         " xmpp-message: a message to the account of the hub",
-        labels=["code"],
+        "code",
+        dict(sorted(statistics.refused.items())),
     )
-    for code, count in sorted(statistics.refused.items()):
-        refused.add_metric([code], count)
-    yield refused
 
 
 def _delivered(statistics: Statistics) -> Iterator[Metric]:
@@ -175,15 +161,12 @@ def _delivered(statistics: Statistics) -> Iterator[Metric]:
         "Deliveries and attempts; dashboard: its pages",
         labels=["way", "outcome"],
     )
-    sizes = CounterMetricFamily(
-        _PREFIX + "delivered_bytes", "Bytes of the deliveries", labels=["way"]
-    )
-    for way in transport_names():
-        sizes.add_metric([way], statistics.delivered_bytes[way])
-        for outcome in DeliveryOutcome:
-            deliveries.add_metric([way, outcome], statistics.deliveries[way, outcome])
+    ways = transport_names()
+    for way, outcome in product(ways, DeliveryOutcome):
+        deliveries.add_metric([way, outcome], statistics.deliveries[way, outcome])
     yield deliveries
-    yield sizes
+    sizes = {way: statistics.delivered_bytes[way] for way in ways}
+    yield _named.counters("delivered_bytes", "Bytes of the deliveries", "way", sizes)
     yield _counter("retries", "Retried deliveries", statistics.retries)
 
 
@@ -194,32 +177,19 @@ def _logs(logs: Sequence[LogState]) -> Iterator[Metric]:
 
 
 def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
-    states = GaugeMetricFamily(_PREFIX + "subscriptions", "WebSub subscriptions", labels=["state"])
-    for state in DeliveryState:
-        states.add_metric([state], readings.subscriptions.get(state, 0))
-    yield states
+    states: dict[str, int] = {
+        state: readings.subscriptions.get(state, 0) for state in DeliveryState
+    }
+    yield _named.gauges("subscriptions", "WebSub subscriptions", "state", states)
     lags = readings.lags()
     yield _named.histogram(
         "lag_seconds",
         "How long each WebSub subscription has been behind; 0 if it is up to date",
         Histogram(LAG_BUCKETS, lags),
     )
-    worst = GaugeMetricFamily(
-        _PREFIX + "lag_seconds_worst", f"The {WORST} longest lags", labels=["rank"]
-    )
-    for rank, lag in enumerate(nlargest(WORST, lags), 1):
-        worst.add_metric([str(rank)], lag)
-    yield worst
+    worst = {str(rank): lag for rank, lag in enumerate(nlargest(WORST, lags), 1)}
+    yield _named.gauges("lag_seconds_worst", f"The {WORST} longest lags", "rank", worst)
     behind = sum(lag > 0 for lag in lags)
     yield _gauge(
         "subscriptions_behind", "WebSub subscriptions with a backlog, except suspended ones", behind
     )
-
-
-class Metrics(MetricsText):
-    """The metrics of one hub and its process."""
-
-    def __init__(
-        self, read: Callable[[], HubReadings], timer: Callable[[], float] = perf_counter
-    ) -> None:
-        super().__init__(lambda: metric_families(read()), timer)

@@ -21,14 +21,12 @@ IN_A_CLUSTER = {
 
 
 def hub_readings(**changes: Any) -> HubReadings:
-    counts = ("connections", "websockets", "event_streams")
-    queues = ("live_queue", "delivery_queue", "commit_queue")
     defaults = {
         "version": "1.2.3",
         "statistics": Statistics(),
         "logs": (),
         "subscriptions": {},
         "lags": lambda: (),
-        **dict.fromkeys((*counts, *queues), 0),
+        **dict.fromkeys(("connections", "delivery_queue", "commit_queue"), 0),
     }
     return HubReadings(**{**defaults, **changes})

@@ -10,6 +10,7 @@ import pytest
 from rsnotify_hub.admin.history import DAY, QUARTER, WEEK, HubHistory, joined
 from rsnotify_hub.admin.schemas import HistoryInfo, MinuteInfo
 from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
@@ -24,8 +25,7 @@ def readings(
     return hub_readings(
         statistics=statistics,
         subscriptions=states,
-        websocket_subscribers=websockets,
-        websockets=9,
+        live=ConnectionCounts(websockets=9, websocket_subscribers=websockets),
         lags=lambda: lags,
         delivery_queue=retrying,
     )

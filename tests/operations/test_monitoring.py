@@ -15,8 +15,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from rsnotify.runtime.status_server import MetricsText
 from rsnotify_hub.application import JsonLogFormatter
-from rsnotify_hub.metrics import Metrics
+from rsnotify_hub.metrics import metric_families
 from rsnotify_publisher import Publisher, SourceMetrics
 from rsnotify_subscriber import FollowMetrics, Subscriber
 from tests.hub.readings import IN_A_CLUSTER, hub_readings
@@ -120,7 +121,7 @@ def rules(*roles: str) -> list[dict[str, Any]]:
 def exposed(tmp_path: Path) -> set[str]:
     """Return the names of all metrics; the hub is a node with everything."""
     readings = hub_readings(lags=lambda: (1.0,), **IN_A_CLUSTER)
-    body = Metrics(lambda: readings).answer().body
+    body = MetricsText(lambda: metric_families(readings)).answer().body
     assert isinstance(body, bytes)
     # Refusals have a series once there was one.
     names = {"rsnotify_hub_refused_total"}

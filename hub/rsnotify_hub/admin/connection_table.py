@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from rsnotify_hub.admin.reports import PagePart, RowOrder, merged_page, page_of, part_of
+from rsnotify_hub.admin.reports import PagePart, RowOrder, merged_page, part_of
 from rsnotify_hub.admin.schemas import (
     ConnectionInfo,
     ConnectionList,
@@ -54,8 +54,7 @@ def _role(connection: LiveConnection) -> ConnectionRoles:
 
 
 def _state(connection: LiveConnection) -> ConnectionState:
-    loop = asyncio.get_running_loop
-    if connection.paused_at is not None and connection.is_slow(loop().time()):
+    if connection.paused_at is not None and connection.is_slow(asyncio.get_running_loop().time()):
         return ConnectionState.SLOW
     role = connection.role
     return _REPLAYING if role is not None and role.replays() else _LIVE
@@ -93,10 +92,9 @@ class ConnectionTable:
         return ConnectionList(tuple(page.rows), page.total, page.next, self.brokers)
 
     async def _part(self, query: ConnectionQuery) -> PagePart[ConnectionInfo]:
-        order = ORDERS[query.sort]
         selected = (each for each in self.connections.all() if _is_selected(each, query))
-        page = page_of(selected, order, query, more=1)
-        return part_of(page.rows, map(self._row, page.rows), page, order)
+        part = part_of(selected, ORDERS[query.sort], query)
+        return part.converted(self._row(connection) for _, connection in part.rows)
 
     def _row(self, connection: LiveConnection) -> ConnectionInfo:
         client, roles = connection.client, _roles(connection)

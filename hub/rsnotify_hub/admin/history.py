@@ -87,7 +87,7 @@ class HubHistory:
             lag_p99=lag_p99,
             delivery_queue=readings.delivery_queue,
             commit_queue=readings.commit_queue,
-            live_queue=readings.live_queue,
+            live_queue=readings.live.live_queue,
         )
         _put(self._minutes, minute, keep=DAY)
         _put(self._quarters, _quarter(minute), keep=WEEK)

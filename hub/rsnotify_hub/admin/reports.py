@@ -98,7 +98,7 @@ class TopicRates(DeliveryChannel):
             counts.append([second, len(entries)])
 
     def rate(self, topic: str) -> float:
-        now = self._second()
+        now = int(self._clock().timestamp())
         counts = self._counts.get(topic, ())
         # A clock that was set back leaves seconds that are later than now.
         recent = (count for second, count in counts if now - WINDOW_SECONDS < second <= now)
@@ -113,9 +113,6 @@ class TopicRates(DeliveryChannel):
             if before < counts[-1][0] <= before + WINDOW_SECONDS:
                 return
             del self._counts[topic]
-
-    def _second(self) -> int:
-        return int(self._clock().timestamp())
 
 
 T = TypeVar("T")
@@ -165,32 +162,29 @@ class RowPage(Struct, Generic[T], frozen=True):
 
 
 class PagePart(Struct, Generic[T], frozen=True):
-    """One node's part of a page: its first rows with their keys, and its total number of rows."""
+    """One node's part of a page: its first rows with their keys, and its total number of rows.
+
+    There is up to one row more than the page has, which shows whether another page follows.
+    """
 
     rows: list[tuple[str, T]]
     total: int
 
+    def converted(self, rows: Iterable[U]) -> PagePart[U]:
+        """Return this part with the same rows in another form."""
+        keyed = [(key, row) for (key, _), row in zip(self.rows, rows, strict=True)]
+        return PagePart(keyed, self.total)
 
-def part_of(
-    keys: Iterable[U], rows: Iterable[T], page: RowPage[U], order: RowOrder[U]
-) -> PagePart[T]:
-    """Return this node's part of a page, with the rows in another form.
 
-    Args:
-        keys: The rows of `page`, which determine the keys.
-        rows: The same rows in the form to return, in the same order.
-        page: The page that this node found.
-        order: The order of the page.
-    """
-    keyed = [(_encode(order.key(key)), row) for key, row in zip(keys, rows, strict=True)]
-    return PagePart(keyed, page.total)
+def part_of(rows: Iterable[T], order: RowOrder[T], query: PageQuery) -> PagePart[T]:
+    keyed = [(order.key(row), row) for row in rows]
+    first = nlargest if order.descending else nsmallest
+    found = first(query.limit + 1, _after(keyed, order, query.after))
+    return PagePart([(_encode(key), row) for key, row in found], len(keyed))
 
 
 def merged_page(parts: Iterable[PagePart[T]], order: RowOrder[Any], limit: int) -> RowPage[T]:
-    """Merge the parts of all nodes into a page.
-
-    Each part has up to one row more than the page, which shows whether another page follows.
-    """
+    """Merge the parts of all nodes into a page."""
     parts = list(parts)
     rows = [
         (msgspec.json.decode(key, type=order.type), row) for part in parts for key, row in part.rows
@@ -201,17 +195,8 @@ def merged_page(parts: Iterable[PagePart[T]], order: RowOrder[Any], limit: int) 
     return RowPage(page, sum(part.total for part in parts), following)
 
 
-def page_of(
-    rows: Iterable[T], order: RowOrder[T], query: PageQuery, *, more: int = 0
-) -> RowPage[T]:
-    """Return a page of rows, with up to `more` rows above the limit of the query."""
-    limit = query.limit + more
-    keyed = [(order.key(row), row) for row in rows]
-    first = nlargest if order.descending else nsmallest
-    found = first(limit + 1, _after(keyed, order, query.after))
-    page = found[:limit]
-    following = _encode(page[-1][0]) if len(found) > len(page) else None
-    return RowPage([row for _, row in page], len(keyed), following)
+def page_of(rows: Iterable[T], order: RowOrder[T], query: PageQuery) -> RowPage[T]:
+    return merged_page([part_of(rows, order, query)], order, query.limit)
 
 
 def _after(
@@ -356,16 +341,14 @@ class Reports:
         return views.silent_sources(states, self.clock(), self.rates.paces.silence)
 
     async def subscriptions(self, query: SubscriptionQuery) -> schemas.SubscriptionList:
-        """Return a page of subscriptions."""
         parts = await self.nodes.ask_all(SUBSCRIPTION_PART, query)
         page = merged_page(parts, SUBSCRIPTIONS[query.sort], query.limit)
         return schemas.SubscriptionList(tuple(page.rows), page.total, page.next)
 
     async def _subscriptions(self, query: SubscriptionQuery) -> PagePart[schemas.SubscriptionInfo]:
         selected = (each for each in self.callbacks.registry.all() if _is_selected(each, query))
-        order = SUBSCRIPTIONS[query.sort]
-        page = page_of(selected, order, query, more=1)
-        return part_of(page.rows, await self.describe(page.rows), page, order)
+        part = part_of(selected, SUBSCRIPTIONS[query.sort], query)
+        return part.converted(await self.describe([delivery for _, delivery in part.rows]))
 
     async def describe(
         self, deliveries: Sequence[Delivery]
@@ -393,13 +376,12 @@ class Reports:
         given_up = (
             each for each in self.callbacks.registry.all() if each.state is DeliveryState.GIVEN_UP
         )
-        order = SUBSCRIPTIONS[SubscriptionOrder.TOPIC]
-        page = page_of(given_up, order, query, more=1)
-        backlogs = await self._backlogs(page.rows)
-        rows = (
-            views.dead_letter(each, backlogs[each.id], self._through(each)) for each in page.rows
+        part = part_of(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
+        found = [delivery for _, delivery in part.rows]
+        backlogs = await self._backlogs(found)
+        return part.converted(
+            views.dead_letter(each, backlogs[each.id], self._through(each)) for each in found
         )
-        return part_of(page.rows, rows, page, order)
 
     async def _backlogs(self, deliveries: Sequence[Delivery]) -> dict[str, Backlog]:
         """Return the backlog of each subscription by its id, with one query per log."""

@@ -21,6 +21,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.transports import offered_schemes
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.schemas import DiskInfo
+from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.store.nodes import NodeList
@@ -43,12 +44,8 @@ class HubReadings(Struct, frozen=True, kw_only=True):
         lags: Returns how long each WebSub subscription that is not suspended has been behind, in
             seconds; 0 if it is up to date.
         connections: The number of open connections to the server, of any kind.
-        websocket_subscribers: The number of WebSockets that receive at least one topic.
-        publishers: The number of WebSockets on which a Source publishes at least one topic.
-        slow: The number of live connections whose client is slow.
-        slow_seconds: The longest time that data has waited for a slow client.
+        live: The WebSockets and event streams.
         silence: Returns the duration after which a host's Source counts as silent.
-        live_queue: The number of bytes waiting in all WebSockets and event streams.
         delivery_queue: The number of WebSub deliveries waiting for a connection.
         commit_queue: The number of writes waiting for the next transaction.
         nodes: The nodes. Only a cluster has metrics of its nodes.
@@ -63,13 +60,7 @@ class HubReadings(Struct, frozen=True, kw_only=True):
     subscriptions: Mapping[DeliveryState, int]
     lags: Callable[[], Sequence[float]]
     connections: int
-    websockets: int
-    event_streams: int
-    websocket_subscribers: int = 0
-    publishers: int = 0
-    slow: int = 0
-    slow_seconds: float = 0.0
-    live_queue: int
+    live: ConnectionCounts = ConnectionCounts()
     delivery_queue: int
     commit_queue: int
     started: Instant = EARLIEST
@@ -170,7 +161,7 @@ def total_subscribers(every: Sequence[schemas.SubscriberCounts]) -> schemas.Subs
 
 def subscribers(readings: HubReadings) -> int:
     subscriptions = sum(readings.subscriptions.values())
-    return subscriptions + readings.websocket_subscribers + readings.event_streams
+    return subscriptions + readings.live.websocket_subscribers + readings.live.event_streams
 
 
 def status(readings: HubReadings) -> schemas.StatusInfo:
@@ -180,6 +171,7 @@ def status(readings: HubReadings) -> schemas.StatusInfo:
     return _filled(
         schemas.StatusInfo,
         readings,
+        readings.live,
         readings.statistics,
         nodes=1,
         topics=len(logs),

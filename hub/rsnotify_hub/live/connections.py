@@ -306,16 +306,16 @@ class ConnectionCounts(Struct, frozen=True):
         publishers: The WebSockets on which a Source publishes at least one topic.
         slow: The connections for which data has waited for at least `SLOW_SECONDS`.
         slow_seconds: The longest time that data has waited for a slow connection.
-        queued: The waiting bytes, including those for the dashboard.
+        live_queue: The waiting bytes, including those for the dashboard.
     """
 
-    websockets: int
-    event_streams: int
-    websocket_subscribers: int
-    publishers: int
-    slow: int
-    slow_seconds: float
-    queued: int
+    websockets: int = 0
+    event_streams: int = 0
+    websocket_subscribers: int = 0
+    publishers: int = 0
+    slow: int = 0
+    slow_seconds: float = 0.0
+    live_queue: int = 0
 
 
 #: Makes a connection from its transport and a function for it to call when it is lost.
@@ -373,7 +373,7 @@ class LiveConnections:
             publishers=publishers,
             slow=len(slow),
             slow_seconds=max(slow, default=0.0),
-            queued=sum(each.unsent for each in self._keep_alive.connections()),
+            live_queue=sum(each.unsent for each in self._keep_alive.connections()),
         )
 
     def end(self, id: str, reason: str) -> bool:

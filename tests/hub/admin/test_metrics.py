@@ -9,8 +9,10 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify import __version__
+from rsnotify.runtime.status_server import MetricsText
 from rsnotify_hub.admin.views import HubReadings
-from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics
+from rsnotify_hub.live.connections import ConnectionCounts
+from rsnotify_hub.metrics import LAG_BUCKETS, WORST, metric_families
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
@@ -43,16 +45,14 @@ def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -
         subscriptions={DeliveryState.ACTIVE: len(lags)},
         lags=lambda: lags,
         connections=4,
-        websockets=3,
-        event_streams=5,
-        live_queue=5,
+        live=ConnectionCounts(websockets=3, event_streams=5, live_queue=5),
         delivery_queue=6,
         commit_queue=7,
     )
 
 
 def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) -> Values:
-    body = Metrics(lambda: readings(lags, statistics)).answer().body
+    body = MetricsText(lambda: metric_families(readings(lags, statistics))).answer().body
     assert isinstance(body, bytes)
     return values(read(body.decode()))
 
@@ -65,7 +65,7 @@ def test_frequent_requests_take_at_most_a_tenth_of_the_time():
         now, looks = now + 0.5, looks + 1
         return readings()
 
-    metrics = Metrics(look, lambda: now)
+    metrics = MetricsText(lambda: metric_families(look()), lambda: now)
     looks = 0
     for _ in range(1000):
         metrics.answer()

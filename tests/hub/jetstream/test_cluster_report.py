@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rsnotify.runtime.status_server import MetricsText
 from rsnotify_hub.admin import text_tables
-from rsnotify_hub.metrics import Metrics
+from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.nodes import CopyInfo, NodeCall, NodeInfo, NodeList, StreamInfo
 from rsnotify_jetstream import node_messages
@@ -241,6 +242,6 @@ def test_nodes_are_printed_with_the_servers_and_what_is_wrong():
 )
 def test_the_metrics_of_a_cluster(nodes: NodeList, expected: dict[str, str]):
     readings = hub_readings(nodes=nodes, moved_shards={"lost": 4})
-    body = Metrics(lambda: readings).answer().text or ""
+    body = MetricsText(lambda: metric_families(readings)).answer().text or ""
     found = dict(line.rsplit(" ", 1) for line in body.splitlines() if line[0] != "#")
     assert {name: found["rsnotify_hub_" + name] for name in expected} == expected
