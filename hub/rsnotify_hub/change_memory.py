@@ -16,6 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from heapq import merge
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -170,38 +171,20 @@ def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
     return min(int(limit), maximum)
 
 
-class TopicRow(Struct, frozen=True):
-    """A row of the list of topics.
-
-    `changes` is the URL of the topic's changes, and `mqtt` and `xmpp` are its URLs at brokers, if
-    any.
-    """
-
-    topic: str
-    begins: str
-    through: str
-    received: str
-    kept: int
-    size: int
-    whole: bool
-    changes: str | None
-    mqtt: str | None
-    xmpp: str | None
-
-
-def row(state: LogState, changes: str, brokers: Brokers) -> TopicRow:
-    return TopicRow(
-        topic=state.topic,
-        begins=format_datetime(state.begins),
-        through=format_datetime(state.through),
-        received=format_datetime(state.received),
-        kept=state.kept,
-        size=state.size,
-        whole=state.whole,
-        changes=None if state.whole else changes,
-        mqtt=None if brokers.mqtt is None else brokers.mqtt.url_for(state.topic),
-        xmpp=None if brokers.xmpp is None else brokers.xmpp.url_for(state.topic),
-    )
+def row(state: LogState, changes: str, brokers: Brokers) -> dict[str, Any]:
+    """Return a row of the list of topics, with the URLs of its changes: here and at brokers."""
+    return {
+        "topic": state.topic,
+        "begins": format_datetime(state.begins),
+        "through": format_datetime(state.through),
+        "received": format_datetime(state.received),
+        "kept": state.kept,
+        "size": state.size,
+        "whole": state.whole,
+        "changes": None if state.whole else changes,
+        "mqtt": None if brokers.mqtt is None else brokers.mqtt.url_for(state.topic),
+        "xmpp": None if brokers.xmpp is None else brokers.xmpp.url_for(state.topic),
+    }
 
 
 def read_cursor(after: str | None) -> tuple[Instant, str] | None:

@@ -674,23 +674,12 @@ def _stored_subscriptions(database: sqlite3.Connection) -> list[StoredSubscripti
         "SELECT topic, callback, secret, expires, position, suspended, client, state"
         " FROM subscription LEFT JOIN trouble USING (topic, callback)"
     )
-    return [_stored_subscription(*row) for row in rows]
-
-
-def _stored_subscription(
-    topic: str,
-    callback: str,
-    secret: str | None,
-    expires: int,
-    position: int,
-    suspended: int,
-    client: str,
-    trouble: bytes | None,
-) -> StoredSubscription:
-    lease_end = from_microseconds(expires)
-    return StoredSubscription(
-        Subscription(topic, callback, secret, lease_end, position, bool(suspended), client), trouble
-    )
+    found = []
+    for topic, callback, secret, expires, position, suspended, client, trouble in rows:
+        end = from_microseconds(expires)
+        subscription = Subscription(topic, callback, secret, end, position, bool(suspended), client)
+        found.append(StoredSubscription(subscription, trouble))
+    return found
 
 
 def _save_subscription(database: sqlite3.Connection, subscription: Subscription) -> None:

@@ -30,6 +30,7 @@ from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from rsnotify import __version__
 from rsnotify.errors import ConfigurationError, DocumentError
@@ -115,12 +116,10 @@ _WRONG = (
 _decoder = msgspec.json.Decoder(
     ExportHeader | ExportedSubscription | ExportedBroker | ExportedFragment | ExportEnd
 )
-_encoder = msgspec.json.Encoder()
 
 
 def encode(record: ExportHeader | Exported | ExportEnd) -> bytes:
-    """Return a record as a line of JSON."""
-    return _encoder.encode(record) + b"\n"
+    return msgspec.json.encode(record) + b"\n"
 
 
 def decode(lines: Iterable[bytes], limits: DocumentLimits = DEFAULT_LIMITS) -> Iterator[Exported]:
@@ -213,41 +212,18 @@ class _Known:
 
 
 def exported_subscription(subscription: Subscription) -> ExportedSubscription:
-    return ExportedSubscription(
-        topic=subscription.topic,
-        callback=subscription.callback,
-        secret=subscription.secret,
-        expires=subscription.expires,
-        position=subscription.position,
-        suspended=subscription.suspended,
-        client=subscription.client,
-    )
+    return ExportedSubscription(**asdict(subscription))
 
 
 def subscription_of(record: ExportedSubscription) -> Subscription:
-    return Subscription(
-        topic=record.topic,
-        callback=record.callback,
-        secret=record.secret,
-        expires=record.expires.astimezone(UTC),
-        position=0,
-        suspended=record.suspended,
-        client=record.client,
-    )
+    fields = asdict(record) | {"expires": record.expires.astimezone(UTC), "position": 0}
+    return Subscription(**fields)
 
 
 def exported_content(topic: str, position: int, content: Fragment) -> ExportedFragment:
-    return ExportedFragment(
-        topic=topic,
-        position=position,
-        content_type=content.content_type,
-        from_=content.from_,
-        until=content.until,
-        begins=content.begins,
-        heartbeat=content.heartbeat,
-        whole=content.whole,
-        body=content.body,
-    )
+    fields = asdict(content)
+    del fields["framework"]  # false for every whole content
+    return ExportedFragment(topic=topic, position=position, **fields)
 
 
 def content_of(record: ExportedFragment) -> Fragment:
