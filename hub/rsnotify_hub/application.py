@@ -1,4 +1,4 @@
-"""The HTTP application and server of a hub, and JSON formatting for the program's log."""
+"""The HTTP application, middleware and server of a hub, and JSON formatting for its log."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, FetchError, StorageError
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.offer import HUB_DOCUMENT
-from rsnotify.runtime.listening import listen
+from rsnotify.runtime.listening import BACKLOG, address, listen
+from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.serving import add_security_headers, without_ambiguity
 from rsnotify_hub.access.authorization import GrantReloader
 from rsnotify_hub.access.limits import TrustedProxies, is_loopback
@@ -26,20 +29,9 @@ from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.follow_extension import follow_extension
 from rsnotify_hub.config.loading import ConfigurationSource
-from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
-from rsnotify_hub.http.middleware import (
-    Handler,
-    ProtocolSite,
-    url_of,
-    with_client_address,
-    with_guard,
-    with_host_check,
-    with_plain_reasons,
-    without_encoding,
-)
+from rsnotify_hub.http.connection_guard import ConnectionGuard, find_guard, make_timeout_watch
 from rsnotify_hub.hub import Clock, HubService, open_hub
-from rsnotify_hub.refusals import Refusal
-from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.websub_handler import defer_continue
 
@@ -148,6 +140,98 @@ def _http_log() -> logging.Logger:
     return logger
 
 
+def url_of(listener: socket.socket) -> str:
+    host = listener.getsockname()[0]
+    return address(socket.gethostname() if ip_address(host).is_unspecified else host, listener)
+
+
+class ProtocolSite(web.BaseSite):
+    def __init__(
+        self,
+        runner: web.BaseRunner,
+        listener: socket.socket,
+        protocols: Callable[[], asyncio.Protocol],
+    ) -> None:
+        super().__init__(runner, backlog=BACKLOG)
+        self._listener = listener
+        self._protocols = protocols
+
+    @property
+    def name(self) -> str:
+        return url_of(self._listener)
+
+    async def start(self) -> None:
+        await super().start()
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocols, sock=self._listener, backlog=self._backlog
+        )
+
+
+@web.middleware
+async def with_guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    guard = find_guard(request.transport)
+    if guard is None:
+        return await handler(request)
+    guard.request_began(request.content)
+    try:
+        return await handler(request)
+    finally:
+        guard.request_ended()
+
+
+def with_client_address(proxies: TrustedProxies) -> Middleware:
+    @web.middleware
+    async def replaced(request: web.Request, handler: Handler) -> web.StreamResponse:
+        peer = request.remote or ""
+        if not proxies.trusts(peer):
+            return await handler(request)
+        return await handler(request.clone(remote=proxies.client(peer, request.headers.items())))
+
+    return replaced
+
+
+def with_plain_reasons() -> Middleware:
+    """Return middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
+    reported = Repetitions()
+
+    @web.middleware
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Refusal as refusal:
+            request.config_dict[HUB].statistics.refused[refusal.code] += 1
+            status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
+            return web.Response(status=status, text=f"{refusal}\n", headers=headers)
+        except FetchError as error:
+            return web.Response(status=502, text=f"{error}\n")
+        except StorageError as error:
+            if reported.is_new(str(error)):
+                log.error("%s", error)
+            return web.Response(
+                status=503,
+                text="the hub cannot write its data now\n",
+                headers={"Retry-After": RETRY_AFTER},
+            )
+
+    return answered
+
+
+@web.middleware
+async def with_host_check(request: web.Request, handler: Handler) -> web.StreamResponse:
+    request.config_dict[HUB].authorizer.check_name(request)
+    return await handler(request)
+
+
+@web.middleware
+async def without_encoding(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse encoded bodies, because they grow when decoded (RFC 9110 §8.4)."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(
+            text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
+        )
+    return await handler(request)
+
+
 def create_application(
     configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock = utc_now
 ) -> web.Application:
@@ -176,8 +260,8 @@ def create_application(
             with_guard,
             without_ambiguity,
             with_client_address(proxies),
-            with_plain_reasons(_statistics),
-            with_host_check(lambda request: request.config_dict[HUB].authorizer),
+            with_plain_reasons(),
+            with_host_check,
             without_encoding,
         ],
     )
@@ -228,10 +312,6 @@ async def _metrics(request: web.Request) -> web.Response:
 async def _close_connections(app: web.Application) -> None:
     if HUB in app:  # absent if the start failed
         await app[HUB].close_connections()
-
-
-def _statistics(request: web.Request) -> Statistics:
-    return request.config_dict[HUB].statistics
 
 
 def use_json_logs(root: logging.Logger) -> None:

@@ -143,7 +143,6 @@ class HubService:
         websub, websocket = configuration.websub, configuration.websocket
         store = opened.store
         self.store = store
-        self.describe = opened.describe
         self._opened = opened
         self.authorizer = authorizer
         self.statistics = Statistics(clock)
@@ -231,7 +230,9 @@ class HubService:
         connections = ConnectionTable(
             self._connections, self._topics, tuple(self._bridges.states()), opened.nodes
         )
-        service = AdminService(self._topics, self._callbacks, reports, connections, self)
+        service = AdminService(
+            self._topics, self._callbacks, reports, connections, opened.describe, self.drain
+        )
         self.metrics = MetricsText(lambda: metric_families(self._readings()))
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store, opened.trouble)
@@ -306,7 +307,7 @@ class HubService:
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
             brokers=self._bridges.states(),
-            nodes=self.describe(),
+            nodes=self._opened.describe(),
             moved_shards=self._opened.moved,
             disk=self._disk,
         )

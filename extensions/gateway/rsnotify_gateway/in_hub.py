@@ -24,8 +24,8 @@ from rsnotify.runtime.tasks import first_completed
 from rsnotify_gateway import Gateway, OriginSettings
 from rsnotify_gateway.config import check_origins
 from rsnotify_hub.access.authorization import Grants
+from rsnotify_hub.application import url_of
 from rsnotify_hub.config.configuration import FollowConfig, HubConfiguration, PublisherGrant
-from rsnotify_hub.http.middleware import url_of
 from rsnotify_publisher import Hub
 
 log = logging.getLogger("rsnotify.hub")

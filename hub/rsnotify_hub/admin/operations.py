@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.service import AdminService
+from rsnotify_hub.refusals import parse_since
 from rsnotify_hub.store.nodes import NodeList
 
 #: The path prefix of the API.
@@ -132,7 +133,9 @@ OPERATIONS = (
         method="POST",
         path="/subscriptions/{id}/redeliver",
         summary="Deliver pending fragments now, or all after an instant again",
-        run=lambda service, request: service.redeliver(request.id, request.body),
+        run=lambda service, request: service.change(
+            "redeliver", request.id, parse_since(request.body.since)
+        ),
         body=schemas.Redelivery,
         answer=schemas.SubscriptionInfo,
     ),
@@ -141,7 +144,7 @@ OPERATIONS = (
         method="POST",
         path="/subscriptions/{id}/suspend",
         summary="Suspend the deliveries of a subscription, which keeps its position",
-        run=lambda service, request: service.suspend(request.id),
+        run=lambda service, request: service.change("suspend", request.id),
         answer=schemas.SubscriptionInfo,
     ),
     Operation(
@@ -149,7 +152,7 @@ OPERATIONS = (
         method="POST",
         path="/subscriptions/{id}/resume",
         summary="Continue the deliveries of a suspended subscription",
-        run=lambda service, request: service.resume(request.id),
+        run=lambda service, request: service.change("resume", request.id),
         answer=schemas.SubscriptionInfo,
     ),
     Operation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
@@ -13,13 +13,12 @@ from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import (
     PayloadInfo,
     PayloadQuery,
-    Redelivery,
     SubscriptionDetails,
     SubscriptionInfo,
 )
 from rsnotify_hub.admin.views import attempts, topic_id
 from rsnotify_hub.log.topic_log import TopicLogs
-from rsnotify_hub.refusals import Code, Refusal, parse_since
+from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.nodes import NodeCall, NodeList
 from rsnotify_hub.websub.sender import WebSubChannel
 
@@ -75,18 +74,8 @@ PAYLOAD: NodeCall[PayloadRequest, PayloadInfo | None] = NodeCall(
 DROP_ALL: NodeCall[str, None] = NodeCall("admin.drop-all", str, None)
 
 
-class NodeControl(Protocol):
-    """The nodes of a hub, including this one."""
-
-    def describe(self) -> NodeList:
-        """Return the nodes and the state that they share."""
-
-    async def drain(self) -> None:
-        """Hand this node's work over to the other nodes, and close its connections."""
-
-
 class AdminService:
-    """Changes topics and subscriptions.
+    """Changes topics and subscriptions. `describe` and `drain` do that with the nodes of the hub.
 
     Each operation raises `UnknownId` if there is no such topic or subscription, and `StorageError`
     if the store fails. In both cases nothing has changed, except that `drop_topic` may be
@@ -99,13 +88,15 @@ class AdminService:
         callbacks: WebSubChannel,
         reports: Reports,
         connections: ConnectionTable,
-        control: NodeControl,
+        describe: Callable[[], NodeList],
+        drain: Callable[[], Awaitable[None]],
     ) -> None:
         self.reports = reports
         self.connections = connections
         self._topics = topics
         self._callbacks = callbacks
-        self._control = control
+        self._describe = describe
+        self._drain = drain
         self._nodes = reports.nodes
         self._nodes.serve(DETAILS, self._details_here)
         self._nodes.serve(PAYLOAD, self._payload_here)
@@ -113,7 +104,7 @@ class AdminService:
         self._nodes.serve(DROP_ALL, self._drop_all_here)
 
     async def nodes(self) -> NodeList:
-        return self._control.describe()
+        return self._describe()
 
     async def drain(self) -> None:
         """Hand this node's work over to the other nodes.
@@ -121,10 +112,10 @@ class AdminService:
         Raises:
             Refusal: No other node could do the work.
         """
-        rows = self._control.describe().rows
+        rows = self._describe().rows
         if not any(row.alive and not row.draining for row in rows if not row.this):
             raise Refusal(Code.BAD_REQUEST, "no other node could do its work: just stop it")
-        await self._control.drain()
+        await self._drain()
 
     async def details(self, id: str) -> SubscriptionDetails:
         found = await self._nodes.find(DETAILS, id)
@@ -167,20 +158,12 @@ class AdminService:
         text = None if body is None else body[:PAYLOAD_BYTES].decode(errors="replace")
         return PayloadInfo(text=text, size=last.size)
 
-    async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
-        since = parse_since(request.since)
-        return await self._changed(SubscriptionCommand(action="redeliver", id=id, since=since))
-
-    async def suspend(self, id: str) -> SubscriptionInfo:
-        return await self._changed(SubscriptionCommand(action="suspend", id=id))
-
-    async def resume(self, id: str) -> SubscriptionInfo:
-        return await self._changed(SubscriptionCommand(action="resume", id=id))
-
     async def drop(self, id: str) -> None:
         await self._run(SubscriptionCommand(action="drop", id=id))
 
-    async def _changed(self, command: SubscriptionCommand) -> SubscriptionInfo:
+    async def change(self, action: str, id: str, since: Instant | None = None) -> SubscriptionInfo:
+        """Run any action of `SubscriptionCommand` except `drop`."""
+        command = SubscriptionCommand(action=action, id=id, since=since)
         info = (await self._run(command)).info
         if info is None:
             raise _no_subscription()

@@ -1,1 +1,1 @@
-"""HTTP: connections and their limits, middleware, and requests to URLs that clients name."""
+"""HTTP: connections and their limits, and requests to URLs that clients name."""

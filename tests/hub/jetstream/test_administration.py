@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from rsnotify_hub.admin.reports import Reports
-from rsnotify_hub.admin.schemas import PageQuery, PayloadQuery, Redelivery, SubscriptionQuery
+from rsnotify_hub.admin.schemas import PageQuery, PayloadQuery, SubscriptionQuery
 from rsnotify_hub.admin.service import AdminService, UnknownId
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import DeliveryState, subscription_id
@@ -31,7 +31,7 @@ def admin_of(hub: ClusterHub, clock: Clock) -> AdminService:
         clock,
         hub.store.nodes,
     )
-    return AdminService(deliveries.topics, deliveries.channel, reports, unused, unused)
+    return AdminService(deliveries.topics, deliveries.channel, reports, unused, unused, unused)
 
 
 async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
@@ -63,14 +63,14 @@ async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
                 payload = await admin.payload(id, PayloadQuery(through=attempt.through))
                 assert payload.size == attempt.size == len(payload.text or "")
         for id in ids:
-            assert (await admins[0].suspend(id)).state is DeliveryState.SUSPENDED
+            assert (await admins[0].change("suspend", id)).state is DeliveryState.SUSPENDED
         query = SubscriptionQuery(state=DeliveryState.SUSPENDED)
         assert (await admins[1].reports.subscriptions(query)).total == 9
         await running[1].publish(2)
         for id in ids:
-            assert (await admins[1].resume(id)).id == id
+            assert (await admins[1].change("resume", id)).id == id
         await callbacks.all_have(2)
-        assert (await admins[2].redeliver(ids[0], Redelivery(since=at(0).isoformat()))).id == ids[0]
+        assert (await admins[2].change("redeliver", ids[0], at(0))).id == ids[0]
         await callbacks.until(lambda: sorted(map(len, callbacks.received.values()))[-1] == 4)
         await admins[2].drop(ids[0])
         with pytest.raises(UnknownId):
