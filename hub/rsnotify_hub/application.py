@@ -27,8 +27,7 @@ from rsnotify_hub.access.authorization import GrantReloader
 from rsnotify_hub.access.limits import TrustedProxies, is_loopback
 from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
 from rsnotify_hub.config.configuration import HubConfiguration
-from rsnotify_hub.config.follow_extension import follow_extension
-from rsnotify_hub.config.loading import ConfigurationSource
+from rsnotify_hub.config.loading import ConfigurationSource, follow_extension
 from rsnotify_hub.http.connection_guard import ConnectionGuard, find_guard, make_timeout_watch
 from rsnotify_hub.hub import Clock, HubService, open_hub
 from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to

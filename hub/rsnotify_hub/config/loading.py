@@ -6,16 +6,17 @@ digests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from ipaddress import ip_network
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_type_hints
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.extensions import MissingExtension, missing_package
+from rsnotify.runtime.extensions import MissingExtension, load_extension, missing_package
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
     MIN_TOKEN,
@@ -39,10 +40,16 @@ from rsnotify_hub.config.configuration import (
     PublisherGrant,
     configuration_of,
 )
-from rsnotify_hub.config.follow_extension import follow_extension
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.providers import StoreProvider, provider_of
 from rsnotify_hub.urls import check_url, has_dot_segments
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from aiohttp import web
+
+    from rsnotify_hub.access.authorization import Grants
 
 #: Digests of the example secrets in the documentation.
 EXAMPLES = frozenset({digest("a long random secret")})
@@ -51,24 +58,23 @@ EXAMPLES = frozenset({digest("a long random secret")})
 _HMAC_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 
 
-def check_digests(name: str, digests: Iterable[str]) -> None:
-    """Check that no token is an example from the documentation."""
-    for number, each in enumerate(digests):
-        if each in EXAMPLES:
-            reason = "this is the example of the documentation; make a secret of your own"
-            raise WrongSetting((name, number, "token_sha256"), reason)
+@contextmanager
+def _reported_at(*path: str | int) -> Iterator[None]:
+    """Report an error as an error of the setting at a path."""
+    try:
+        yield
+    except (Refusal, ConfigurationError) as error:
+        raise WrongSetting(path, str(error)) from None
 
 
 def check_prefixes(path: SettingPath, prefixes: Sequence[str]) -> None:
     """Check that granted prefixes are URLs that a topic can begin with."""
     for number, prefix in enumerate(prefixes):
-        where = (*path, number)
-        try:
+        with _reported_at(*path, number):
             check_url(prefix, "a topic")
-        except Refusal as refusal:
-            raise WrongSetting(where, refusal.reason) from None
         if has_dot_segments(prefix):
-            raise WrongSetting(where, "a topic must not have dot segments; write the resolved path")
+            reason = "a topic must not have dot segments; write the resolved path"
+            raise WrongSetting((*path, number), reason)
 
 
 def check_networks(name: str, networks: Sequence[str]) -> None:
@@ -88,18 +94,6 @@ def check_origins(name: str, origins: Sequence[str]) -> None:
         if not usable:
             reason = "this is not an origin, which is written as https://page.example"
             raise WrongSetting((name, number), reason)
-
-
-def check_public_url(url: str | None) -> None:
-    try:
-        check_url(url or "http://localhost/", "it")
-    except Refusal as refusal:
-        raise WrongSetting(("public_url",), refusal.reason) from None
-
-
-def check_leases(shortest: int, longest: int) -> None:
-    if shortest > longest:
-        raise WrongSetting(("min_lease_seconds",), "it is longer than max_lease_seconds")
 
 
 def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) -> None:
@@ -147,15 +141,6 @@ def _is_key(text: str, algorithm: str) -> bool:
     return True
 
 
-def check_store(url: object) -> None:
-    """Check that a store for the URL is installed. Without it, the store's settings are unknown."""
-    if isinstance(url, str):
-        try:
-            provider_of(url)
-        except ConfigurationError as error:
-            raise WrongSetting(("store",), str(error)) from None
-
-
 def check_mqtt(mqtt: MqttConfig) -> None:
     if mqtt.url is None:
         given = {"channels": mqtt.channels, "user": mqtt.user, "public_url": mqtt.public_url}
@@ -164,19 +149,14 @@ def check_mqtt(mqtt: MqttConfig) -> None:
                 raise WrongSetting((f"mqtt_{name}",), "this needs mqtt_url, which names the broker")
         return
     for name, broker in (("mqtt_url", mqtt.url), ("mqtt_public_url", mqtt.public_url or mqtt.url)):
-        try:
+        with _reported_at(name):
             has_prefix = parse_broker(broker).has_prefix
-        except ConfigurationError as error:
-            raise WrongSetting((name,), str(error)) from None
         if not has_prefix:
             reason = "a hub has many channels: end the path with /, or leave it out"
             raise WrongSetting((name,), reason)
-    try:
+    files = ("key", "certificate", "ca")
+    with _reported_at("mqtt_" + next((name for name in files if getattr(mqtt, name)), "user")):
         mqtt.login.check()
-    except ConfigurationError as error:
-        files = ("key", "certificate", "ca")
-        at_fault = next((name for name in files if getattr(mqtt, name)), "user")
-        raise WrongSetting((f"mqtt_{at_fault}",), str(error)) from None
 
 
 def check_transports(configuration: HubConfiguration) -> None:
@@ -207,6 +187,42 @@ def check_follow(follow: FollowConfig, store: StoreProvider | None) -> None:
         follow_extension().check(follow)
     except MissingExtension as error:
         raise WrongSetting(("follow",), str(error)) from None
+
+
+class HubFollower(Protocol):
+    """The extension that makes a hub follow origins, `[[follow]]` in its settings.
+
+    It is the entry point `follow` in the group `rsnotify.hub`, and is imported only if the settings
+    name origins. It publishes the origins' changes on the hub.
+
+    Args:
+        configuration: The settings of the hub.
+        public_url: The hub's public URL, ending in `/`.
+        listener: The socket that the hub listens on.
+    """
+
+    def __init__(
+        self, configuration: HubConfiguration, public_url: str, listener: socket
+    ) -> None: ...
+
+    @staticmethod
+    def check(config: FollowConfig) -> None:
+        """Raise WrongSetting if the settings of an origin are wrong."""
+
+    def add_routes(self, app: web.Application) -> None:
+        """Add routes that serve the documents of the origins."""
+
+    def running(self, grants: Grants) -> AbstractAsyncContextManager[None]:
+        """Return a context that follows the origins. The hub already serves their documents.
+
+        Raises:
+            RsnotifyError: The stored state cannot be used.
+        """
+
+
+def follow_extension() -> type[HubFollower]:
+    """Return the extension's type, or raise MissingExtension if it is not installed."""
+    return cast(type[HubFollower], load_extension("hub", "follow", "the gateway"))
 
 
 _NO_TOKEN = (
@@ -289,7 +305,9 @@ class ConfigurationSource:
         file = None if self._path is None else _read_file(self._path)
         settings = Settings(file, self._options, self._variables())
         with settings.locating():
-            check_store(settings.merged.get("store"))
+            if isinstance(store := settings.merged.get("store"), str):
+                with _reported_at("store"):  # unless it is installed, its settings are unknown
+                    provider_of(store)
             merged = {name: _with_digests(name, each) for name, each in settings.merged.items()}
             return _checked(configuration_of(convert_settings(merged, SETTINGS)))
 
@@ -317,8 +335,10 @@ def _checked(configuration: HubConfiguration) -> HubConfiguration:
     access, websub, mqtt = configuration.access, configuration.websub, configuration.mqtt
     _check_grants(access)
     check_origins("websocket_origins", configuration.websocket.websocket_origins)
-    check_public_url(configuration.server.public_url)
-    check_leases(websub.min_lease_seconds, websub.max_lease_seconds)
+    with _reported_at("public_url"):
+        check_url(configuration.server.public_url or "http://localhost/", "it")
+    if websub.min_lease_seconds > websub.max_lease_seconds:
+        raise WrongSetting(("min_lease_seconds",), "it is longer than max_lease_seconds")
     check_prefixes(("open_topics",), access.open_topics)
     check_networks("trusted_proxies", configuration.server.trusted_proxies)
     check_prefixes(("mqtt_channels",), mqtt.channels)
@@ -353,7 +373,14 @@ def _with_files(access: AccessConfig) -> AccessConfig:
 
 
 def _check_grants(settings: AccessConfig | TokensFile) -> None:
-    check_digests("publishers", [each.token_sha256 for each in settings.publishers])
-    check_digests("admins", [each.token_sha256 for each in settings.admins])
+    digests = {
+        "publishers": [each.token_sha256 for each in settings.publishers],
+        "admins": [each.token_sha256 for each in settings.admins],
+    }
+    for name, found in digests.items():
+        for number, each in enumerate(found):
+            if each in EXAMPLES:
+                reason = "this is the example of the documentation; make a secret of your own"
+                raise WrongSetting((name, number, "token_sha256"), reason)
     for number, publisher in enumerate(settings.publishers):
         check_prefixes(("publishers", number, "topics"), publisher.topics)

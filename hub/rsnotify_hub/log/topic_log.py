@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
 from rsnotify.format.coverage import ChangeKey, change_key, notification_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant, postponed
+from rsnotify.runtime.tasks import settle
 from rsnotify_hub.fragments import Fragment, covers, heartbeat_interval, is_later, read_stored
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
@@ -303,18 +304,18 @@ class TopicLog:
         try:
             while self._waiting:
                 fragments, futures = self._next_batch()
+                outcome: RsnotifyError | None = None
                 try:
                     await (self._append(fragments) if fragments else self._delete())
                 except Exception as error:
                     # Publishers need an answer, and later writes to the log must proceed.
-                    reported = self._reported(error)
+                    outcome = self._reported(error)
                     self._call_channels(lambda channel: channel.write_failed(self.topic))
-                    if fragments and isinstance(reported, StorageError):
-                        self.statistics.count_store_failure(str(reported))
+                    if fragments and isinstance(outcome, StorageError):
+                        self.statistics.count_store_failure(str(outcome))
                         futures += self._remove_fragments()
-                    _finish(futures, reported)
-                else:
-                    _finish(futures)
+                for future in futures:
+                    settle(future, outcome)
         finally:
             self.writing = None
 
@@ -426,16 +427,6 @@ def _is_same_kind(one: Fragment | None, other: Fragment | None) -> bool:
     if one is None or other is None:
         return one is other
     return one.whole == other.whole and one.framework == other.framework
-
-
-def _finish(futures: list[asyncio.Future[None]], error: RsnotifyError | None = None) -> None:
-    for future in futures:
-        if future.done():
-            continue  # the publisher has gone
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
 
 
 class AppendPlan(Struct, frozen=True):

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from rsnotify.errors import StorageError
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import later_version
+from rsnotify.runtime.tasks import settle
 
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
@@ -113,12 +114,7 @@ class GroupCommit:
 
     def _finish(self, batch: _Batch, results: list[_Result]) -> None:
         for (_, future), (result, error) in zip(batch, results, strict=True):
-            if future.done():
-                continue  # the caller was cancelled
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
+            settle(future, result if error is None else error)
         self._running = False
         self._begin()
         if not self._running:
