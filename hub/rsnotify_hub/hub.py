@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC
 from functools import cache
 from shutil import disk_usage
@@ -65,22 +66,18 @@ log = logging.getLogger("rsnotify.hub")
 SECONDS = 5.0
 
 
+@dataclass(eq=False, repr=False)
 class Readiness:
     """The readiness check of `GET /readyz`: whether the store can be written and followed."""
 
-    def __init__(
-        self,
-        store: Store,
-        trouble: Callable[[], str | None] = lambda: None,
-        *,
-        seconds: float = SECONDS,
-    ) -> None:
-        self._store = store
-        self._trouble = trouble
-        self._seconds = seconds
+    store: Store
+    trouble: Callable[[], str | None] = lambda: None
+    seconds: float = SECONDS
+    is_draining: bool = False
+
+    def __post_init__(self) -> None:
         self._checking: asyncio.Task[None] | None = None
         self._reported = Repetitions()
-        self.is_draining = False
 
     def check_open(self) -> None:
         if self.is_draining:
@@ -97,16 +94,16 @@ class Readiness:
         """
         self.check_open()
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._store.check())
+            self._checking = asyncio.create_task(self.store.check())
             # Retrieve any error, even if no caller is left.
             self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         checking = self._checking
-        trouble = self._trouble()
+        trouble = self.trouble()
         if trouble is None:
-            await asyncio.wait([checking], timeout=self._seconds)
-            trouble = self._trouble()
+            await asyncio.wait([checking], timeout=self.seconds)
+            trouble = self.trouble()
         if trouble is None and not checking.done():
-            trouble = f"the store does not answer within {self._seconds:.0f} seconds"
+            trouble = f"the store does not answer within {self.seconds:.0f} seconds"
         if trouble is not None:
             if self._reported.is_new(trouble):
                 log.error("this hub is not ready: %s", trouble)
@@ -165,7 +162,6 @@ class HubService:
         intake = FragmentIntake(authorizer, configuration.intake, clock)
         rates = TopicRates(clock)
         self._paces = rates.paces
-        channels: list[DeliveryChannel] = [self._live, self._selections, self._callbacks, rates]
         parts = BridgeParts(
             store=store,
             topics=self._topics,
@@ -177,8 +173,13 @@ class HubService:
             max_selections=websocket.max_selections,
         )
         self._bridges = _make_bridges(configuration, parts)
-        channels += self._bridges.all
-        self._channels = channels
+        self._channels: list[DeliveryChannel] = [
+            self._live,
+            self._selections,
+            self._callbacks,
+            rates,
+            *self._bridges.all,
+        ]
         self._verification = IntentVerification(
             self._callbacks, self._topics, self._intent_requests, websub, clock, opened.nodes
         )
@@ -230,13 +231,11 @@ class HubService:
         connections = ConnectionTable(
             self._connections, self._topics, tuple(self._bridges.states()), opened.nodes
         )
-        service = AdminService(
-            self._topics, self._callbacks, reports, connections, opened.describe, self.drain
-        )
+        service = AdminService(reports, connections, opened.describe, self.drain)
         self.metrics = MetricsText(lambda: metric_families(self._readings()))
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store, opened.trouble)
-        self.admin = AdminApi(service, authorizer, self.statistics, version=__version__)
+        self.admin = AdminApi(service, authorizer, self.statistics)
 
     async def start(self) -> None:
         await self._topics.start(self._channels)

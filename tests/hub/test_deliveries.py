@@ -242,7 +242,7 @@ async def test_a_callback_of_the_same_host_that_fails_does_not_end_the_others(
         await callback.delivery()
         await deliveries.until(lambda: deliveries.channel.registry.get(gone.id) is None)
         assert deliveries.channel.registry.all() == [good]
-        assert deliveries.channel.registry.count_host("127.0.0.1") == 1
+        assert deliveries.channel.registry.hosts["127.0.0.1"] == 1
         assert deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GONE] == 1
 
 

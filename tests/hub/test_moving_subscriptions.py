@@ -59,5 +59,5 @@ async def test_a_node_that_lost_and_acquired_it_meanwhile_has_it_once(tmp_path: 
 
         store.after_save = acquire
         await deliveries.channel.put(SUBSCRIPTION)
-        assert len(list(registry.all())) == registry.count_host("127.0.0.1") == 1
+        assert len(list(registry.all())) == registry.hosts["127.0.0.1"] == 1
     await store.close()

@@ -121,7 +121,7 @@ async def test_a_client_has_a_quota_and_leaves_capacity_for_others(
         await subscribe(3, "modest")
         assert "at this hub" in (verification.quota.refusal(intent(ELSEWHERE), "third") or "")
     async with opened_channel(tmp_path, clock, **settings) as deliveries:
-        assert deliveries.channel.registry.count_client("greedy") == 2
+        assert deliveries.channel.registry.clients["greedy"] == 2
 
 
 async def test_pending_renewals_do_not_count_for_the_quota_of_new_subscriptions(

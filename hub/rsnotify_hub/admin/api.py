@@ -13,7 +13,8 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from rsnotify import __version__
 from rsnotify.errors import StorageError
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.admin import schemas
@@ -178,28 +180,18 @@ _MAX_BODY_BYTES = 4096
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@dataclass(eq=False, repr=False)
 class AdminApi:
-    def __init__(
-        self, service: AdminService, authorizer: Authorizer, statistics: Statistics, *, version: str
-    ) -> None:
-        self._service = service
-        self._authorizer = authorizer
-        self._statistics = statistics
-        self._version = version
-
-    @cached_property
-    def _description(self) -> bytes:
-        return msgspec.json.encode(describe(self._version))
-
-    def description(self) -> web.Response:
-        return web.Response(body=self._description, content_type="application/json")
+    service: AdminService
+    authorizer: Authorizer
+    statistics: Statistics
 
     async def answer(self, operation: Operation, request: web.Request) -> web.Response:
         try:
-            self._authorizer.check_admin(request)
-            answer = await operation.run(self._service, await _parse(operation, request))
+            self.authorizer.check_admin(request)
+            answer = await operation.run(self.service, await _parse(operation, request))
         except Refusal as refusal:
-            self._statistics.refused[refusal.code] += 1
+            self.statistics.refused[refusal.code] += 1
             raise
         if operation.method != "GET":
             _log_change(operation, request)
@@ -254,7 +246,7 @@ def add_admin_routes(app: web.Application, find: Callable[[web.Request], AdminAp
     for operation in OPERATIONS:
         path = operation.path.replace("{id}", f"{{id:{ID}}}")
         admin.router.add_route(operation.method, path, _handler(operation, find))
-    admin.router.add_get("/openapi.json", _description(find))
+    admin.router.add_get("/openapi.json", _answer_description)
     app.add_subapp(PREFIX, admin)
 
 
@@ -265,11 +257,13 @@ def _handler(operation: Operation, find: Callable[[web.Request], AdminApi]) -> _
     return handle
 
 
-def _description(find: Callable[[web.Request], AdminApi]) -> _Handler:
-    async def handle(request: web.Request) -> web.Response:
-        return find(request).description()
+@cache
+def _description() -> bytes:
+    return msgspec.json.encode(describe(__version__))
 
-    return handle
+
+async def _answer_description(request: web.Request) -> web.Response:
+    return web.Response(body=_description(), content_type="application/json")
 
 
 @web.middleware

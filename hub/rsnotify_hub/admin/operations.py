@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -47,90 +48,83 @@ class Operation(Struct, frozen=True, kw_only=True):
     answer: type[Struct] | None = None
 
 
+_get = partial(Operation, method="GET")
+_post = partial(Operation, method="POST")
+_delete = partial(Operation, method="DELETE")
+
 OPERATIONS = (
-    Operation(
+    _get(
         name="status",
-        method="GET",
         path="/status",
         summary="The hub as a whole",
         run=lambda service, request: service.reports.status(),
         answer=schemas.StatusInfo,
     ),
-    Operation(
+    _get(
         name="history",
-        method="GET",
         path="/history",
         summary="What the hub did in each minute of a day, and each quarter of an hour of a week",
         run=lambda service, request: service.reports.minutes(),
         answer=schemas.HistoryInfo,
     ),
-    Operation(
+    _get(
         name="nodes",
-        method="GET",
         path="/nodes",
         summary="The nodes of the hub, who owns the shards, and the NATS servers",
         run=lambda service, request: service.nodes(),
         answer=NodeList,
     ),
-    Operation(
+    _post(
         name="drain",
-        method="POST",
         path="/drain",
         summary="Give the work of this node to the others, and close its WebSockets",
         run=lambda service, request: service.drain(),
     ),
-    Operation(
+    _get(
         name="topics",
-        method="GET",
         path="/topics",
         summary="The topics and their subscribers",
         run=lambda service, request: service.reports.topics(request.query),
         query=schemas.TopicQuery,
         answer=schemas.TopicList,
     ),
-    Operation(
+    _delete(
         name="dropTopic",
-        method="DELETE",
         path="/topics/{id}",
         summary="Delete a topic's log, and end its WebSub subscriptions",
         run=lambda service, request: service.drop_topic(request.id),
     ),
-    Operation(
+    _get(
         name="subscriptions",
-        method="GET",
         path="/subscriptions",
         summary="The WebSub subscriptions and the state of their deliveries",
         run=lambda service, request: service.reports.subscriptions(request.query),
         query=schemas.SubscriptionQuery,
         answer=schemas.SubscriptionList,
     ),
-    Operation(
+    _get(
         name="subscription",
-        method="GET",
         path="/subscriptions/{id}",
         summary="One subscription, with its callback and its last attempts",
         run=lambda service, request: service.details(request.id),
         answer=schemas.SubscriptionDetails,
     ),
-    Operation(
+    _get(
         name="payload",
-        method="GET",
         path="/subscriptions/{id}/payload",
         summary="The beginning of what one of its last attempts has sent",
         run=lambda service, request: service.payload(request.id, request.query),
         query=schemas.PayloadQuery,
         answer=schemas.PayloadInfo,
     ),
-    Operation(
+    _delete(
         name="drop",
-        method="DELETE",
         path="/subscriptions/{id}",
         summary="End a subscription, and send its callback the reason",
         run=lambda service, request: service.drop(request.id),
     ),
-    Operation(
+    _post(
         name="redeliver",
-        method="POST",
         path="/subscriptions/{id}/redeliver",
         summary="Deliver pending fragments now, or all after an instant again",
         run=lambda service, request: service.change(
@@ -139,49 +133,43 @@ OPERATIONS = (
         body=schemas.Redelivery,
         answer=schemas.SubscriptionInfo,
     ),
-    Operation(
+    _post(
         name="suspend",
-        method="POST",
         path="/subscriptions/{id}/suspend",
         summary="Suspend the deliveries of a subscription, which keeps its position",
         run=lambda service, request: service.change("suspend", request.id),
         answer=schemas.SubscriptionInfo,
     ),
-    Operation(
+    _post(
         name="resume",
-        method="POST",
         path="/subscriptions/{id}/resume",
         summary="Continue the deliveries of a suspended subscription",
         run=lambda service, request: service.change("resume", request.id),
         answer=schemas.SubscriptionInfo,
     ),
-    Operation(
+    _get(
         name="connections",
-        method="GET",
         path="/connections",
         summary="The open WebSockets and event streams",
         run=lambda service, request: service.connections.page(request.query),
         query=schemas.ConnectionQuery,
         answer=schemas.ConnectionList,
     ),
-    Operation(
+    _delete(
         name="disconnect",
-        method="DELETE",
         path="/connections/{id}",
         summary="Close a connection; its client may connect again",
         run=lambda service, request: service.disconnect(request.id),
     ),
-    Operation(
+    _get(
         name="failures",
-        method="GET",
         path="/failures",
         summary="The last deliveries that failed, newest first",
         run=lambda service, request: service.reports.failures(),
         answer=schemas.FailureList,
     ),
-    Operation(
+    _get(
         name="deadLetters",
-        method="GET",
         path="/dead-letters",
         summary="Fragments that are not delivered until their topic changes",
         run=lambda service, request: service.reports.dead_letters(request.query),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -17,10 +18,8 @@ from rsnotify_hub.admin.schemas import (
     SubscriptionInfo,
 )
 from rsnotify_hub.admin.views import attempts, topic_id
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.nodes import NodeCall, NodeList
-from rsnotify_hub.websub.sender import WebSubChannel
 
 #: The reasons sent to a subscriber when an admin ends its subscription (`hub.reason`).
 DROPPED = "an administrator of the hub ended this subscription"
@@ -74,37 +73,31 @@ PAYLOAD: NodeCall[PayloadRequest, PayloadInfo | None] = NodeCall(
 DROP_ALL: NodeCall[str, None] = NodeCall("admin.drop-all", str, None)
 
 
+@dataclass(eq=False, repr=False)
 class AdminService:
-    """Changes topics and subscriptions. `describe` and `drain` do that with the nodes of the hub.
+    """Changes topics and subscriptions.
+
+    `describe` returns the nodes of the hub, and `leave` hands this node's work over to the others.
 
     Each operation raises `UnknownId` if there is no such topic or subscription, and `StorageError`
     if the store fails. In both cases nothing has changed, except that `drop_topic` may be
     incomplete.
     """
 
-    def __init__(
-        self,
-        topics: TopicLogs,
-        callbacks: WebSubChannel,
-        reports: Reports,
-        connections: ConnectionTable,
-        describe: Callable[[], NodeList],
-        drain: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.reports = reports
-        self.connections = connections
-        self._topics = topics
-        self._callbacks = callbacks
-        self._describe = describe
-        self._drain = drain
-        self._nodes = reports.nodes
+    reports: Reports
+    connections: ConnectionTable
+    describe: Callable[[], NodeList]
+    leave: Callable[[], Awaitable[None]]
+
+    def __post_init__(self) -> None:
+        self._nodes = self.reports.nodes
         self._nodes.serve(DETAILS, self._details_here)
         self._nodes.serve(PAYLOAD, self._payload_here)
         self._nodes.serve(COMMAND, self._run_here)
         self._nodes.serve(DROP_ALL, self._drop_all_here)
 
     async def nodes(self) -> NodeList:
-        return self._describe()
+        return self.describe()
 
     async def drain(self) -> None:
         """Hand this node's work over to the other nodes.
@@ -112,10 +105,10 @@ class AdminService:
         Raises:
             Refusal: No other node could do the work.
         """
-        rows = self._describe().rows
+        rows = self.describe().rows
         if not any(row.alive and not row.draining for row in rows if not row.this):
             raise Refusal(Code.BAD_REQUEST, "no other node could do its work: just stop it")
-        await self._drain()
+        await self.leave()
 
     async def details(self, id: str) -> SubscriptionDetails:
         found = await self._nodes.find(DETAILS, id)
@@ -124,7 +117,7 @@ class AdminService:
         return found
 
     async def _details_here(self, id: str) -> SubscriptionDetails | None:
-        delivery = self._callbacks.registry.get(id)
+        delivery = self.reports.callbacks.registry.get(id)
         if delivery is None:
             return None
         (row,) = await self.reports.describe([delivery])
@@ -142,7 +135,7 @@ class AdminService:
         return found
 
     async def _payload_here(self, request: PayloadRequest) -> PayloadInfo | None:
-        delivery = self._callbacks.registry.get(request.id)
+        delivery = self.reports.callbacks.registry.get(request.id)
         if delivery is None:
             return None
         wanted = request.attempt
@@ -154,7 +147,7 @@ class AdminService:
         if not found:
             return None
         last = max(found, key=lambda each: each.at)
-        body = await self._callbacks.notifications.again(delivery.subscription.topic, last)
+        body = await self.reports.callbacks.notifications.again(delivery.subscription.topic, last)
         text = None if body is None else body[:PAYLOAD_BYTES].decode(errors="replace")
         return PayloadInfo(text=text, size=last.size)
 
@@ -177,7 +170,7 @@ class AdminService:
 
     async def _run_here(self, command: SubscriptionCommand) -> CommandOutcome | None:
         """Run a command if this node has the subscription. Otherwise return None."""
-        id, callbacks = command.id, self._callbacks
+        id, callbacks = command.id, self.reports.callbacks
         match command.action:
             case "redeliver":
                 found = await callbacks.redeliver(id, command.since)
@@ -202,17 +195,17 @@ class AdminService:
 
     async def drop_topic(self, id: str) -> None:
         """Delete a topic's log and end its subscriptions. Later publications begin a new log."""
-        topics = (state.topic for state in self._topics.states())
+        topics = (state.topic for state in self.reports.logs.states())
         topic = next((each for each in topics if topic_id(each) == id), None)
         if topic is None:
             raise UnknownId("there is no such topic")
         await self._nodes.ask_all(DROP_ALL, topic)
-        await self._topics.delete(topic)
+        await self.reports.logs.delete(topic)
 
     async def _drop_all_here(self, topic: str) -> None:
-        for each in self._callbacks.registry.all():
+        for each in self.reports.callbacks.registry.all():
             if each.subscription.topic == topic:
-                await self._callbacks.drop(each.id, TOPIC_DROPPED)
+                await self.reports.callbacks.drop(each.id, TOPIC_DROPPED)
 
 
 def _no_subscription() -> UnknownId:

@@ -1,7 +1,6 @@
 """The hub's settings and their defaults: one section for each part of the hub.
 
-hub/hub.example.toml describes each setting. The docstrings here describe only settings whose names
-do not explain themselves.
+hub/hub.example.toml describes each setting.
 
 A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
 The name of a setting there is the encoded name of its field, which differs from the field's own
@@ -23,16 +22,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{name}"):
-    """The MQTT broker. The names of its settings begin with `mqtt_`.
-
-    Args:
-        url: The MQTT broker that the hub also publishes everything to; None for no broker.
-        public_url: The broker's URL for Destinations, if it differs from the URL that the hub uses.
-        ca: A file with the CA certificates trusted for the broker; by default, the system's.
-        channels: Topics, or prefixes of topics, that Sources may publish on through the broker.
-            The broker's ACL decides which Source may publish on which topic.
-        client_id: The hub's client identifier at the broker if `channels` is not empty.
-    """
+    """The MQTT broker. The names of its settings begin with `mqtt_`."""
 
     url: str | None = None
     public_url: str | None = None
@@ -57,14 +47,7 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
 
 
 class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{name}"):
-    """The XMPP PubSub service. The names of its settings begin with `xmpp_`.
-
-    Args:
-        url: The PubSub service that the hub also publishes everything to; None for no service.
-        jid: The hub's account, which must be allowed to create nodes at the service.
-        server: The address of the account's server, as `host:port`, if DNS does not provide it.
-        ca: A file with the CA certificates trusted for the server; by default, the system's.
-    """
+    """The XMPP PubSub service. The names of its settings begin with `xmpp_`."""
 
     url: str | None = None
     jid: str | None = None
@@ -131,14 +114,7 @@ class AdminGrant(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
-    """The HTTP server and its connections.
-
-    Args:
-        forwarded_header: The header in which the trusted proxies name the client.
-        max_connections: The maximum number of open HTTP and WebSocket connections.
-        connections_per_client: The maximum number of connections from one client address. Programs
-            on this machine and trusted proxies may have more.
-    """
+    """The HTTP server and its connections."""
 
     host: _Text = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
@@ -155,14 +131,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 class AccessConfig(Struct, frozen=True, kw_only=True):
     """Permission to publish and to administer the hub.
 
-    Args:
-        publishers: The tokens that allow publishing. If there are none, only programs on this
-            machine may publish, and only while the hub listens on a loopback address.
-        open_topics: Topics, or prefixes of topics, that anybody may ask the hub to fetch.
-        jwt_algorithms: The accepted algorithms of JSON Web Tokens. If empty, the hub refuses all
-            JSON Web Tokens.
-        jwt_key: The public key in PEM format, or the secret for HS algorithms.
-        jwt_issuer: The required `iss`. If not set, the hub accepts any issuer.
+    Without publishers, only programs on this machine may publish, and only while the hub listens on
+    a loopback address.
     """
 
     publishers: tuple[PublisherGrant, ...] = ()
@@ -180,18 +150,7 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True):
-    """The maximum rates at which one client may make requests that are expensive for the hub.
-
-    Args:
-        subscription_rate: The maximum rate of requests to subscribe or unsubscribe from one client
-            address, per second, and of its pings of open topics. The burst is ten seconds' worth.
-        connection_rate: The maximum rate of new WebSockets and event streams from one client
-            address, per second, with the same burst.
-        failed_token_rate: The maximum rate of requests from one client address with a token that
-            grants nothing, per second, with the same burst.
-        max_topics_per_publisher: The maximum number of topics among those that one token grants. A
-            publisher cannot begin more.
-    """
+    """The maximum rates at which one client may make requests that are expensive for the hub."""
 
     subscription_rate: _Rate = 10.0
     connection_rate: _Rate = 20.0
@@ -200,11 +159,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
 
 
 class IntakeConfig(Struct, frozen=True, kw_only=True):
-    """The limits for one publication.
-
-    Args:
-        max_links: The maximum number of `rs:ln` elements in one entry of a fragment.
-    """
+    """The limits for one publication."""
 
     max_fragment_bytes: _Positive = 4 * 1024 * 1024
     max_links: _Positive = 100
@@ -220,20 +175,7 @@ class LogConfig(Struct, frozen=True, kw_only=True):
 
 
 class WebSubConfig(Struct, frozen=True, kw_only=True):
-    """WebSub: subscriptions, deliveries to callbacks, and topics that are fetched after a ping.
-
-    Args:
-        lease_seconds: The lease of a subscription whose request names none.
-        subscriptions_per_client: The maximum number of subscriptions requested from one client
-            address.
-        callback_seconds: The timeout of one request to a callback or channel.
-        retry_seconds: The delay before the first retry of a delivery; doubled each time.
-        give_up_seconds: How long deliveries may fail before the hub stops retrying until the topic
-            is updated.
-        ping_seconds: The minimum time between two fetches of an open topic.
-        max_open_topics: The total number of topics at which pings stop creating new open topics.
-        max_channel_bytes: The maximum size of a Change List that is fetched after a ping.
-    """
+    """WebSub: subscriptions, deliveries to callbacks, and topics that are fetched after a ping."""
 
     allow_private_addresses: bool = False
     lease_seconds: _Positive = 864_000
@@ -253,20 +195,7 @@ class WebSubConfig(Struct, frozen=True, kw_only=True):
 
 
 class WebSocketConfig(Struct, frozen=True, kw_only=True):
-    """WebSockets of Destinations and Sources, and event streams, which have the same limits.
-
-    Args:
-        queue_bytes: The maximum number of bytes waiting for one WebSocket or event stream. If more
-            are waiting, the hub closes the connection.
-        max_selections: The maximum number of parts of a topic produced for WebSockets, and the same
-            number for the MQTT broker. The hub answers further requests with the whole topic. A
-            client can request another part for WebSockets only while more parts are free than the
-            client has.
-        websocket_origins: Origins whose pages may open a WebSocket or an event stream, in addition
-            to the hub's own origin.
-        websocket_ping_seconds: The interval at which the hub pings a WebSocket, or sends a comment
-            on an event stream. The hub closes a WebSocket that has not answered by the next ping.
-    """
+    """WebSockets of Destinations and Sources, and event streams, which have the same limits."""
 
     queue_bytes: _Positive = 4 * 1024 * 1024
     queue_frames: _Positive = 4096
@@ -287,7 +216,6 @@ class FollowConfig(
 
     Args:
         tables: The origins, `[[follow]]` in TOML.
-        contact: A URL or mail address that the hub sends to origins with each request.
     """
 
     tables: tuple[dict[str, Any], ...] = ()

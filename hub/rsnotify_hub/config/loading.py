@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_type_hints
 from urllib.parse import urlsplit
@@ -280,6 +281,7 @@ class TokensFile(Struct, frozen=True, forbid_unknown_fields=True):
     admins: tuple[AdminGrant, ...] = ()
 
 
+@dataclass(eq=False, repr=False)
 class ConfigurationSource:
     """The places where the settings come from, read at the start and again when a file changes.
 
@@ -289,12 +291,9 @@ class ConfigurationSource:
         options: Settings from command-line options. None stands for an option that was not given.
     """
 
-    def __init__(
-        self, path: str | None, environ: Mapping[str, str], options: Mapping[str, Any]
-    ) -> None:
-        self._path = path
-        self._environ = environ
-        self._options = options
+    path: str | None
+    environ: Mapping[str, str]
+    options: Mapping[str, Any]
 
     def load(self) -> HubConfiguration:
         """Read and check all settings.
@@ -302,8 +301,8 @@ class ConfigurationSource:
         Raises:
             ConfigurationError: A file cannot be read, or a setting is unknown or wrong.
         """
-        file = None if self._path is None else _read_file(self._path)
-        settings = Settings(file, self._options, self._variables())
+        file = None if self.path is None else _read_file(self.path)
+        settings = Settings(file, self.options, self._variables())
         with settings.locating():
             if isinstance(store := settings.merged.get("store"), str):
                 with _reported_at("store"):  # unless it is installed, its settings are unknown
@@ -312,7 +311,7 @@ class ConfigurationSource:
             return _checked(configuration_of(convert_settings(merged, SETTINGS)))
 
     def _variables(self) -> Variables:
-        return Variables("hub", self._environ, get_type_hints(SETTINGS, include_extras=True))
+        return Variables("hub", self.environ, get_type_hints(SETTINGS, include_extras=True))
 
     def misspelt(self) -> dict[str, str]:
         """Return variables that look like misspelt settings, each with the likely setting."""
@@ -320,7 +319,7 @@ class ConfigurationSource:
 
     def files(self, configuration: HubConfiguration) -> list[str]:
         access = configuration.access
-        named = (self._path, access.tokens_file, access.jwt_key_file)
+        named = (self.path, access.tokens_file, access.jwt_key_file)
         return [path for path in named if path is not None]
 
 

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import cast
 
 from aiohttp import StreamReader
@@ -198,15 +199,7 @@ class ConnectionGuard(asyncio.Protocol):
         """Stop watching this connection, and return a function that counts it as closed."""
         self.watch.end(self, *AwaitedStep)
         address, self._address = self._address, None
-        limit, released = self.watch.limit, address is None
-
-        def release() -> None:
-            nonlocal released
-            if not released and address is not None:
-                released = True
-                limit.release(address)
-
-        return release
+        return (lambda: None) if address is None else partial(self.watch.limit.release, address)
 
 
 @dataclass(eq=False, repr=False)

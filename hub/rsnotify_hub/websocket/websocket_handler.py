@@ -105,7 +105,7 @@ class WebSocketHandler:
             transport: asyncio.Transport, lost: Callable[[LiveConnection], None]
         ) -> WebSocketConnection:
             connection = kind(transport, lost, max_bytes=self.intake.max_bytes)
-            connection.role = _FirstFrame(self, connection, request, is_for_many=is_for_many)
+            connection.role = _FirstFrame(self, connection, request, is_for_many)
             return connection
 
         return self.connections.accept(request, answer, connect)
@@ -158,32 +158,26 @@ class WebSocketHandler:
             await asyncio.wait(ended, timeout=CLOSE_SECONDS)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _FirstFrame(WebSocketRole):
     """Waits for a client's first frame, for a limited time, then replaces itself as the role."""
 
-    __slots__ = ("_connection", "_hub", "_is_for_many", "_request", "_timer")
+    hub: WebSocketHandler
+    connection: WebSocketConnection
+    request: web.Request
+    is_for_many: bool
+    timer: asyncio.TimerHandle = field(init=False)
 
-    def __init__(
-        self,
-        hub: WebSocketHandler,
-        connection: WebSocketConnection,
-        request: web.Request,
-        *,
-        is_for_many: bool,
-    ) -> None:
-        self._hub = hub
-        self._connection = connection
-        self._request = request
-        self._is_for_many = is_for_many
-        self._timer = asyncio.get_running_loop().call_later(
-            hub.intake.request_seconds, hub.refuse, connection, _NO_FIRST_FRAME
+    def __post_init__(self) -> None:
+        self.timer = asyncio.get_running_loop().call_later(
+            self.hub.intake.request_seconds, self.hub.refuse, self.connection, _NO_FIRST_FRAME
         )
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
-        self._timer.cancel()
-        hub, connection = self._hub, self._connection
-        if self._is_for_many:
-            topics = connection.role = ManyTopics(hub, connection, self._request)
+        self.timer.cancel()
+        hub, connection = self.hub, self.connection
+        if self.is_for_many:
+            topics = connection.role = ManyTopics(hub, connection, self.request)
             topics.received(payload, is_text=is_text)
             return
         try:
@@ -194,22 +188,22 @@ class _FirstFrame(WebSocketRole):
             hub.refuse(connection, refusal)
 
     def _role(self, frame: SubscribeFrame | PublishFrame) -> WebSocketRole:
-        hub, connection = self._hub, self._connection
+        hub, connection = self.hub, self.connection
         check_url(frame.topic, "topic")
         # Do not keep the request: it would take most of the memory of an idle connection.
         refuse = partial(hub.refuse, connection)
         if isinstance(frame, PublishFrame):
-            return hub.publish(connection, self._request, frame.topic, refuse)
+            return hub.publish(connection, self.request, frame.topic, refuse)
         is_page = isinstance(connection, DashboardConnection)
         encoding = DASHBOARD_FRAMES if is_page else FRAMES
         subscriber = WebSocketSubscriber(
             connection, frame.topic, hub.channel, encoding, refuse=refuse
         )
-        hub.subscribe(self._request, subscriber, frame)
+        hub.subscribe(self.request, subscriber, frame)
         return subscriber
 
     def lost(self) -> None:
-        self._timer.cancel()
+        self.timer.cancel()
 
 
 def select_of(frame: SubscribeFrame) -> PushSelection:

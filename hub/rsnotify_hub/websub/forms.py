@@ -70,7 +70,7 @@ def _subscription_request(mode: str, values: dict[str, str]) -> SubscriptionRequ
         topic=check_url(values.get("hub.topic", ""), "hub.topic"),
         callback=check_url(values.get("hub.callback", ""), "hub.callback"),
         lease=_lease(values.get("hub.lease_seconds", "")) if mode == "subscribe" else None,
-        secret=_secret(values.get("hub.secret", "")),
+        secret=check_secret(secret) if (secret := values.get("hub.secret")) else None,
     )
 
 
@@ -81,10 +81,6 @@ def _lease(text: str) -> int | None:
     if not (text.isascii() and text.isdigit() and digits):
         raise _bad("hub.lease_seconds is not a positive whole number")
     return int(digits) if len(digits) <= _LEASE_DIGITS else _LONGEST_LEASE
-
-
-def _secret(text: str) -> str | None:
-    return check_secret(text) if text else None
 
 
 def check_secret(secret: str) -> str:

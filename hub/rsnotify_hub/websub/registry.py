@@ -34,8 +34,8 @@ class SubscriptionRegistry:
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, Delivery]] = {}
         self._ids: dict[str, Delivery] = {}
-        self._hosts: Counter[str] = Counter()
-        self._clients: Counter[str] = Counter()
+        self.hosts: Counter[str] = Counter()
+        self.clients: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -56,8 +56,8 @@ class SubscriptionRegistry:
         subscription = delivery.subscription
         self._topics.setdefault(subscription.topic, {})[subscription.callback] = delivery
         self._ids[delivery.id] = delivery
-        self._hosts[delivery.host] += 1
-        self._clients[subscription.client] += 1
+        self.hosts[delivery.host] += 1
+        self.clients[subscription.client] += 1
 
     def remove(self, delivery: Delivery) -> None:
         subscription = delivery.subscription
@@ -67,16 +67,10 @@ class SubscriptionRegistry:
         del group[subscription.callback]
         if not group:
             del self._topics[subscription.topic]
-        for counts, name in ((self._hosts, delivery.host), (self._clients, subscription.client)):
+        for counts, name in ((self.hosts, delivery.host), (self.clients, subscription.client)):
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
-
-    def count_host(self, host: str) -> int:
-        return self._hosts[host]
-
-    def count_client(self, client: str) -> int:
-        return self._clients[client]
 
 
 class SubscriptionUpdates:
@@ -244,8 +238,8 @@ class SubscriptionQuota:
         host, client = question.host, question.client
         return QuotaCounts(
             len(self._registry) + self._pending["new", ""],
-            self._registry.count_host(host) + self._pending["new host", host],
-            self._registry.count_client(client) + self._pending["new client", client],
+            self._registry.hosts[host] + self._pending["new host", host],
+            self._registry.clients[client] + self._pending["new client", client],
         )
 
     def is_new(self, request: SubscriptionRequest) -> bool:

@@ -31,7 +31,7 @@ def admin_of(hub: ClusterHub, clock: Clock) -> AdminService:
         clock,
         hub.store.nodes,
     )
-    return AdminService(deliveries.topics, deliveries.channel, reports, unused, unused, unused)
+    return AdminService(reports, unused, unused, unused)
 
 
 async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
