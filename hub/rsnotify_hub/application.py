@@ -234,15 +234,7 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
 def create_application(
     configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock = utc_now
 ) -> web.Application:
-    """Return the application of one hub.
-
-    Args:
-        configuration: The settings. `host` and `port` are not used.
-        public_url: The hub's public URL, ending in `/`.
-        anonymous: Whether programs on this machine may publish without a token as long as there are
-            no publishers.
-        clock: Returns the current instant.
-    """
+    """Return the application of one hub (`open_hub`). `host` and `port` are not used."""
 
     async def hub_of_app(app: web.Application) -> AsyncIterator[None]:
         async with open_hub(

@@ -223,7 +223,6 @@ class BacklogSender:
     """Sends each selection in the order of its log, with many messages in flight.
 
     Args:
-        transport: The transport name under which deliveries are counted.
         publish: Sends a fragment to the broker.
         selections: Returns the selections of a topic that the broker receives.
     """
@@ -360,19 +359,16 @@ class BacklogSender:
         """
         self._ending.add(selection)
         try:
-            await self._end(selection)
+            # A task that is cancelled before it begins does not clean up after itself.
+            if task := self._tasks.pop(selection, None):
+                await cancel([task])
+            if timer := self._timers.pop(selection, None):
+                timer.cancel()
+            self._readers.pop(selection, None)
+            # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
+            await (await self.publish(selection, b"", MERGED_CONTENT_TYPE))
         finally:
             self._ending.discard(selection)
-
-    async def _end(self, selection: TopicSelection) -> None:
-        # A task that is cancelled before it begins does not clean up after itself.
-        if task := self._tasks.pop(selection, None):
-            await cancel([task])
-        if timer := self._timers.pop(selection, None):
-            timer.cancel()
-        self._readers.pop(selection, None)
-        # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
-        await (await self.publish(selection, b"", MERGED_CONTENT_TYPE))
 
     async def _send_entry(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
         fragment = entry.fragment

@@ -234,10 +234,8 @@ def make_page(
 ) -> ChangeMemoryPage:
     """Return the page of changes since an instant, or since the start of the log.
 
-    Args:
-        fragments: The fragments of a log after the instant (`Store.changes`), at least one.
-        since: The instant; None for the start of the log.
-        limit: The maximum number of entries. Exceeded only if all entries have the same instant.
+    The fragments are those of a log after the instant (`Store.changes`), at least one. The page has
+    more entries than `limit` only if all of them have the same instant.
 
     Raises:
         UnknownChanges: There is a gap in the log at the instant.

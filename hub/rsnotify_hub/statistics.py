@@ -76,13 +76,10 @@ class Statistics:
     """Counters since the start of this process.
 
     Attributes:
-        accepted: Number of fragments that became durable.
-        accepted_bytes: Total size of these fragments, in bytes.
         duplicates: Number of fragments that the log already had, or that contained nothing new.
         refused: Number of requests and frames that were refused, by refusal code.
         deliveries: Number of deliveries and delivery attempts, by transport name and outcome.
         delivered_bytes: Number of bytes delivered, by transport name.
-        retries: Number of attempts after a failed one.
         store_failure: Why the hub cannot store fragments; None if the last write succeeded.
     """
 

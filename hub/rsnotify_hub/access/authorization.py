@@ -185,12 +185,7 @@ def _is_own_page(request: web.Request) -> bool:
 
 
 class Grant(Struct, frozen=True):
-    """The rights of one token.
-
-    Args:
-        topics: Topics, or prefixes of topics, that the token's bearer may publish on.
-        until: When the token expires, in seconds since 1970.
-    """
+    """The rights of one token, which expires at `until`, in seconds since 1970."""
 
     topics: tuple[str, ...] = ()
     everything: bool = False
@@ -275,12 +270,7 @@ def grants_of(configuration: HubConfiguration, *, anonymous: bool) -> Grants:
 
 
 class Claims(Struct, frozen=True):
-    """The rights that a JSON Web Token claims.
-
-    Args:
-        publish: Topics, or prefixes of topics, that the token's bearer may publish on.
-        until: When the token expires, in seconds since 1970.
-    """
+    """The rights that a JSON Web Token claims (`Grant`)."""
 
     publish: tuple[str, ...] = ()
     admin: bool = False

@@ -28,14 +28,9 @@ class OperationRequest(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One operation of the API.
+    """One operation of the API, whose path is below the prefix.
 
-    Args:
-        name: The name of the operation, in OpenAPI and in the client.
-        path: The path below the prefix.
-        query: The schema of the query.
-        body: The schema of the body; None for no body. A body may always be omitted.
-        answer: The schema of the answer; None for no answer.
+    `query`, `body` and `answer` are schemas. A body may always be omitted.
     """
 
     name: str

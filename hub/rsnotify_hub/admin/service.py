@@ -36,10 +36,8 @@ class UnknownId(RsnotifyError):
 class SubscriptionCommand(Struct, frozen=True, kw_only=True):
     """A change to one subscription.
 
-    Args:
-        action: The change: `redeliver`, `suspend`, `resume` or `drop`.
-        id: The id of the subscription.
-        since: The instant after which `redeliver` delivers everything again, if any.
+    The action is `redeliver`, which delivers everything after `since` again if that is given,
+    `suspend`, `resume` or `drop`.
     """
 
     action: str
@@ -100,11 +98,7 @@ class AdminService:
         return self.describe()
 
     async def drain(self) -> None:
-        """Hand this node's work over to the other nodes.
-
-        Raises:
-            Refusal: No other node could do the work.
-        """
+        """Hand this node's work over to the other nodes, unless none of them could do it."""
         rows = self.describe().rows
         if not any(row.alive and not row.draining for row in rows if not row.this):
             raise Refusal(Code.BAD_REQUEST, "no other node could do its work: just stop it")

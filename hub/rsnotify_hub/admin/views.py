@@ -36,22 +36,14 @@ PACES, SHORTEST_SILENCE = 3, timedelta(seconds=30)
 
 
 class HubReadings(Struct, frozen=True, kw_only=True):
-    """The state of a hub.
+    """The state of a hub. `StatusInfo` describes most fields.
 
     Args:
-        started: When the hub started.
-        now: The instant of these readings.
         lags: Returns how long each WebSub subscription that is not suspended has been behind, in
             seconds; 0 if it is up to date.
-        connections: The number of open connections to the server, of any kind.
-        live: The WebSockets and event streams.
         silence: Returns the duration after which a host's Source counts as silent.
-        delivery_queue: The number of WebSub deliveries waiting for a connection.
-        commit_queue: The number of writes waiting for the next transaction.
         nodes: The nodes. Only a cluster has metrics of its nodes.
-        brokers: The state of each broker that the hub has a bridge to.
         moved_shards: The numbers of shards that this node has taken, released and lost.
-        disk: The disk with the data folder, if there is one.
     """
 
     version: str

@@ -63,9 +63,8 @@ class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{
 class TransportsConfig(Struct, frozen=True, kw_only=True, rename={"tables": "transport"}):
     """Brokers that the hub publishes to over transports from other packages.
 
-    Args:
-        tables: The settings of each broker, `[[transport]]` in TOML. The scheme of `url` selects
-            the transport.
+    `tables` has the settings of each, `[[transport]]` in TOML. The scheme of `url` selects the
+    transport.
     """
 
     tables: tuple[dict[str, Any], ...] = ()
@@ -212,11 +211,7 @@ class FollowConfig(
     kw_only=True,
     rename=lambda name: "follow" if name == "tables" else f"follow_{name}",
 ):
-    """Origins that the hub itself follows. They have the settings of `rsnotify gateway`.
-
-    Args:
-        tables: The origins, `[[follow]]` in TOML.
-    """
+    """Origins that the hub itself follows, with the settings of `rsnotify gateway`."""
 
     tables: tuple[dict[str, Any], ...] = ()
     contact: _Text | None = None

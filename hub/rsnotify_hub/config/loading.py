@@ -194,12 +194,8 @@ class HubFollower(Protocol):
     """The extension that makes a hub follow origins, `[[follow]]` in its settings.
 
     It is the entry point `follow` in the group `rsnotify.hub`, and is imported only if the settings
-    name origins. It publishes the origins' changes on the hub.
-
-    Args:
-        configuration: The settings of the hub.
-        public_url: The hub's public URL, ending in `/`.
-        listener: The socket that the hub listens on.
+    name origins. It publishes the origins' changes on the hub, which listens on `listener`.
+    `public_url` ends in `/`.
     """
 
     def __init__(
@@ -285,10 +281,8 @@ class TokensFile(Struct, frozen=True, forbid_unknown_fields=True):
 class ConfigurationSource:
     """The places where the settings come from, read at the start and again when a file changes.
 
-    Args:
-        path: A file ending in .toml or .json; None for the defaults.
-        environ: The environment.
-        options: Settings from command-line options. None stands for an option that was not given.
+    The path ends in .toml or .json; None stands for the defaults. An option that was not given is
+    None.
     """
 
     path: str | None

@@ -50,8 +50,7 @@ def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
 class Fetched(Struct, frozen=True):
     """The content of a topic. The content type may be empty.
 
-    Args:
-        conditions: The headers of a conditional request that matches any other version.
+    `conditions` are the headers of a conditional request that matches any other version.
     """
 
     body: bytes

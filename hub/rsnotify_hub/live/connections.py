@@ -102,13 +102,9 @@ class TopicRole(Protocol):
 
 
 class ConnectionClient(Struct, frozen=True, gc=False):
-    """The client of a connection.
+    """The client of a connection, which `number` identifies to an administrator.
 
-    Args:
-        number: The number that identifies the connection to an administrator.
-        address: The client's IP address.
-        agent: The beginning of the client's `User-Agent`.
-        since: When the client connected.
+    `agent` is the beginning of the client's `User-Agent`.
     """
 
     number: int
@@ -297,16 +293,9 @@ class SendQueue:
 
 
 class ConnectionCounts(Struct, frozen=True):
-    """The numbers of open client connections, excluding the dashboard's.
+    """The numbers of open client connections, without the dashboard's except in `live_queue`.
 
-    Args:
-        websockets: All WebSockets.
-        event_streams: All event streams; each receives one topic.
-        websocket_subscribers: The WebSockets that receive at least one topic.
-        publishers: The WebSockets on which a Source publishes at least one topic.
-        slow: The connections for which data has waited for at least `SLOW_SECONDS`.
-        slow_seconds: The longest time that data has waited for a slow connection.
-        live_queue: The waiting bytes, including those for the dashboard.
+    `StatusInfo` in the admin API describes the fields.
     """
 
     websockets: int = 0
@@ -405,14 +394,10 @@ class LiveConnections:
             )
 
     def add_topic(self, address: str | None) -> Callable[[], None]:
-        """Count another topic of a connection as one more connection.
+        """Count another topic of a connection as one more connection, or refuse it as `check` does.
 
         Returns:
             A function that stops counting the topic.
-
-        Raises:
-            Refusal: The client connects too often, or it or all clients together have too many
-                open connections.
         """
         self._check_limits(address)
         self._limit.acquire(address or "")

@@ -286,8 +286,6 @@ class Opening(Struct, frozen=True):
     Args:
         since: The instant that the subscriber requested; None for live only.
         select: The selection that the hub granted.
-        through: The end of the log, if there is a log.
-        audience: The number of subscribers of the topic.
         begins: The start of the log if it is after `since`: the changes in between are missing.
     """
 

@@ -512,12 +512,9 @@ class RecentEntries:
         self._size = 0
 
     def extend(self, entries: Sequence[LogEntry], *, replacing: int | None, first: int) -> None:
-        """Add entries. The first one may replace the last entry, at position `replacing`.
+        """Add entries of a log whose oldest kept entry is at position `first`.
 
-        Args:
-            entries: The entries, in log order.
-            replacing: The position of the replaced entry, if any.
-            first: The position of the log's oldest kept entry.
+        The first of them may replace the last entry, at position `replacing`.
         """
         last = self._entries[-1] if self._entries else None
         if entries and last and (last.position == replacing or last.fragment.whole):

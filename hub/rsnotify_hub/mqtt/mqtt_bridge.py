@@ -208,8 +208,6 @@ class MqttInbox:
     Destinations detect the gap.
 
     Args:
-        channels: The topics, or prefixes of topics, that Sources may publish on through the broker.
-        prefix: The prefix of the MQTT topics.
         wake: Called with a topic that has something to send.
         check: Raises `NotOwner` if another node handles the messages.
     """
@@ -357,11 +355,7 @@ class RequestedSelections:
         return [TopicSelection(topic), *self._leases.get(topic, ())]
 
     def add(self, message: MqttMessage) -> str:
-        """Add or renew the part that a message requests, and return its topic.
-
-        Raises:
-            Refusal: The part cannot be published.
-        """
+        """Add, renew or refuse the part that a message requests, and return its topic."""
         try:
             request = read_selection_request(message.payload)
         except ConfigurationError as error:
@@ -386,8 +380,7 @@ class RequestedSelections:
     def _check_limit(self, parts: dict[TopicSelection, float]) -> None:
         """Make room for one more part: if a topic is full, expire the part with the oldest lease.
 
-        Raises:
-            Refusal: The topic is full, and no part may be replaced.
+        Refuse the part if no other may be replaced.
         """
         now = _now()
         live = [selection for selection, ends in parts.items() if ends >= now]

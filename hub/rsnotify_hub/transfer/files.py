@@ -168,11 +168,7 @@ class _Known:
         self._names = set[tuple[str, ...]]()
 
     def check(self, record: Exported) -> None:
-        """Check that a record is valid, and that its name is new.
-
-        Raises:
-            ValueError, Refusal or DocumentError: The record is invalid, or its name is not new.
-        """
+        """Raise one of `_WRONG` unless a record is valid, and its name is new."""
         match record:
             case ExportedSubscription():
                 check_url(record.topic, "topic")
@@ -295,11 +291,7 @@ async def import_records(store: Store, records: Iterable[Exported], now: Instant
 
 
 async def _import_content(store: Store, log: LogState | None, record: ExportedFragment) -> bool:
-    """Append a whole content to a log, unless the log has something newer.
-
-    Returns:
-        Whether the content was appended.
-    """
+    """Append a content unless the log has something newer. Return whether it was appended."""
     content = content_of(record)
     if log is not None and not (log.whole and log.through < content.until):
         return False

@@ -200,8 +200,7 @@ class CallbackRequests:
     def target(self, subscription: Subscription) -> CallbackTarget:
         """Return the data shared by all deliveries to a subscription.
 
-        Raises:
-            ValueError: The callback's URL cannot be requested.
+        Raise `ValueError` if the callback's URL cannot be requested.
         """
         secret = subscription.secret
         key = None if secret is None else SigningKey(secret, self._method)

@@ -16,6 +16,7 @@ is alive, so the next attempt does not wait. A *suspended* subscription waits fo
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from msgspec import Struct
@@ -40,10 +41,8 @@ class DeliveryAttempt(Struct, frozen=True, gc=False):
     Args:
         at: When the attempt failed, or when a successful attempt began.
         excerpt: The first bytes of the answer, if the attempt failed.
-        seconds: The duration of the attempt.
         after: The position of the subscription in the log before the attempt.
         through: The position of the last fragment that was sent.
-        size: The number of bytes that were sent.
     """
 
     at: Instant
@@ -69,6 +68,7 @@ class Trouble(Struct, frozen=True):
     last_failure: DeliveryAttempt | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Delivery:
     """The delivery state of one subscription.
 
@@ -88,50 +88,32 @@ class Delivery:
             subscription.
     """
 
-    __slots__ = (
-        "_trying_since",
-        "authority",
-        "backoff_until",
-        "behind_since",
-        "delivered",
-        "failed",
-        "failures",
-        "given_up_since",
-        "host",
-        "id",
-        "is_extra",
-        "is_stopped",
-        "kept_after",
-        "lock",
-        "retry_at",
-        "slot",
-        "stored_trouble",
-        "subscription",
-        "target",
-        "timer",
-    )
+    subscription: Subscription
+    id: str = field(init=False)
+    host: str = field(init=False)
+    authority: str = field(init=False)
+    failures: int = 0
+    behind_since: Instant | None = None
+    retry_at: Instant | None = None
+    backoff_until: Instant | None = None
+    is_extra: bool = False
+    stored_trouble: Trouble | None = None
+    failed: list[DeliveryAttempt] = field(default_factory=list)
+    delivered: list[DeliveryAttempt] = field(default_factory=list)
+    kept_after: Instant = EARLIEST
+    given_up_since: Instant | None = None
+    target: CallbackTarget | None = None
+    slot: DeliverySlot | None = None
+    timer: asyncio.TimerHandle | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_stopped: bool = False
+    _trying_since: Instant | None = None
 
-    def __init__(self, subscription: Subscription) -> None:
-        self.id = subscription_id(subscription.topic, subscription.callback)
-        self.host = host_of(subscription.callback)
-        self.authority = authority_of(subscription.callback)
-        self.subscription = subscription
-        self.failures = 0
-        self.behind_since: Instant | None = None
-        self.retry_at: Instant | None = None
-        self.backoff_until: Instant | None = None
-        self.is_extra = False
-        self.stored_trouble: Trouble | None = None
-        self.failed: list[DeliveryAttempt] = []
-        self.delivered: list[DeliveryAttempt] = []
-        self.kept_after = EARLIEST
-        self.given_up_since: Instant | None = None
-        self.target: CallbackTarget | None = None
-        self.slot: DeliverySlot | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.lock = asyncio.Lock()
-        self.is_stopped = False
-        self._trying_since: Instant | None = None
+    def __post_init__(self) -> None:
+        topic, callback = self.subscription.topic, self.subscription.callback
+        self.id = subscription_id(topic, callback)
+        self.host = host_of(callback)
+        self.authority = authority_of(callback)
 
     @property
     def state(self) -> DeliveryState:

@@ -211,10 +211,8 @@ class SubscriptionQuota:
     ) -> str | None:
         """Return the reason why a request cannot be accepted now; None if it can.
 
-        Args:
-            request: The request.
-            client: The client whose quota the request counts against.
-            elsewhere: The subscription counts of the other nodes.
+        The request counts against the quota of `client`. `elsewhere` has the subscription counts of
+        the other nodes.
         """
         host = host_of(request.callback)
         hosts, clients = self._pending["host", host], self._pending["client", client]

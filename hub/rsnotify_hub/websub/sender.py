@@ -65,12 +65,7 @@ _DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
 
 @dataclass(eq=False, repr=False)
 class DeliverySender:
-    """Delivers notifications to all subscriptions.
-
-    Attributes:
-        failures: Decides when to repeat a failed delivery.
-        notifications: Builds the next notification for each subscription.
-    """
+    """Delivers notifications to all subscriptions."""
 
     requests: CallbackRequests
     topics: TopicLogs
@@ -467,11 +462,7 @@ def _latest(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
 
 
 class FailureHandling:
-    """Logs, counts and keeps failed attempts, and decides when the next is due.
-
-    Attributes:
-        recent: The newest failed attempts.
-    """
+    """Logs, counts and keeps failed attempts, and decides when the next is due."""
 
     def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
         self.recent: deque[tuple[Delivery, DeliveryAttempt]] = deque(maxlen=RECENT_FAILURES)
@@ -483,11 +474,7 @@ class FailureHandling:
     def record(
         self, delivery: Delivery, attempt: DeliveryAttempt, retry_after: float | None
     ) -> float | None:
-        """Record a failed attempt.
-
-        Returns:
-            The seconds until the next attempt; None if the delivery is now a dead letter.
-        """
+        """Record an attempt. Return the seconds until the next one; None for a dead letter."""
         now = attempt.at
         delivery.record_failure(attempt)
         self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
@@ -615,11 +602,7 @@ class WebSubChannel(DeliveryChannel):
             self._sender.retry_now(delivery)
 
     async def remove(self, topic: str, callback: str) -> None:
-        """End a subscription if it exists.
-
-        Raises:
-            NotOwner: Another node may have the subscription.
-        """
+        """End a subscription if it exists. Raise `NotOwner` if another node may have it."""
         delivery = self.registry.find(topic, callback)
         if delivery is not None:
             await self._sender.end(delivery)

@@ -91,11 +91,7 @@ class IntentVerification:
         return self.quota.counts(question)
 
     async def check_quota(self, request: SubscriptionRequest, client: str) -> None:
-        """Check that one more request can be accepted, counting those at the other nodes.
-
-        Raises:
-            Refusal: There are too many requests or subscriptions.
-        """
+        """Refuse a request if there are too many requests or subscriptions, counting all nodes."""
         refusal = self.quota.refusal(request, client)
         if refusal is None and self.quota.is_new(request):
             question = QuotaQuestion(host_of(request.callback), client)
@@ -140,9 +136,7 @@ class IntentVerification:
     async def forward(self, request: SubscriptionRequest, client: str) -> None:
         """Forward a request to the node that owns it.
 
-        Raises:
-            Refusal: There are too many requests or subscriptions, or no node owns the request at
-                the moment.
+        Raise `Refusal` if that node refuses it, or if no node owns it at the moment.
         """
         authority = authority_of(request.callback)
         await self.nodes.ask_owner(authority, ACCEPT, ForwardedRequest(request, client))
