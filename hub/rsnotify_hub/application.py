@@ -23,7 +23,7 @@ from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.runtime.listening import BACKLOG, address, listen
 from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.serving import add_security_headers, without_ambiguity
-from rsnotify_hub.access.authorization import GrantReloader
+from rsnotify_hub.access.authorization import reload_grants
 from rsnotify_hub.access.limits import TrustedProxies, is_loopback
 from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
 from rsnotify_hub.config.configuration import HubConfiguration
@@ -95,8 +95,8 @@ async def serve(
             protocols = partial(ConnectionGuard, runner.server, watch)
             await ProtocolSite(runner, listener, protocols).start()
             if source is not None:
-                reloader = GrantReloader(app[HUB].authorizer, source, configuration)
-                stack.callback(asyncio.create_task(reloader.run()).cancel)
+                reloading = reload_grants(app[HUB].authorizer, source, configuration)
+                stack.callback(asyncio.create_task(reloading).cancel)
             if gateway is not None:
                 await stack.enter_async_context(gateway.running(app[HUB].authorizer.grants))
             yield url_of(listener)

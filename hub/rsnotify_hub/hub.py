@@ -29,9 +29,8 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
-from rsnotify_hub.admin.connection_table import ConnectionTable
 from rsnotify_hub.admin.history import HubHistory
-from rsnotify_hub.admin.reports import Reports, TopicRates
+from rsnotify_hub.admin.reports import ConnectionTable, Reports, TopicRates
 from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds

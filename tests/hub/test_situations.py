@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_hub.admin import text_tables
-from rsnotify_hub.admin.connection_table import CLOSED
+from rsnotify_hub.admin.reports import CLOSED
 from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.live import connections
 from rsnotify_hub.store.nodes import NodeInfo, NodeList

@@ -1,7 +1,7 @@
 """Decides whether a request may publish on a topic, ping it, or administer the hub.
 
 The rights belong to tokens. When a settings file changes, the hub replaces the configured tokens
-without a restart (`GrantReloader`). A JSON Web Token carries its rights in the claim `rsnotify`:
+without a restart (`reload_grants`). A JSON Web Token carries its rights in the claim `rsnotify`:
 `{"publish": ["https://…/"], "admin": false}`. A hub that only this machine can reach needs no
 token.
 """
@@ -131,15 +131,13 @@ class Permission:
         until = self._grant.until
         if self._seen is grants and (until == inf or time() < until):
             return
-        grant = self._granted(grants)
+        if self._token is not None:
+            grant = grants.grant(self._token)
+        else:
+            grant = Grant(everything=grants.anonymous and self._local)
         if not grant.covers(self._topic):
             raise Refusal(Code.FORBIDDEN, "publishing on this topic needs a token that grants it")
         self._seen, self._grant = grants, grant
-
-    def _granted(self, grants: Grants) -> Grant:
-        if self._token is not None:
-            return grants.grant(self._token)
-        return Grant(everything=grants.anonymous and self._local)
 
 
 def _bearer(request: web.Request) -> str | None:
@@ -306,38 +304,28 @@ class JsonWebTokens:
         return None if until <= time() else msgspec.structs.replace(granted, until=until)
 
 
-class GrantReloader:
-    def __init__(
-        self, authorizer: Authorizer, source: ConfigurationSource, configuration: HubConfiguration
-    ) -> None:
-        self._authorizer = authorizer
-        self._source = source
-        self._configuration = configuration
-        self._watch = FileWatch(source.files(configuration))
-
-    async def run(self) -> None:
-        while self._watch.files:
-            await self._watch.changed()
-            await self._reload()
-
-    async def _reload(self) -> None:
+async def reload_grants(
+    authorizer: Authorizer, source: ConfigurationSource, configuration: HubConfiguration
+) -> None:
+    """Replace the grants whenever a file of the settings changes."""
+    watch = FileWatch(source.files(configuration))
+    while watch.files:
+        await watch.changed()
         try:
-            configuration = await asyncio.to_thread(self._source.load)
+            changed = await asyncio.to_thread(source.load)
         except ConfigurationError as error:
             log.error("the grants stay as they are: %s", error)
-            return
+            continue
         except Exception:
             log.exception("the grants stay as they are")
-            return
-        if configuration != self._configuration:
-            self._replace_grants(configuration)
-
-    def _replace_grants(self, configuration: HubConfiguration) -> None:
-        self._configuration = configuration
+            continue
+        if changed == configuration:
+            continue
+        configuration = changed
         # Removing the last token must not open the hub to everybody.
-        present = self._authorizer.grants
+        present = authorizer.grants
         grants = grants_of(configuration, anonymous=present.anonymous)
         grants.own = present.own
-        self._authorizer.grants = grants
-        self._watch.watch(self._source.files(configuration))
+        authorizer.grants = grants
+        watch.watch(source.files(configuration))
         log.info("the grants were reloaded")

@@ -7,6 +7,7 @@ changes to the other rows.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,12 @@ from rsnotify_hub.admin import schemas, views
 from rsnotify_hub.admin.history import HubHistory, joined
 from rsnotify_hub.admin.parts import with_parts
 from rsnotify_hub.admin.schemas import (
+    ConnectionInfo,
+    ConnectionList,
+    ConnectionOrder,
+    ConnectionQuery,
+    ConnectionRoles,
+    ConnectionState,
     PageQuery,
     SubscriptionOrder,
     SubscriptionQuery,
@@ -30,6 +37,7 @@ from rsnotify_hub.admin.schemas import (
     TopicQuery,
 )
 from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.live.connections import LiveConnection, LiveConnections, TopicRole
 from rsnotify_hub.live.subscribers import LiveChannel
 from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
@@ -410,3 +418,125 @@ def _is_selected(delivery: Delivery, query: SubscriptionQuery) -> bool:
         return False
     text = f"{found.topic} {found.callback} {delivery.id}" if query.search else ""
     return query.search.lower() in text.lower()
+
+
+#: The reason in the close frame. The maximum length is 123 bytes.
+CLOSED = "an administrator of the hub closed this connection"
+
+_SHOWN_TOPICS = 10
+
+CONNECTION_PART: NodeCall[ConnectionQuery, PagePart[ConnectionInfo]] = NodeCall(
+    "admin.connections", ConnectionQuery, PagePart[ConnectionInfo]
+)
+DISCONNECT: NodeCall[str, bool | None] = NodeCall("admin.disconnect", str, bool | None)
+
+_RANKS = {state: rank for rank, state in enumerate(ConnectionState)}
+_ROLES = {
+    (False, False): ConnectionRoles.NONE,
+    (True, False): ConnectionRoles.SUBSCRIBER,
+    (False, True): ConnectionRoles.PUBLISHER,
+    (True, True): ConnectionRoles.BOTH,
+}
+
+
+def _roles(connection: LiveConnection) -> Sequence[TopicRole]:
+    return () if connection.role is None else tuple(connection.role.topic_roles())
+
+
+def _role_of(connection: LiveConnection) -> ConnectionRoles:
+    role = connection.role
+    return ConnectionRoles.NONE if role is None else _ROLES[role.receives(), role.publishes()]
+
+
+def _state_of(connection: LiveConnection) -> ConnectionState:
+    if connection.paused_at is not None and connection.is_slow(asyncio.get_running_loop().time()):
+        return ConnectionState.SLOW
+    role = connection.role
+    replays = role is not None and role.replays()
+    return ConnectionState.REPLAYING if replays else ConnectionState.LIVE
+
+
+CONNECTIONS: dict[ConnectionOrder, RowOrder[LiveConnection]] = {
+    ConnectionOrder.SINCE: RowOrder(
+        lambda each: (each.client.since, each.client.id), tuple[datetime, str]
+    ),
+    ConnectionOrder.TROUBLE: RowOrder(
+        lambda each: (_RANKS[_state_of(each)], each.client.since, each.client.id),
+        tuple[int, datetime, str],
+    ),
+}
+
+
+@dataclass(eq=False, repr=False)
+class ConnectionTable:
+    """The open WebSockets and event streams of all nodes.
+
+    The readers of a broker are connected to the broker, so the table only names the brokers that
+    the hub publishes to, in `brokers`.
+    """
+
+    connections: LiveConnections
+    logs: TopicLogs
+    brokers: tuple[str, ...]
+    nodes: HubNodes
+
+    def __post_init__(self) -> None:
+        self.nodes.serve(CONNECTION_PART, self._part)
+        self.nodes.serve(DISCONNECT, self._end_here)
+
+    async def page(self, query: ConnectionQuery) -> ConnectionList:
+        # The connections of a node that does not answer are left out.
+        others = await self.nodes.ask_others(CONNECTION_PART, query)
+        parts = [await self._part(query), *others]
+        page = merged_page(parts, CONNECTIONS[query.sort], query.limit)
+        return ConnectionList(tuple(page.rows), page.total, page.next, self.brokers)
+
+    async def _part(self, query: ConnectionQuery) -> PagePart[ConnectionInfo]:
+        selected = (each for each in self.connections.all() if _is_wanted(each, query))
+        part = part_of(selected, CONNECTIONS[query.sort], query)
+        return part.converted(self._row(connection) for _, connection in part.rows)
+
+    def _row(self, connection: LiveConnection) -> ConnectionInfo:
+        client, roles = connection.client, _roles(connection)
+        ends = [(each, self.logs.position(each.topic)) for each in roles]
+        replayed = sum(each.remaining(end) for each, end in ends)
+        waiting = connection.queue.frames if connection.queue else 0
+        return ConnectionInfo(
+            id=client.id,
+            transport=connection.kind,
+            role=_role_of(connection),
+            state=_state_of(connection),
+            address=client.address,
+            agent=client.agent,
+            since=client.since,
+            topics=tuple(each.topic for each in roles[:_SHOWN_TOPICS]),
+            topic_count=len(roles),
+            lag_seconds=connection.stalled(asyncio.get_running_loop().time()),
+            behind=waiting + replayed,
+            unsent=connection.unsent,
+            sent=sum(each.passed for each in roles if not each.publishes()),
+            received=sum(each.passed for each in roles if each.publishes()),
+        )
+
+    async def end(self, id: str) -> bool:
+        """Close a connection at any node. Return False if no node has it."""
+        found: bool | None = await self.nodes.find(DISCONNECT, id)
+        return found is not None
+
+    async def _end_here(self, id: str) -> bool | None:
+        return self.connections.end(id, CLOSED) or None
+
+
+def _is_wanted(connection: LiveConnection, query: ConnectionQuery) -> bool:
+    if query.role is not None and query.role is not (role := _role_of(connection)):
+        both = role is ConnectionRoles.BOTH and query.role is not ConnectionRoles.NONE
+        if not both:
+            return False
+    if query.topic is None and not query.search:
+        return True
+    topics = [each.topic for each in _roles(connection)]
+    if query.topic is not None and query.topic not in topics:
+        return False
+    client = connection.client
+    texts = (client.id, client.address, client.agent, *topics)
+    return any(query.search.lower() in text.lower() for text in texts)

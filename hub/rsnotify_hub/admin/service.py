@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin.connection_table import ConnectionTable
-from rsnotify_hub.admin.reports import Reports
+from rsnotify_hub.admin.reports import ConnectionTable, Reports
 from rsnotify_hub.admin.schemas import (
     PayloadInfo,
     PayloadQuery,

@@ -627,20 +627,16 @@ class WebSubChannel(DeliveryChannel):
         delivery = self.registry.get(id)
         if delivery is None:
             return False
-        position = await self._position_at(delivery.subscription.topic, since)
+        again: Sequence[LogEntry] = ()
+        if since is not None:
+            again = await self._topics.read(delivery.subscription.topic, after=0, since=since)
         if self.registry.get(id) is not delivery:
             return False
         self._sender.interrupt(delivery)
-        if position is not None and position < delivery.subscription.position:
-            self._updates.move_cursor(delivery, position)
+        if again and again[0].position <= delivery.subscription.position:
+            self._updates.move_cursor(delivery, again[0].position - 1)
         self._sender.retry_now(delivery)
         return True
-
-    async def _position_at(self, topic: str, since: Instant | None) -> int | None:
-        if since is None:
-            return None
-        entries = await self._topics.read(topic, after=0, since=since)
-        return entries[0].position - 1 if entries else None
 
     async def suspend(self, id: str) -> bool:
         """Deliver nothing until `resume`."""

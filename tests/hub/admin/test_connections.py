@@ -6,7 +6,7 @@ from typing import Any
 
 from rsnotify.format.datetimes import format_datetime
 from rsnotify_hub.admin import text_tables
-from rsnotify_hub.admin.connection_table import CLOSED
+from rsnotify_hub.admin.reports import CLOSED
 from rsnotify_hub.admin.schemas import ConnectionList
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.admin.test_commands import command, printed
