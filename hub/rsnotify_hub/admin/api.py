@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from rsnotify import __version__
 from rsnotify.errors import StorageError
+from rsnotify.runtime.serving import PAGE_HEADERS
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation, OperationRequest
@@ -291,29 +292,10 @@ _CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 
-#: Restricts pages to their own files and their own hub, and keeps strings from becoming markup or
-#: code.
-_CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types fragments",
-    )
+#: Only the policy `fragments` of the pages may turn strings into markup.
+_POLICY = PAGE_HEADERS["Content-Security-Policy"].replace(
+    "trusted-types 'none'", "trusted-types fragments"
 )
-_PAGE_HEADERS = {
-    "Cache-Control": "no-cache",  # revalidate each time, so that all files have the same version
-    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 def add_dashboard(app: web.Application, *, is_admin: Callable[[web.Request], bool]) -> None:
@@ -331,7 +313,11 @@ def add_dashboard(app: web.Application, *, is_admin: Callable[[web.Request], boo
 
 
 def _file(path: Path, content_type: str) -> _Handler:
-    headers = {**_PAGE_HEADERS, "Content-Type": f"{content_type}; charset=utf-8"}
+    headers = {
+        **PAGE_HEADERS,
+        "Content-Security-Policy": _POLICY,
+        "Content-Type": f"{content_type}; charset=utf-8",
+    }
 
     async def answer(request: web.Request) -> web.FileResponse:
         return web.FileResponse(path, headers=headers)

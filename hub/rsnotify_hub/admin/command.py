@@ -97,10 +97,7 @@ def drain(url: _Url = _DEFAULT_URL, token: _Token = None) -> None:
         rsnotify hub drain
         rsnotify hub drain --url http://hub1.example:8080/
     """
-    import asyncio
-
-    asyncio.run(_client(url, token).call("drain"))
-    typer.echo("drained; stop it now")
+    _show(_client(url, token).call("drain"), lambda _: ["drained; stop it now"], False)
 
 
 @_command("topics")

@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest, nsmallest
 from typing import Any, Generic, TypeVar
@@ -43,7 +43,7 @@ from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.store.interface import Backlog, LogEntry, LogState
-from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
+from rsnotify_hub.store.nodes import HubNodes, NodeCall
 from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.sender import RECENT_FAILURES, WebSubChannel
@@ -265,7 +265,7 @@ class Reports:
     readings: Callable[[], HubReadings]
     history: HubHistory
     clock: Callable[[], Instant]
-    nodes: HubNodes = field(default_factory=SingleNode)
+    nodes: HubNodes
 
     def __post_init__(self) -> None:
         self.started = self.clock()

@@ -90,13 +90,10 @@ class LogListener(Protocol):
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
     ) -> None:
-        """Receive entries that are now durable.
+        """Receive entries that are now durable, in log order, and the state of the log with them.
 
-        Args:
-            topic: The topic.
-            entries: The entries, in log order; empty if the log was only trimmed.
-            state: The state of the log, including these entries.
-            replaced: The position of the entry that the first new entry replaced, if any.
+        There are no entries if the log was only trimmed. `replaced` is the position of the entry
+        that the first new entry replaced, if any.
         """
 
     def forgotten(self, topic: str) -> None:
@@ -134,12 +131,8 @@ class LogStore(Protocol):
         Skips a fragment if the log already has the same body. Trims by age and size. The listener
         receives the entries before this method returns.
 
-        Args:
-            topic: The topic.
-            fragments: The fragments.
-            after: The position of the log's last fragment, as far as the caller knows; 0 if there
-                is no log.
-            replacing: The same position, if the first new fragment replaces that fragment.
+        `after` is the position of the log's last fragment, as far as the caller knows; 0 if there
+        is no log. `replacing` is the same position, if the first new fragment replaces that one.
 
         Raises:
             LogMoved: The log's last fragment is at another position.

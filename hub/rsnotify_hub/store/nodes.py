@@ -23,12 +23,9 @@ Handler = Callable[[Any], Awaitable[Any]]
 
 
 class NodeCall(Struct, Generic[A, R], frozen=True):
-    """A kind of call from one node to another.
+    """A kind of call from one node to another. Its name is the same in all versions of the hub.
 
-    Args:
-        name: The name of the call, which is the same in all versions of the hub.
-        argument: The type of the argument. msgspec must be able to encode it.
-        answer: The type of the answer. msgspec must be able to encode it.
+    msgspec must be able to encode the types of the argument and the answer.
     """
 
     name: str
@@ -57,32 +54,20 @@ class HubNodes(Protocol):
         """
 
     async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
-        """Ask every node, and return the answer of the node that has one.
+        """Ask every node, and return the answer of the node that has one; None if no node has one.
 
-        Returns:
-            The answer; None if no node has one. Together, the nodes that were asked have all
-            subscriptions.
-
-        Raises:
-            StorageError: See `ask_all`.
+        Together, the nodes that were asked have all subscriptions. Raises like `ask_all`.
         """
 
     async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
-        """Ask every node, several times if necessary.
-
-        Returns:
-            The answers. Together they cover all subscriptions.
+        """Ask every node, several times if necessary, so that the answers cover all subscriptions.
 
         Raises:
             StorageError: A node does not answer, or some subscriptions currently have no owner.
         """
 
     async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
-        """Ask every other node once, without waiting long.
-
-        Returns:
-            The answers of the nodes that answer promptly.
-        """
+        """Ask every other node once, and return the answers of the nodes that answer promptly."""
 
 
 class SingleNode:

@@ -26,12 +26,8 @@ from rsnotify_hub.store.nodes import HubNodes, NodeList
 class NodeFacts(Struct, frozen=True):
     """Facts about this node for the store, and for the other nodes that share it.
 
-    Args:
-        name: The name of the node's machine.
-        url: The node's URL.
-        version: The version of the node's software.
-        bridges: Whether the node has settings for a bridge to a broker.
-        largest_fragment: The maximum size of a fragment that the node accepts, in bytes.
+    `bridges` tells whether the node has settings for a bridge to a broker, and `largest_fragment`
+    is the maximum size of a fragment that it accepts, in bytes. `NodeInfo` describes the others.
     """
 
     name: str = ""
@@ -97,11 +93,6 @@ class StoreProvider(
         self, retention: LogRetention, node: NodeFacts, clock: Callable[[], Instant]
     ) -> AbstractAsyncContextManager[OpenStore]:
         """Return a context with the open store. Leaving the context closes the store.
-
-        Args:
-            retention: The size and age limits of each log.
-            node: Facts about this node.
-            clock: Returns the current instant.
 
         Raises:
             ConfigurationError: The store cannot be used, or needs another package.
