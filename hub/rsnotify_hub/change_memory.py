@@ -14,6 +14,7 @@ import asyncio
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import merge
 from typing import Any
@@ -29,7 +30,6 @@ from rsnotify.format.coverage import Change, change_key, notification_coverage
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
-from rsnotify.runtime.mqtt_broker import Broker
 from rsnotify.runtime.transports import ChannelPlace
 from rsnotify_hub.fragments import Fragment, read_stored, up_links
 from rsnotify_hub.log.topic_log import TopicLogs
@@ -45,13 +45,6 @@ DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
 _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 
-class Brokers(Struct, frozen=True):
-    """The brokers that the hub also publishes to, at their addresses for Destinations."""
-
-    mqtt: Broker | None = None
-    xmpp: ChannelPlace | None = None
-
-
 class ChangeMemoryQuestion(Struct, frozen=True):
     """A request for at most `limit` changes of a topic, after an instant or from the beginning."""
 
@@ -60,20 +53,25 @@ class ChangeMemoryQuestion(Struct, frozen=True):
     limit: int
 
 
+@dataclass(eq=False, repr=False)
 class HubChangeMemory:
-    """The handler of `GET /topics`. `url` is its URL."""
+    """The handler of `GET /topics`, at `url`.
 
-    def __init__(self, topics: TopicLogs, url: str, brokers: Brokers) -> None:
-        self._brokers = brokers
-        self._topics = topics
-        self._url = url
+    `brokers` has the brokers that the hub also publishes to, at their addresses for Destinations.
+    """
+
+    topics: TopicLogs
+    url: str
+    brokers: Mapping[str, ChannelPlace | None]
+
+    def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def handle(self, request: web.Request) -> web.Response:
         if "topic" not in request.query:
             return await self._list(request)
         question = _read_question(request.query)
-        state = self._topics.state(question.topic)
+        state = self.topics.state(question.topic)
         if state is None:
             raise web.HTTPNotFound(text="this hub has nothing of that topic\n")
         if state.whole:
@@ -88,19 +86,35 @@ class HubChangeMemory:
     async def _list(self, request: web.Request) -> web.Response:
         limit = _read_limit(request.query, default=DEFAULT_TOPICS, maximum=MAX_TOPICS)
         begins = read_cursor(request.query.get("after"))
-        found = await self._topics.store.newest(after=begins, limit=limit + 1)
+        found = await self.topics.store.newest(after=begins, limit=limit + 1)
         page = found[:limit]
         after = cursor_after(page[-1]) if len(found) > limit else None
         answer = {
-            "topics": [row(state, self._link(topic=state.topic), self._brokers) for state in page],
+            "topics": [self._row(state) for state in page],
             "next": None if after is None else self._link(after=after, limit=limit),
         }
         body = msgspec.json.encode(answer)
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
+    def _row(self, state: LogState) -> dict[str, Any]:
+        return {
+            "topic": state.topic,
+            "begins": format_datetime(state.begins),
+            "through": format_datetime(state.through),
+            "received": format_datetime(state.received),
+            "kept": state.kept,
+            "size": state.size,
+            "whole": state.whole,
+            "changes": None if state.whole else self._link(topic=state.topic),
+            **{
+                name: None if place is None else place.url_for(state.topic)
+                for name, place in self.brokers.items()
+            },
+        }
+
     async def _page(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
         async with self._slots:
-            entries = await self._topics.store.changes(question.topic, since=question.since)
+            entries = await self.topics.store.changes(question.topic, since=question.since)
             if not entries:
                 return await self._end(question, state)
             fragments = [entry.fragment for entry in entries]
@@ -117,7 +131,7 @@ class HubChangeMemory:
         since = question.since
         if since is None or (not state.kept and since < state.through):
             raise self._gone(question, UnknownChanges(since, state.through))
-        last = await self._topics.read(question.topic, after=state.position - 1)
+        last = await self.topics.read(question.topic, after=state.position - 1)
         up = up_links(await asyncio.to_thread(read_stored, last[-1].fragment.body)) if last else ()
         return write_document(self._document(ChangeMemoryPage(since, since, (), up), question))
 
@@ -143,7 +157,7 @@ class HubChangeMemory:
         return self._link(topic=question.topic, since=format_datetime(since), **limit)
 
     def _link(self, **query: str | int) -> str:
-        return f"{self._url}?{urlencode(query, safe=':')}"
+        return f"{self.url}?{urlencode(query, safe=':')}"
 
 
 def _tag(state: LogState, question: ChangeMemoryQuestion) -> str:
@@ -169,22 +183,6 @@ def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
         raise Refusal(Code.BAD_REQUEST, "limit: it is not a whole number above 0")
     return min(int(limit), maximum)
-
-
-def row(state: LogState, changes: str, brokers: Brokers) -> dict[str, Any]:
-    """Return a row of the list of topics, with the URLs of its changes: here and at brokers."""
-    return {
-        "topic": state.topic,
-        "begins": format_datetime(state.begins),
-        "through": format_datetime(state.through),
-        "received": format_datetime(state.received),
-        "kept": state.kept,
-        "size": state.size,
-        "whole": state.whole,
-        "changes": None if state.whole else changes,
-        "mqtt": None if brokers.mqtt is None else brokers.mqtt.url_for(state.topic),
-        "xmpp": None if brokers.xmpp is None else brokers.xmpp.url_for(state.topic),
-    }
 
 
 def read_cursor(after: str | None) -> tuple[Instant, str] | None:

@@ -24,7 +24,7 @@ from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.settings import convert_settings
 from rsnotify.runtime.status_server import MetricsText
-from rsnotify.runtime.transports import place_of, transport_of
+from rsnotify.runtime.transports import ChannelPlace, place_of, transport_of
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
@@ -35,7 +35,7 @@ from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds
 from rsnotify_hub.bridging import Bridge, BridgeParts, Bridges, HubTransport
-from rsnotify_hub.change_memory import Brokers, HubChangeMemory
+from rsnotify_hub.change_memory import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.events import EventsHandler
 from rsnotify_hub.filtering import FilterCache
@@ -389,10 +389,9 @@ def _make_bridges(configuration: HubConfiguration, parts: BridgeParts) -> Bridge
     return Bridges(found)
 
 
-def _brokers_of(configuration: HubConfiguration) -> Brokers:
-    """Return the brokers that the hub also publishes to, at their addresses for Destinations."""
+def _brokers_of(configuration: HubConfiguration) -> dict[str, ChannelPlace | None]:
     mqtt, xmpp = configuration.mqtt.public_url or configuration.mqtt.url, configuration.xmpp.url
-    return Brokers(
-        mqtt=None if mqtt is None else parse_broker(mqtt),
-        xmpp=None if xmpp is None else place_of(xmpp),
-    )
+    return {
+        "mqtt": None if mqtt is None else parse_broker(mqtt),
+        "xmpp": None if xmpp is None else place_of(xmpp),
+    }

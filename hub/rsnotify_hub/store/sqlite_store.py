@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from msgspec import Struct
@@ -67,8 +67,6 @@ BRIDGED = (
     " ON CONFLICT (broker, topic) DO UPDATE SET position = excluded.position"
 )
 
-
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -194,20 +192,11 @@ class SqliteStore:
         self._bridged = CursorWriter(self._writer, BRIDGED)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="hub-reader")
 
-    async def _read(
-        self,
-        operation: Callable[Concatenate[sqlite3.Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        read = partial(operation, self._reader, *args, **kwargs)
+    async def _read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return await self._loop.run_in_executor(self._reading, read)
+            return await self._loop.run_in_executor(self._reading, operation, self._reader)
         except sqlite3.Error as error:
             raise StorageError(f"cannot read the hub's data: {reason_of(error)}") from None
-
-    async def _select(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        return await self._read(lambda database: database.execute(sql, values).fetchall())
 
     async def _execute(self, sql: str, *values: object) -> None:
         await self._writer.submit(lambda database: database.execute(sql, values))
@@ -217,7 +206,7 @@ class SqliteStore:
         return await self._read(_log_states)
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        return await self._read(_newest_logs, after, limit)
+        return await self._read(partial(_newest_logs, after=after, limit=limit))
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
@@ -242,7 +231,7 @@ class SqliteStore:
 
     async def _moved(self, topic: str, after: int) -> LogMoved:
         """Report to the listener how a write that was reported as failed changed the log."""
-        states = await self._read(_log_states, topic)
+        states = await self._read(partial(_log_states, topic=topic))
         if not states:
             self._listener.forgotten(topic)
             return LogMoved(f"the log of {topic} was deleted")
@@ -254,19 +243,18 @@ class SqliteStore:
         return LogMoved(f"the log of {topic} has more entries")
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        return await self._read(_read_log, topic, after=after, since=since)
+        return await self._read(partial(_read_log, topic=topic, after=after, since=since))
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        return await self._read(_read_changes, topic, since=since)
+        return await self._read(partial(_read_changes, topic=topic, since=since))
 
     async def trim(self, topic: str) -> LogState | None:
-        now, retention = self._clock(), self._retention
         return await self._writer.submit(
-            partial(_trim_log, topic=topic, now=now, retention=retention)
+            partial(_trim_log, topic=topic, now=self._clock(), retention=self._retention)
         )
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        return await self._read(_read_backlogs, topic, positions)
+        return await self._read(partial(_read_backlogs, topic=topic, positions=positions))
 
     async def forget(self, topic: str, *, after: int) -> None:
         is_done = await self._writer.submit(
@@ -312,8 +300,7 @@ class SqliteStore:
         return True
 
     async def bridged(self, broker: str) -> dict[str, int]:
-        rows = await self._select("SELECT topic, position FROM bridged WHERE broker = ?", broker)
-        return dict(rows)
+        return (await self._read(_brokers)).get(broker, {})
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
         rows = [(position, broker, topic) for topic, position in positions.items()]
