@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from itertools import chain, takewhile
 from typing import cast
 
 from aiohttp import StreamReader
@@ -246,11 +247,9 @@ class TimeoutWatch:
 
     def _cut_off_longest(self) -> None:
         """Close the connection that has waited longest for a head, or else for a new request."""
-        for step in (AwaitedStep.HEAD, AwaitedStep.IDLE):
-            connection = next(iter(self._deadlines[step]), None)
-            if connection is not None:
-                connection.cut_off()
-                return
+        waiting = chain(self._deadlines[AwaitedStep.HEAD], self._deadlines[AwaitedStep.IDLE])
+        if (connection := next(waiting, None)) is not None:
+            connection.cut_off()
 
     def _schedule_check(self) -> None:
         due = self._loop.time() + self._interval
@@ -266,12 +265,7 @@ class TimeoutWatch:
 
     def _cut_off_late(self, now: float) -> None:
         for step, deadlines in self._deadlines.items():
-            late = []
-            for connection, deadline in deadlines.items():
-                if deadline > now:
-                    break
-                late.append(connection)
-            for connection in late:
+            for connection, _ in list(takewhile(lambda each: each[1] <= now, deadlines.items())):
                 del deadlines[connection]
                 if connection.still_waits(step):
                     connection.cut_off()

@@ -13,6 +13,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -87,6 +88,7 @@ class Answer(Struct, frozen=True, gc=False):
         return self.status == 410
 
 
+@dataclass(eq=False, repr=False)
 class CallbackRequests:
     """Sends the hub's requests to callbacks.
 
@@ -96,24 +98,16 @@ class CallbackRequests:
             §7.1.1).
     """
 
-    def __init__(
-        self,
-        client: aiohttp.ClientSession,
-        hub_url: str,
-        *,
-        method: str,
-        clock: Callable[[], Instant],
-        allow_private_addresses: bool,
-        tls: ssl.SSLContext | None = None,
-        pool: ConnectionPool | None = None,
-    ) -> None:
-        self.pool = ConnectionPool() if pool is None else pool
-        self._make_socket = any_socket if allow_private_addresses else guarded_socket
-        self._tls = tls or ssl.create_default_context()
-        self._client = client
-        self._hub_url = hub_url
-        self._method = method
-        self._clock = clock
+    client: aiohttp.ClientSession
+    hub_url: str
+    method: str
+    clock: Callable[[], Instant]
+    allow_private_addresses: bool
+    tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
+    pool: ConnectionPool = field(default_factory=ConnectionPool)
+
+    def __post_init__(self) -> None:
+        self._make_socket = any_socket if self.allow_private_addresses else guarded_socket
 
     def begin(
         self, target: CallbackTarget, topic: str, body: bytes, content_type: str, done: Done
@@ -186,7 +180,7 @@ class CallbackRequests:
                 _, connection = await asyncio.get_running_loop().create_connection(
                     partial(HttpConnection, origin, self.pool),
                     sock=sock,
-                    ssl=self._tls if origin.secure else None,
+                    ssl=self.tls if origin.secure else None,
                     # No certificate has the trailing dot of the DNS root.
                     server_hostname=origin.host.rstrip(".") if origin.secure else None,
                 )
@@ -203,11 +197,11 @@ class CallbackRequests:
         Raise `ValueError` if the callback's URL cannot be requested.
         """
         secret = subscription.secret
-        key = None if secret is None else SigningKey(secret, self._method)
+        key = None if secret is None else SigningKey(secret, self.method)
         return CallbackTarget(*endpoint_of(subscription.callback), secret, key)
 
     def _request(self, target: CallbackTarget, topic: str, body: bytes, content_type: str) -> bytes:
-        common = notification_head(topic, self._hub_url, content_type, len(body))
+        common = notification_head(topic, self.hub_url, content_type, len(body))
         signature = b"\r\n"
         if target.key is not None:
             # WebSub §7.1
@@ -220,7 +214,7 @@ class CallbackRequests:
         Read at most one byte more than `limit` of the answer, or nothing if `limit` is 0.
         """
         try:
-            async with self._client.get(exact_url(url), allow_redirects=False) as response:
+            async with self.client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""
                 retry_after = response.headers.get("Retry-After", "")
                 return self._answer(HttpReply(response.status, retry_after, body))
@@ -232,7 +226,7 @@ class CallbackRequests:
         if not reply.excerpt and reply.status < 300:
             return _success(reply.status)
         limited = reply.status in (429, 503)
-        wait = parse_retry_after(reply.retry_after, self._clock()) if limited else None
+        wait = parse_retry_after(reply.retry_after, self.clock()) if limited else None
         return Answer(reply.status, f"answers {reply.status}", reply.excerpt, wait)
 
     def close(self) -> None:

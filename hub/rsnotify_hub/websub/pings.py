@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -53,33 +54,23 @@ _MAX_VERSIONS = 10_000
 ChangeKey = tuple[str, str | None]
 
 
+@dataclass(eq=False, repr=False)
 class TopicFetcher:
     """Fetches pinged topics, and appends new content to their logs."""
 
-    def __init__(
-        self,
-        topics: TopicLogs,
-        client: aiohttp.ClientSession,
-        websub: WebSubConfig,
-        intake: IntakeConfig,
-        *,
-        open_topics: Sequence[str],
-        clock: Callable[[], Instant],
-    ) -> None:
-        self._topics = topics
-        self._clock = clock
-        self._open_topics = open_topics
-        self._max_open_topics = websub.max_open_topics
-        self._pause = websub.ping_seconds
-        self._client = TopicClient(
-            client,
-            max_bytes=websub.max_channel_bytes,
-            seconds=websub.callback_seconds,
+    topics: TopicLogs
+    client: aiohttp.ClientSession
+    websub: WebSubConfig
+    intake: IntakeConfig
+    open_topics: Sequence[str]
+    clock: Callable[[], Instant]
+
+    def __post_init__(self) -> None:
+        most = self.websub.max_channel_bytes
+        self._topic_client = TopicClient(
+            self.client, max_bytes=most, seconds=self.websub.callback_seconds
         )
-        self._limits = DocumentLimits(
-            document_bytes=websub.max_channel_bytes, links=intake.max_links
-        )
-        self._max_bytes = intake.max_fragment_bytes
+        self._limits = DocumentLimits(document_bytes=most, links=self.intake.max_links)
         self._capacity = asyncio.Semaphore(_CONCURRENT)
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -104,19 +95,19 @@ class TopicFetcher:
     def _check_capacity(self, topic: str) -> None:
         if len(self._working) >= _MAX_TOPICS:
             raise Refusal(Code.UNAVAILABLE, "too many topics are being fetched; try again later")
-        new = self.is_open(topic) and self._topics.state(topic) is None
-        if new and len(self._topics.states()) >= self._max_open_topics:
+        new = self.is_open(topic) and self.topics.state(topic) is None
+        if new and len(self.topics.states()) >= self.websub.max_open_topics:
             raise Refusal(Code.UNAVAILABLE, "this hub has too many open topics")
 
     def is_open(self, topic: str) -> bool:
-        return covers(self._open_topics, topic)
+        return covers(self.open_topics, topic)
 
     async def _work(self, topic: str) -> None:
         try:
             while (future := self._waiting.pop(topic, None)) is not None:
                 await self._settle(topic, future)
                 if self.is_open(topic):
-                    await asyncio.sleep(self._pause)
+                    await asyncio.sleep(self.websub.ping_seconds)
         finally:
             del self._working[topic]
 
@@ -135,10 +126,10 @@ class TopicFetcher:
             future.set_result(None)
 
     async def _fetch(self, topic: str) -> None:
-        fetched = await self._client.fetch(topic, self._version(topic))
+        fetched = await self._topic_client.fetch(topic, self._version(topic))
         if fetched is None:
             return
-        received = self._clock()
+        received = self.clock()
         through, last = await self._end_of_log(topic)
         try:
             fragment = await asyncio.to_thread(
@@ -148,10 +139,10 @@ class TopicFetcher:
                 through=through,
                 last=last,
                 received=received,
-                max_bytes=self._max_bytes,
+                max_bytes=self.intake.max_fragment_bytes,
             )
             if fragment is not None:
-                await self._topics.publish(topic, fragment)
+                await self.topics.publish(topic, fragment)
         except DocumentError as error:
             raise Unavailable(topic, error.reason) from None
         self._remember(topic, fetched)
@@ -159,21 +150,21 @@ class TopicFetcher:
     def _version(self, topic: str) -> Mapping[str, str]:
         """Return the conditional headers from the last fetch, or none if the log has changed."""
         position, conditions = self._versions.get(topic, (0, {}))
-        return conditions if position == self._topics.position(topic) else {}
+        return conditions if position == self.topics.position(topic) else {}
 
     def _remember(self, topic: str, fetched: Fetched) -> None:
         self._versions.pop(topic, None)
-        self._versions[topic] = self._topics.position(topic), fetched.conditions
+        self._versions[topic] = self.topics.position(topic), fetched.conditions
         if len(self._versions) > _MAX_VERSIONS:
             del self._versions[next(iter(self._versions))]
 
     async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[LogEntry]]:
         """Return the instant at which the log ends, and the entries that reach that instant."""
-        state = self._topics.state(topic)
+        state = self.topics.state(topic)
         if state is None or state.whole:
             return None, []
         before = just_before(state.through)
-        return state.through, await self._topics.read(topic, after=0, since=before)
+        return state.through, await self.topics.read(topic, after=0, since=before)
 
     async def close(self) -> None:
         """Cancel all fetches. Pending pings get no answer."""
