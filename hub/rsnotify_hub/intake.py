@@ -51,7 +51,6 @@ class FragmentIntake:
         return len(body) <= _MAX_INLINE_BYTES
 
     def read_now(self, body: bytes) -> Fragment:
-        """Read and check a fragment."""
         return read_fragment(body, limits=self._limits)
 
     async def read(self, body: bytes) -> Fragment:
@@ -71,7 +70,6 @@ class FragmentIntake:
 
 
 def limits_of(config: IntakeConfig) -> DocumentLimits:
-    """Return the limits for published documents."""
     return DocumentLimits(document_bytes=config.max_fragment_bytes, links=config.max_links)
 
 

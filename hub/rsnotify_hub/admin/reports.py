@@ -375,7 +375,6 @@ class Reports:
         return schemas.FailureList(tuple(rows))
 
     async def dead_letters(self, query: PageQuery) -> schemas.DeadLetterList:
-        """Return a page of the subscriptions that the hub has given up."""
         parts = await self.nodes.ask_all(DEAD_LETTER_PART, query)
         page = merged_page(parts, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query.limit)
         return schemas.DeadLetterList(tuple(page.rows), page.total, page.next)

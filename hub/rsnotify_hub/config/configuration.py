@@ -21,7 +21,14 @@ from rsnotify_hub.store.providers import StoreProvider, provider_of, store_provi
 T = TypeVar("T", bound=Struct)
 
 
-class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{name}"):
+class _SecretSettings(Struct, frozen=True):
+    """Settings that may contain secrets, which their representation must not show."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class MqttConfig(_SecretSettings, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{name}"):
     """The MQTT broker. The names of its settings begin with `mqtt_`."""
 
     url: str | None = None
@@ -42,11 +49,8 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
     def login(self) -> BrokerLogin:
         return login_of(self, prefix="")
 
-    def __repr__(self) -> str:
-        return f"MqttConfig(channels={self.channels})"
 
-
-class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{name}"):
+class XmppConfig(_SecretSettings, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{name}"):
     """The XMPP PubSub service. The names of its settings begin with `xmpp_`."""
 
     url: str | None = None
@@ -56,11 +60,8 @@ class XmppConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"xmpp_{
     server: str | None = None
     ca: str | None = None
 
-    def __repr__(self) -> str:
-        return f"XmppConfig(url={self.url!r})"
 
-
-class TransportsConfig(Struct, frozen=True, kw_only=True, rename={"tables": "transport"}):
+class TransportsConfig(_SecretSettings, frozen=True, kw_only=True, rename={"tables": "transport"}):
     """Brokers that the hub publishes to over transports from other packages.
 
     `tables` has the settings of each, `[[transport]]` in TOML. The scheme of `url` selects the
@@ -68,9 +69,6 @@ class TransportsConfig(Struct, frozen=True, kw_only=True, rename={"tables": "tra
     """
 
     tables: tuple[dict[str, Any], ...] = ()
-
-    def __repr__(self) -> str:
-        return f"TransportsConfig({len(self.tables)} brokers)"
 
 
 # A larger number is a typo, or exceeds what SQLite can count.
@@ -86,7 +84,7 @@ _Algorithm = Literal[
 ]  # fmt: skip
 
 
-class PublisherGrant(Struct, frozen=True, forbid_unknown_fields=True):
+class PublisherGrant(_SecretSettings, frozen=True, forbid_unknown_fields=True):
     """A token that allows publishing.
 
     Args:
@@ -99,17 +97,11 @@ class PublisherGrant(Struct, frozen=True, forbid_unknown_fields=True):
     token_sha256: _Sha256
     topics: tuple[str, ...]
 
-    def __repr__(self) -> str:
-        return f"PublisherGrant(topics={self.topics})"
 
-
-class AdminGrant(Struct, frozen=True, forbid_unknown_fields=True):
+class AdminGrant(_SecretSettings, frozen=True, forbid_unknown_fields=True):
     """A token that allows reading and changing everything, given as its SHA-256 in hex."""
 
     token_sha256: _Sha256
-
-    def __repr__(self) -> str:
-        return "AdminGrant()"
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
@@ -127,7 +119,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     log_format: Literal["text", "json"] = "text"
 
 
-class AccessConfig(Struct, frozen=True, kw_only=True):
+class AccessConfig(_SecretSettings, frozen=True, kw_only=True):
     """Permission to publish and to administer the hub.
 
     Without publishers, only programs on this machine may publish, and only while the hub listens on
@@ -143,9 +135,6 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
     jwt_key_file: str | None = None
     jwt_audience: str | None = None
     jwt_issuer: str | None = None
-
-    def __repr__(self) -> str:
-        return f"AccessConfig(publishers={self.publishers}, admins={self.admins})"
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True):
@@ -206,7 +195,7 @@ class WebSocketConfig(Struct, frozen=True, kw_only=True):
 
 
 class FollowConfig(
-    Struct,
+    _SecretSettings,
     frozen=True,
     kw_only=True,
     rename=lambda name: "follow" if name == "tables" else f"follow_{name}",
@@ -215,9 +204,6 @@ class FollowConfig(
 
     tables: tuple[dict[str, Any], ...] = ()
     contact: _Text | None = None
-
-    def __repr__(self) -> str:
-        return f"FollowConfig({len(self.tables)} origins)"
 
 
 class HubConfiguration(Struct, frozen=True, kw_only=True):

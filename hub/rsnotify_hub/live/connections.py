@@ -285,7 +285,6 @@ class SendQueue:
         return True
 
     def take(self) -> bytes:
-        """Remove and return the first frames."""
         data, count = self._waiting.popleft()
         self.size -= len(data)
         self.frames -= count

@@ -72,8 +72,6 @@ _XML = "application/xml"
 
 
 class MqttBridge(Bridge):
-    """The `Bridge` to an MQTT broker."""
-
     def __init__(self, config: MqttConfig, parts: BridgeParts) -> None:
         assert config.url is not None
         self._broker = parse_broker(config.url)

@@ -64,7 +64,7 @@ def export_hub(
         rsnotify hub export hub.jsonl --data rsnotify-hub
         rsnotify hub export hub.jsonl --store nats://127.0.0.1:4222
     """
-    from rsnotify_hub.transfer.files import write_export
+    from rsnotify_hub.transfer.files import ExportedFragment, ExportedSubscription, write_export
 
     configuration = _configuration(context, config, data=data, store=store)
     folder = Path(configuration.log.data)
@@ -72,8 +72,8 @@ def export_hub(
         raise ConfigurationError(f"there is no hub's data in the folder {folder}")
     counts = _with_store(configuration, lambda opened: write_export(file, opened))
     typer.echo(
-        f"exported {counted(counts.subscriptions, 'subscription')} and "
-        f"{counted(counts.contents, 'whole content')} to {file}"
+        f"exported {counted(counts[ExportedSubscription], 'subscription')} and "
+        f"{counted(counts[ExportedFragment], 'whole content')} to {file}"
     )
 
 

@@ -22,6 +22,7 @@ nodes deliver to a subscription as soon as it is stored.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -303,30 +304,20 @@ async def _import_content(store: Store, log: LogState | None, record: ExportedFr
     return True
 
 
-class ExportCounts(Struct):
-    """The numbers of exported records."""
-
-    subscriptions: int = 0
-    contents: int = 0
-    records: int = 0
-
-
-async def write_export(path: Path, store: Store) -> ExportCounts:
+async def write_export(path: Path, store: Store) -> Counter[type[Exported]]:
     """Export a store to a new file that only its owner may read, and return the record counts.
 
     Raises:
         ConfigurationError: The file exists, or cannot be written.
         StorageError: The store cannot be read.
     """
-    counts = ExportCounts()
+    counts = Counter[type[Exported]]()
     with _new_file(path) as file:
         file.write(encode(ExportHeader(exported=datetime.now(UTC), hub=__version__)))
         async for record in read_store(store):
             file.write(encode(record))
-            counts.records += 1
-            counts.subscriptions += isinstance(record, ExportedSubscription)
-            counts.contents += isinstance(record, ExportedFragment)
-        file.write(encode(ExportEnd(records=counts.records)))
+            counts[type(record)] += 1
+        file.write(encode(ExportEnd(records=counts.total())))
     return counts
 
 

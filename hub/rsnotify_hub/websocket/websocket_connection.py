@@ -102,8 +102,6 @@ def _refused(status: int, body: bytes | bytearray, headers: Headers) -> web.HTTP
 
 
 class WebSocketRole(ConnectionRole):
-    """The role of a WebSocket."""
-
     __slots__ = ()
 
     @abstractmethod

@@ -83,8 +83,6 @@ _Refuse: TypeAlias = Callable[[Refusal], None]
 
 @dataclass(eq=False, repr=False)
 class WebSocketHandler:
-    """The handler of `GET /ws`."""
-
     intake: FragmentIntake
     topics: TopicLogs
     channel: LiveChannel
@@ -127,7 +125,6 @@ class WebSocketHandler:
     def subscribe(
         self, request: web.Request, subscriber: WebSocketSubscriber, frame: SubscribeFrame
     ) -> None:
-        """Begin the replay to a subscriber."""
         since, select = parse_since(frame.since), select_of(frame)
         address, group = request.remote or "", None
         if select:

@@ -232,7 +232,6 @@ class SubscriptionQuota:
         return None
 
     def counts(self, question: QuotaQuestion) -> QuotaCounts:
-        """Return the subscription counts of this node."""
         host, client = question.host, question.client
         return QuotaCounts(
             len(self._registry) + self._pending["new", ""],

@@ -65,8 +65,6 @@ _DELIVERED = (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED)
 
 @dataclass(eq=False, repr=False)
 class DeliverySender:
-    """Delivers notifications to all subscriptions."""
-
     requests: CallbackRequests
     topics: TopicLogs
     scheduler: DeliveryScheduler
