@@ -123,21 +123,18 @@ class Permission:
 
     def check(self) -> None:
         """Check that the permission still holds. This is cheap while the grants are unchanged."""
-        self._check_grant(self._authorizer.grants)
+        grants, until = self._authorizer.grants, self._grant.until
+        if self._seen is not grants or (until != inf and time() >= until):
+            if self._token is not None:
+                grant = grants.grant(self._token)
+            else:
+                grant = Grant(everything=grants.anonymous and self._local)
+            if not grant.covers(self._topic):
+                reason = "publishing on this topic needs a token that grants it"
+                raise Refusal(Code.FORBIDDEN, reason)
+            self._seen, self._grant = grants, grant
         if self._authorizer.topic_quota is not None and not self._grant.everything:
             self._authorizer.topic_quota.check(self._topic, self._grant.topics)
-
-    def _check_grant(self, grants: Grants) -> None:
-        until = self._grant.until
-        if self._seen is grants and (until == inf or time() < until):
-            return
-        if self._token is not None:
-            grant = grants.grant(self._token)
-        else:
-            grant = Grant(everything=grants.anonymous and self._local)
-        if not grant.covers(self._topic):
-            raise Refusal(Code.FORBIDDEN, "publishing on this topic needs a token that grants it")
-        self._seen, self._grant = grants, grant
 
 
 def _bearer(request: web.Request) -> str | None:

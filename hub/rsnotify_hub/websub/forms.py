@@ -50,9 +50,7 @@ def parse_form(body: bytes) -> SubscriptionRequest | Ping:
         )
     except ValueError:
         raise _bad("the form is not URL-encoded UTF-8, or has too many fields") from None
-    values: dict[str, str] = {}
-    for name, value in fields:
-        values.setdefault(name, value)
+    values = dict(reversed(fields))  # of several values, the first counts
     mode = values.get("hub.mode")
     if mode == "publish":
         topics = [value for name, value in fields if name in ("hub.url", "hub.topic") and value]
