@@ -29,7 +29,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from rsnotify.runtime.http_client import Done, HttpReply, NoReply
+from rsnotify.runtime.http_client import Done, HttpConnection, HttpReply, NoReply
 from rsnotify.runtime.tasks import cancel, settle
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.urls import authority_of
@@ -203,11 +203,6 @@ class DeliveryScheduler:
         await asyncio.gather(*ends)
 
 
-class CallbackRequest(Protocol):
-    def cancel(self) -> None:
-        """Stop waiting for the answer."""
-
-
 class DeliverySlot:
     """A waiting or running request to a host and port.
 
@@ -220,7 +215,7 @@ class DeliverySlot:
 
     task: asyncio.Task[None] | None = None
     ended: asyncio.Future[None] | None = None
-    _request: CallbackRequest | None = None
+    _request: HttpConnection | None = None
     _done: Done | None = None
     _timeout: asyncio.Timeout | None = None
 
@@ -252,7 +247,7 @@ class DeliverySlot:
         finally:
             self._timeout = None
 
-    def watch(self, request: CallbackRequest, done: Done) -> None:
+    def watch(self, request: HttpConnection, done: Done) -> None:
         """Apply the time limit to a request without a task, which will call `complete`.
 
         `done` receives the outcome passed to `complete`, or an error if the request timed out.
