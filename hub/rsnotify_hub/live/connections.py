@@ -310,25 +310,22 @@ class ConnectionCounts(Struct, frozen=True):
 Connect = Callable[[asyncio.Transport, Callable[[LiveConnection], None]], LiveConnection]
 
 
+@dataclass(eq=False, repr=False)
 class LiveConnections:
     """Accepts connections within the limits, and keeps track of them.
 
     Pages of the hub's public URL may connect.
     """
 
-    def __init__(
-        self,
-        limits: RateLimits,
-        statistics: Statistics,
-        configuration: WebSocketConfig,
-        *,
-        public_url: str,
-        clock: Callable[[], Instant],
-    ) -> None:
-        self._clock = clock
-        self._rate = limits.connections
-        self._statistics = statistics
-        self._origins = Origins(public_url, configuration.websocket_origins)
+    limits: RateLimits
+    statistics: Statistics
+    configuration: WebSocketConfig
+    public_url: str
+    clock: Callable[[], Instant]
+
+    def __post_init__(self) -> None:
+        configuration = self.configuration
+        self._origins = Origins(self.public_url, configuration.websocket_origins)
         self._limit = ConnectionLimit(
             configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
@@ -381,12 +378,12 @@ class LiveConnections:
         """
         if not self._origins.allows(request.headers.get("Origin"), request.host):
             # Not a Refusal: its response would request a token, and no token would help.
-            self._statistics.refused[Code.FORBIDDEN] += 1
+            self.statistics.refused[Code.FORBIDDEN] += 1
             raise web.HTTPForbidden(text="pages of this origin may not connect here\n")
         self._check_limits(request.remote)
 
     def _check_limits(self, address: str | None) -> None:
-        self._rate.check(address)
+        self.limits.connections.check(address)
         if self._limit.is_full or self._limit.is_client_full(address or ""):
             raise Refusal(
                 Code.TOO_MANY, "too many WebSockets and event streams are open; try again later"
@@ -406,7 +403,7 @@ class LiveConnections:
         """Answer a checked request, and hand its transport over to a connection."""
         address = request.remote or ""
         agent = intern(request.headers.get("User-Agent", "")[:_AGENT_LENGTH])
-        client = ConnectionClient(getrandbits(128), address, agent, self._clock())
+        client = ConnectionClient(getrandbits(128), address, agent, self.clock())
 
         def take(transport: asyncio.Transport, release: Callable[[], None]) -> LiveConnection:
             def lost(connection: LiveConnection) -> None:

@@ -23,6 +23,7 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
@@ -62,22 +63,19 @@ _TIME_IS_UP = NoReply(_TIMED_OUT.reason)
 _NOT_SENT = Answer(None, "could not be requested")
 
 
+@dataclass(eq=False, repr=False)
 class DeliveryScheduler:
     """Starts requests of one kind, and ends those that take longer than `seconds`."""
 
-    def __init__(
-        self,
-        seconds: float,
-        *,
-        quick: Capacity = QUICK,
-        slow: Capacity = SLOW,
-        quick_seconds: float = QUICK_SECONDS,
-    ) -> None:
+    seconds: float
+    quick: Capacity = QUICK
+    slow: Capacity = SLOW
+    quick_seconds: float = QUICK_SECONDS
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()  # each lookup is a system call
-        self.seconds = seconds
-        self._quick_seconds = quick_seconds
-        self._quick: FairQueue[DeliverySlot] = FairQueue(quick)
-        self._slow: FairQueue[DeliverySlot] = FairQueue(slow)
+        self._quick: FairQueue[DeliverySlot] = FairQueue(self.quick)
+        self._slow: FairQueue[DeliverySlot] = FairQueue(self.slow)
         self._check: asyncio.TimerHandle | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -138,15 +136,15 @@ class DeliveryScheduler:
 
     def _schedule_check(self) -> None:
         if self._check is None and self._quick.has_waiting:
-            due = self._loop.time() + self._quick_seconds
+            due = self._loop.time() + self.quick_seconds
             self._check = self._loop.call_at(due, self._clear_quick_queue, due)
 
     def _clear_quick_queue(self, due: float) -> None:
         self._check = None
         now = self._loop.time()
         # If this callback runs late, the hub itself was slow, and answers may be waiting unread.
-        if now - due <= self._quick_seconds / 2:
-            for slot in self._quick.blocking(now - self._quick_seconds):
+        if now - due <= self.quick_seconds / 2:
+            for slot in self._quick.blocking(now - self.quick_seconds):
                 self._demote(slot, now)
         self._start_waiting(self._quick)
 
