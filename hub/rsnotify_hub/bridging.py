@@ -118,11 +118,7 @@ class Bridge(DeliveryChannel):
     """
 
     def __init__(
-        self,
-        transport: str,
-        broker: str,
-        cursors: BrokerCursors,
-        parts: BridgeParts,
+        self, transport: str, broker: str, cursors: BrokerCursors, parts: BridgeParts
     ) -> None:
         self.transport = transport
         self._name = broker

@@ -47,11 +47,7 @@ S = TypeVar("S", bound=Struct)
 _BOM = b"\xef\xbb\xbf"
 
 _When = Annotated[
-    str,
-    Meta(
-        extra_json_schema={"format": "date-time"},
-        examples=["2026-11-20T16:00:00.000000Z"],
-    ),
+    str, Meta(extra_json_schema={"format": "date-time"}, examples=["2026-11-20T16:00:00.000000Z"])
 ]
 
 

@@ -286,11 +286,7 @@ async def _problems_as_json(request: web.Request, handler: _Handler) -> web.Stre
 
 
 _STATIC = Path(__file__).with_name("static")
-_CONTENT_TYPES = {
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+_CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 #: Only the policy `fragments` of the pages may turn strings into markup.
 _POLICY = PAGE_HEADERS["Content-Security-Policy"].replace(

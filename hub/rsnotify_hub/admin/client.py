@@ -10,13 +10,7 @@ import msgspec
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from rsnotify.errors import (
-    ConfigurationError,
-    FetchError,
-    NotFound,
-    RsnotifyError,
-    Unavailable,
-)
+from rsnotify.errors import ConfigurationError, FetchError, NotFound, RsnotifyError, Unavailable
 from rsnotify.runtime.reasons import reason_of
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.schemas import FIRST_DIGITS, MAX_ROWS, Problem

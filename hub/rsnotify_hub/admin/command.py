@@ -41,8 +41,7 @@ _Json = Annotated[
 ]
 _Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="The number of rows.")]
 _Id = Annotated[
-    str,
-    typer.Argument(metavar="ID", help="A subscription, by its id or the first digits of that."),
+    str, typer.Argument(metavar="ID", help="A subscription, by its id or the first digits of that.")
 ]
 
 
@@ -243,10 +242,7 @@ def redeliver(
     id: _Id,
     since: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATETIME",
-            help="Deliver all changes after this W3C Datetime again.",
-        ),
+        typer.Option(metavar="DATETIME", help="Deliver all changes after this W3C Datetime again."),
     ] = None,
     url: _Url = _DEFAULT_URL,
     token: _Token = None,

@@ -377,10 +377,7 @@ class Replays:
         self._again = self._start_after  # one bound method shared by all subscribers
 
     def start(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        group: SelectionGroup | None = None,
+        self, subscriber: LiveSubscriber, since: Instant | None, group: SelectionGroup | None = None
     ) -> None:
         """Send a subscriber its topic's state and the log since an instant, then make it live.
 

@@ -41,9 +41,7 @@ _StoreUrl = Annotated[
 _Config = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE",
-        envvar="RSNOTIFY_HUB_CONFIG",
-        help="The file with the settings of the hub.",
+        metavar="FILE", envvar="RSNOTIFY_HUB_CONFIG", help="The file with the settings of the hub."
     ),
 ]
 

@@ -105,14 +105,7 @@ class ExportEnd(Struct, frozen=True, kw_only=True, tag="end"):
 Exported = ExportedSubscription | ExportedBroker | ExportedFragment
 
 #: The errors that make a line invalid. OverflowError comes from datetimes in the year 1 or 9999.
-_WRONG = (
-    msgspec.DecodeError,
-    RecursionError,
-    OverflowError,
-    ValueError,
-    Refusal,
-    DocumentError,
-)
+_WRONG = (msgspec.DecodeError, RecursionError, OverflowError, ValueError, Refusal, DocumentError)
 
 _decoder = msgspec.json.Decoder(
     ExportHeader | ExportedSubscription | ExportedBroker | ExportedFragment | ExportEnd

@@ -22,12 +22,7 @@ from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.live.connections import (
-    CLOSE_SECONDS,
-    LiveConnection,
-    LiveConnections,
-    TopicRole,
-)
+from rsnotify_hub.live.connections import CLOSE_SECONDS, LiveConnection, LiveConnections, TopicRole
 from rsnotify_hub.live.subscribers import (
     CUT_OFF_SECONDS,
     Encoding,

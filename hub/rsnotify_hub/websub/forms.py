@@ -43,10 +43,7 @@ class Ping(Struct, frozen=True):
 def parse_form(body: bytes) -> SubscriptionRequest | Ping:
     try:
         fields = parse_qsl(
-            body.decode(),
-            keep_blank_values=True,
-            max_num_fields=_MAX_FIELDS,
-            errors="strict",
+            body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"
         )
     except ValueError:
         raise _bad("the form is not URL-encoded UTF-8, or has too many fields") from None
@@ -90,11 +87,7 @@ def check_secret(secret: str) -> str:
 
 def verification_url(request: SubscriptionRequest, *, challenge: str, lease: int) -> str:
     """Return the URL that the hub GETs to verify a request (WebSub §5.3)."""
-    query = [
-        ("hub.mode", request.mode),
-        ("hub.topic", request.topic),
-        ("hub.challenge", challenge),
-    ]
+    query = [("hub.mode", request.mode), ("hub.topic", request.topic), ("hub.challenge", challenge)]
     if request.mode == "subscribe":
         query.append(("hub.lease_seconds", str(lease)))
     return _with_query(request.callback, query)

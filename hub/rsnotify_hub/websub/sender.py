@@ -207,11 +207,7 @@ class DeliverySender:
         if target is None or target.secret != subscription.secret:
             target = delivery.target = self.requests.target(subscription)
         request = self.requests.begin(
-            target,
-            subscription.topic,
-            notification.body,
-            notification.content_type,
-            slot.complete,
+            target, subscription.topic, notification.body, notification.content_type, slot.complete
         )
         if request is None:
             return False
