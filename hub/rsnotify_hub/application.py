@@ -79,7 +79,7 @@ async def serve(
             shutdown_timeout=_SHUTDOWN_SECONDS,
             keepalive_timeout=server.idle_seconds,
             auto_decompress=False,  # a small body cannot become a large one
-            logger=_http_log(),
+            logger=_http_log,
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(runner.cleanup)
@@ -130,13 +130,6 @@ def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
     host = urlsplit(server.public_url or url_of(listener)).hostname or ""
     local = host == "localhost" or is_loopback(host)
     return local and is_loopback(listener.getsockname()[0])
-
-
-def _http_log() -> logging.Logger:
-    logger = logging.getLogger("rsnotify.hub.http")
-    if not logger.filters:
-        logger.addFilter(RequestTextFilter())
-    return logger
 
 
 def url_of(listener: socket.socket) -> str:
@@ -331,15 +324,17 @@ class JsonLogFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class RequestTextFilter(logging.Filter):
-    """Keeps the text of requests out of the HTTP server's log.
+def _without_request(record: logging.LogRecord) -> bool:
+    """Keep the text of requests out of the HTTP server's log.
 
     When aiohttp cannot parse a request, it logs the offending line, which may contain a token.
     """
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.exc_info = None
+        record.levelno, record.levelname = logging.INFO, "INFO"
+    return True
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
-            record.exc_info = None
-            record.levelno, record.levelname = logging.INFO, "INFO"
-        return True
+
+_http_log = logging.getLogger("rsnotify.hub.http")
+_http_log.addFilter(_without_request)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, FetchError, NotFound, RsnotifyError, Unavailable
+from rsnotify.errors import ConfigurationError, FetchError, NotFound, Unavailable
 from rsnotify.runtime.reasons import reason_of
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.schemas import FIRST_DIGITS, MAX_ROWS, Problem
@@ -103,11 +103,9 @@ class AdminClient:
             if 200 <= status < 300:
                 schema = operation.answer
                 return None if schema is None else msgspec.json.decode(body, type=schema)
-            raise self._refused(url, status, msgspec.json.decode(body, type=Problem).error)
+            reason = msgspec.json.decode(body, type=Problem).error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise FetchError(url, f"answers {status}, but not as the hub's admin API") from None
-
-    def _refused(self, url: str, status: int, reason: str) -> RsnotifyError:
         if status == 404:
-            return NotFound(url, reason)
-        return FetchError(url, reason + (self._hint if status in (401, 403) else ""))
+            raise NotFound(url, reason)
+        raise FetchError(url, reason + (self._hint if status in (401, 403) else ""))
