@@ -188,7 +188,6 @@ class Publisher(Startable):
             # Hubs are added before the first change, so that a new hub receives it.
             for hub in self.source.hubs:
                 journal.add_hub(hub.uri)
-                journal.add_notice_hub(hub.uri)
         self._pool.enter()
         try:
             contents, threads = self.source.contents, self._pool.threads

@@ -342,8 +342,7 @@ def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(journal: Journ
         record(journal, "a")
     hubs = ["http://slow.example/", "http://quick.example/"]
     with journal.transaction():
-        journal.move_cursor(hubs[0], 2_000_000)
-        journal.move_cursor(hubs[1], 4_000_000)
+        journal.move_cursors({hubs[0]: 2_000_000, hubs[1]: 4_000_000}, {})
     assert journal.prunable(hubs) is None
     assert journal.is_unclosed()
     with journal.transaction():
@@ -475,15 +474,15 @@ def test_notices_are_kept_in_order_up_to_a_bound(
     before = journal.state()
     with journal.transaction():
         journal.add_notices(documents[:2])
-        journal.add_notice_hub("http://hub.example/")
+        journal.add_hub("http://hub.example/")
     assert (journal.notices(0), journal.notices(0, 1)) == (dated[:2], dated[:1])
     assert journal.notices(begin + 1) == dated[1:2]
     assert [journal.last_notice_at(begin + n) for n in (-1, 1, 9)] == [begin, begin + 1, begin + 2]
     with journal.transaction():
         journal.add_notices(documents[2:])
-        journal.add_notice_hub("http://hub.example/")
+        journal.add_hub("http://hub.example/")
         assert journal.notice_cursor("http://hub.example/") == begin + 2
-        journal.move_notice_cursor("http://hub.example/", begin + 4)
+        journal.move_cursors({}, {"http://hub.example/": begin + 4})
     assert journal.notice_cursor("http://hub.example/") == begin + 4
     assert (journal.notices(0), journal.first_notice()) == (dated[2:], begin + 2)
     assert journal.state() == before, "a notice is not a change"

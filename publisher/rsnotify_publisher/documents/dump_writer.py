@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -46,10 +45,11 @@ from rsnotify_publisher.documents.document_writer import notify_version
 from rsnotify_publisher.documents.open_change_list import changes_in, still_listed
 from rsnotify_publisher.documents.packages import (
     Bitstream,
-    BitstreamSupplier,
     EntryBitstream,
     EntryContent,
     PackageFile,
+    opened,
+    with_bitstreams,
 )
 from rsnotify_publisher.files import all_or_none, also_as, atomic, write_atomically
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
@@ -137,9 +137,8 @@ class DumpWriter:
             now: Returns the time at which a package is completed.
             check: Called often. Raises an exception to stop.
         """
-        supply = BitstreamSupplier(content, check)
         entries = ResourceEntries(at, now, self._links)
-        written = self._write_packages(stem, entries, resources, supply)
+        written = self._write_packages(stem, entries, resources, content, check)
         if entries.missing:
             log.info("%s: %d resources without content were left out", stem, entries.missing)
         return written
@@ -160,9 +159,8 @@ class DumpWriter:
         with the hash of the change; see `ChangeEntries`. In all other respects this works like
         `resource_packages`.
         """
-        supply = BitstreamSupplier(content, check)
-        entries = ChangeEntries(from_, until, supply, self._links)
-        written = self._write_packages(stem, entries, changes, supply)
+        entries = ChangeEntries(from_, until, content, self._links)
+        written = self._write_packages(stem, entries, changes, content, check)
         if entries.missing:
             log.warning(
                 "%s: the content of %s was not kept; these entries have no path",
@@ -186,7 +184,16 @@ class DumpWriter:
         parts = list(self._parts(name, head, groups))
         for part, document in parts:
             self._write(part, document)
-        listed = tuple(self._listed(part, document) for part, document in parts)
+        listed = tuple(
+            Resource(
+                self.base_url + part,
+                at=document.at,
+                completed=document.completed,
+                from_=document.from_,
+                until=document.until,
+            )
+            for part, document in parts
+        )
         self._write(name, replace(head, index=True, resources=listed))
         return [part for part, _ in parts]
 
@@ -215,15 +222,6 @@ class DumpWriter:
                 part = replace(part, from_=group[0].from_, until=until)
             yield _part_name(name, part, number), part
 
-    def _listed(self, name: str, part: Document) -> Resource:
-        return Resource(
-            self.base_url + name,
-            at=part.at,
-            completed=part.completed,
-            from_=part.from_,
-            until=part.until,
-        )
-
     def _write(self, name: str, document: Document) -> None:
         write_atomically(self.folder / name, [write_document(document)])
 
@@ -232,17 +230,21 @@ class DumpWriter:
         stem: str,
         entries: DumpEntries,
         resources: Iterable[Resource],
-        supply: BitstreamSupplier,
+        content: EntryContent,
+        check: Callable[[], None],
     ) -> list[WrittenPackage]:
         """Write at least one package. After any error, no file is left behind."""
         written: list[WrittenPackage] = []
-        with closing(supply.of(resources)) as offers, all_or_none(self.folder) as names:
+        with (
+            closing(with_bitstreams(resources, content, check)) as offers,
+            all_or_none(self.folder) as names,
+        ):
             pending = next(offers, None)
             while pending is not None or not written:
                 number = len(written) + 1
                 files = f"{stem}-{number:05}.zip", f"{stem}-{number:05}-manifest.xml"
                 names.extend(files)
-                package, pending = self._write_one(files, entries, pending, offers, supply.check)
+                package, pending = self._write_one(files, entries, pending, offers, check)
                 written.append(package)
         return written
 
@@ -298,53 +300,31 @@ class DumpWriter:
         )
 
 
-_PARTS = "resourcesync"
-_COMPACT = "%Y%m%dT%H%M%S%fZ"
-
-
 def _part_name(name: str, part: Document, number: int) -> str:
     """Return a name that no part of a former index has, since clients may still use that index."""
-    path = PurePosixPath(name)
-    folder = path.parent if path.parent.parts else PurePosixPath(_PARTS)
     begin, end = part.at or part.from_, part.resources[-1].until
     assert begin is not None
-    stem = f"{path.stem}-part-{begin:{_COMPACT}}"
+    own = stem(f"{PurePosixPath(name).stem}-part", to_microseconds(begin))
     if end is not None:  # a Change Dump that is still growing has different bytes for each end
-        stem += f"-{end:{_COMPACT}}" if part.until else f"-{end:{_COMPACT}}-open"
-    return str(folder / f"{stem}-{number:05}.xml")
+        own += f"-{compact(to_microseconds(end))}{'' if part.until else '-open'}"
+    return f"{own}-{number:05}.xml"
 
 
-class DumpEntries(ABC):
-    """The entries of one kind of dump.
+class ResourceEntries:
+    """The entries of a Resource Dump Manifest (core §11.2).
 
-    All members of a package have the modification time `stamp`. `missing` counts the entries
-    without a bitstream, apart from deletions.
+    Attributes:
+        stamp: The modification time of all members of a package.
+        missing: The number of entries without a bitstream.
     """
-
-    folder: str
-
-    def __init__(self, stamp: Instant, links: tuple[Link, ...]) -> None:
-        self.stamp = stamp
-        self.missing = 0
-        self._links = links
-
-    @abstractmethod
-    def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
-        """Copy a bitstream into the package, and add the entry to its manifest."""
-
-    @abstractmethod
-    def manifest(self, *, is_last: bool) -> Document:
-        """Return the manifest of the package just completed, without entries."""
-
-
-class ResourceEntries(DumpEntries):
-    """The entries of a Resource Dump Manifest (core §11.2)."""
 
     folder = "resources"
 
     def __init__(self, at: Instant, now: Callable[[], Instant], links: tuple[Link, ...]) -> None:
-        super().__init__(at, links)
+        self.stamp = at
+        self.missing = 0
         self._now = now
+        self._links = links
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
         """Copy a bitstream into the package, and add the entry to its manifest.
@@ -362,6 +342,7 @@ class ResourceEntries(DumpEntries):
         package.note(replace(stored.describe(entry), lastmod=lastmod, links=_unpatched(entry)))
 
     def manifest(self, *, is_last: bool) -> Document:
+        """Return the manifest of the package just completed, without entries."""
         return Document(
             Capability.RESOURCE_DUMP_MANIFEST,
             at=self.stamp,
@@ -370,8 +351,8 @@ class ResourceEntries(DumpEntries):
         )
 
 
-class ChangeEntries(DumpEntries):
-    """The entries of a Change Dump Manifest (core §13.2).
+class ChangeEntries:
+    """The entries of a Change Dump Manifest (core §13.2). See `ResourceEntries`.
 
     Every change in the interval has an entry. An entry has a `path` only if the hash proves that
     the bitstream is the resource's content right after the change. If that content is lost, the
@@ -382,11 +363,13 @@ class ChangeEntries(DumpEntries):
     folder = "changes"
 
     def __init__(
-        self, from_: Instant, until: Instant, supply: BitstreamSupplier, links: tuple[Link, ...]
+        self, from_: Instant, until: Instant, content: EntryContent, links: tuple[Link, ...]
     ) -> None:
-        super().__init__(until, links)
+        self.stamp = until
+        self.missing = 0
         self._from = self._last = from_
-        self._supply = supply
+        self._content = content
+        self._links = links
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
         assert entry.datetime is not None, "a change has a datetime"
@@ -423,13 +406,16 @@ class ChangeEntries(DumpEntries):
         if link.href.startswith("data:"):  # the Source's callback has no content for it
             return []
         patch = Resource(link.href, hash=link.hash, length=link.length, type=link.type)
-        with self._supply.opened(patch) as bitstream:
+        with opened(self._content(patch)) as bitstream:
             if bitstream is None or not (
                 link.hash is None or matches(link.hash, bitstream.chunks())
             ):
                 return []
             stored = package.store(patch, bitstream)
         return [replace(link, path=stored.path, hash=stored.hash, length=stored.length)]
+
+
+DumpEntries = ResourceEntries | ChangeEntries
 
 
 def _unpatched(entry: Resource) -> tuple[Link, ...]:
@@ -512,29 +498,43 @@ class SourceDumps:
             now=lambda: from_microseconds(self.recorder.promise()),
             check=self.check,
         )
-        with all_or_none(self._folder) as files:
-            files += _names(packages)
+
+        def head() -> Document:
             contents.check()
-            end = self.recorder.promise()
-            head = Document(
+            return Document(
                 Capability.RESOURCE_DUMP,
                 at=from_microseconds(at),
-                completed=from_microseconds(end),
+                completed=from_microseconds(self.recorder.promise()),
                 links=self._documents.archives_link(Capability.RESOURCE_DUMP),
             )
-            entries = [package.entry for package in packages]
-            parts = self._writer.write_document(f"{own}.xml", head, entries)
+
+        dump = self._write_dump(own, packages, head)
         also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
-        files = [f"{own}.xml", *parts, *files]
-        dump = self._finished(Capability.RESOURCE_DUMP, at, end, files, packages)
         self.archives.replace(journal, dump)
 
-    def _finished(
-        self, kind: str, begin: int, end: int, files: list[str], packages: list[WrittenPackage]
+    def _write_dump(
+        self, own: str, packages: list[WrittenPackage], head: Callable[[], Document]
     ) -> FinishedDocument:
-        count = sum(package.count for package in packages)
-        size = sum((self._folder / name).stat().st_size for name in files)
-        return FinishedDocument(kind, begin, end, count, size, tuple(files))
+        """Write the document of a dump, without entries in `head`. If that fails, delete it all."""
+        with all_or_none(self._folder) as files:
+            files += chain.from_iterable(package.files for package in packages)
+            document = head()
+            entries = [package.entry for package in packages]
+            parts = self._writer.write_document(f"{own}.xml", document, entries)
+        files = [f"{own}.xml", *parts, *files]
+        kind = document.capability
+        begin, end = document.at or document.from_, document.completed or document.until
+        assert kind is not None
+        assert begin is not None
+        assert end is not None
+        return FinishedDocument(
+            kind,
+            to_microseconds(begin),
+            to_microseconds(end),
+            entries=sum(package.count for package in packages),
+            size=sum((self._folder / name).stat().st_size for name in files),
+            files=tuple(files),
+        )
 
     # Change Dumps
 
@@ -598,12 +598,13 @@ class SourceDumps:
         # was packed.
         gaps = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
         removed = live[: max(len(removed), next(gaps, 0))]
-        if removed and archives:
+        if not removed:
+            return
+        if archives:
             self.archives.add(journal, removed, lambda journal: journal.archive(removed))
-        elif removed:
+        else:
             self.recorder.run(lambda journal: journal.drop(removed))
-        if removed:
-            self._begin = max(self._begin, removed[-1].end)
+        self._begin = max(self._begin, removed[-1].end)
 
     def _write_live(self, live: list[FinishedDocument]) -> None:
         begin = live[0].begin if live else self._begin
@@ -649,17 +650,7 @@ class SourceDumps:
             lambda change: captured.content(change) or contents.get(change.uri),
             check=self.check,
         )
-        with all_or_none(self._folder) as files:
-            files += _names(packages)
-            links = self._documents.archives_link(Capability.CHANGE_DUMP)
-            head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=links)
-            entries = [package.entry for package in packages]
-            parts = self._writer.write_document(f"{own}.xml", head, entries)
-        files = [f"{own}.xml", *parts, *files]
-        dump = self._finished(Capability.CHANGE_DUMP, closed.begin, closed.end, files, packages)
+        links = self._documents.archives_link(Capability.CHANGE_DUMP)
+        head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=links)
+        dump = self._write_dump(own, packages, lambda: head)
         self.recorder.run(lambda journal: journal.put(dump))
-
-
-def _names(packages: list[WrittenPackage]) -> Iterator[str]:
-    """Yield the names of the packages' files, to be deleted if writing their document fails."""
-    return chain.from_iterable(package.files for package in packages)

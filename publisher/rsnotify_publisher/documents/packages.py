@@ -15,7 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -63,13 +63,11 @@ def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
     """Open the result of an `EntryContent` as a bitstream, or None if there is no content."""
     if isinstance(found, bytes):
         yield Bitstream(io.BytesIO(found), len(found))
-        return
-    file = None if found is None else _open(found)
-    if file is None:
+    elif found is None or (file := _open(found)) is None:
         yield None
-        return
-    with file:
-        yield Bitstream(file, os.fstat(file.fileno()).st_size)
+    else:
+        with file:
+            yield Bitstream(file, os.fstat(file.fileno()).st_size)
 
 
 def _open(path: Path) -> BinaryIO | None:
@@ -79,24 +77,15 @@ def _open(path: Path) -> BinaryIO | None:
         return None
 
 
-class BitstreamSupplier(Struct, frozen=True):
-    """Opens the bitstreams of entries one at a time. `check` raises an exception to stop."""
-
-    content: EntryContent
-    check: Callable[[], None]
-
-    def of(self, entries: Iterable[Resource]) -> Generator[EntryBitstream]:
-        """Yield entries with their bitstreams. Each is open until the next one is requested."""
-        for resource in entries:
-            self.check()
-            if resource.change is ChangeType.DELETED:
-                yield resource, None
-                continue
-            with self.opened(resource) as bitstream:
-                yield resource, bitstream
-
-    def opened(self, entry: Resource) -> AbstractContextManager[Bitstream | None]:
-        return opened(self.content(entry))
+def with_bitstreams(
+    entries: Iterable[Resource], content: EntryContent, check: Callable[[], None]
+) -> Generator[EntryBitstream]:
+    """Yield entries with their bitstreams. Each is open until the next one is requested."""
+    for resource in entries:
+        check()
+        is_deletion = resource.change is ChangeType.DELETED
+        with opened(None if is_deletion else content(resource)) as bitstream:
+            yield resource, bitstream
 
 
 _MANIFEST = "manifest.xml"

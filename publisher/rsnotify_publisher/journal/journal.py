@@ -37,7 +37,7 @@ from typing import Any, Self
 
 from filelock import FileLock
 from msgspec import Struct, json
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds
@@ -395,16 +395,24 @@ class Journal:
         self._db.execute("UPDATE state SET closed = ?", (document.end,))
 
     def add_hub(self, hub: str) -> None:
-        """Add a hub. A new hub receives only later changes. Requires a transaction."""
+        """Add a hub. A new hub receives only later changes and notices. Requires a transaction."""
         row = (hub, self.state().last_change)
         self._db.execute("INSERT OR IGNORE INTO cursors VALUES (?, ?)", row)
+        self._db.execute("INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices", (hub,))
 
     def cursor(self, hub: str) -> int:
         """Return the instant through which a hub is known to have every change."""
         return int(self._value("SELECT through FROM cursors WHERE hub = ?", hub))
 
-    def move_cursor(self, hub: str, through: int) -> None:
-        self._db.execute("UPDATE cursors SET through = ? WHERE hub = ?", (through, hub))
+    def notice_cursor(self, hub: str) -> int:
+        """Return the instant through which a hub is known to have every notice."""
+        return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
+
+    def move_cursors(self, changes: Mapping[str, int], notices: Mapping[str, int]) -> None:
+        """Store the cursors of hubs in changes and in notices. Requires a transaction."""
+        for table, cursors in (("cursors", changes), ("told", notices)):
+            query = f"UPDATE {table} SET through = ?2 WHERE hub = ?1"
+            self._db.executemany(query, cursors.items())
 
     def prunable(self, hubs: Iterable[str], *, limit: int = 10_000) -> int | None:
         """Return the datetime of the last change that may be pruned now, or None.
@@ -497,7 +505,11 @@ class Journal:
         self._db.executemany(
             "DELETE FROM spellings WHERE normal = ?", [(normal,) for normal, _ in known]
         )
-        is_kept = ((one, uri) for one, uri in spelled if not _is_deletion(page[one]))
+        is_kept = (
+            (one, uri)
+            for one, uri in spelled
+            if _summary_of(page[one][2]).change != ChangeType.DELETED
+        )
         self._db.executemany("INSERT INTO spellings VALUES (?, ?)", is_kept)
         return list({*uris, *(one for one, _ in spelled), *(uri for _, uri in known)})
 
@@ -507,16 +519,20 @@ class Journal:
         self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
 
     def resources(self) -> Iterator[Resource]:
-        """Yield the resources of the current set, sorted by URI, as a Resource List shows them.
+        """Yield the resources of the current set, sorted by URI, as a Resource List shows them."""
+        for uri, at, entry in self._set("uri, at, entry"):
+            yield as_listed(_named(uri, entry), from_microseconds(at))
+
+    def _set(self, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield columns of the current set, sorted by URI, which is the first column.
 
         The set is read in pages, so that no writer ever waits. It may change between pages.
         """
         self.bring_up_to_date()
         after = ""
-        query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
+        query = f"SELECT {columns} FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
         while rows := self._db.execute(query, (after, _PAGE)).fetchall():
-            for uri, at, entry in rows:
-                yield as_listed(_named(uri, entry), from_microseconds(at))
+            yield from rows
             after = rows[-1][0]
 
     def count(self) -> int:
@@ -534,12 +550,7 @@ class Journal:
         self, accepts: Callable[[str, str | None], bool]
     ) -> Iterator[tuple[str, str | None]]:
         """Yield the URIs and validators that `accepts` returns True for, sorted by URI."""
-        self.bring_up_to_date()
-        after = ""
-        query = "SELECT uri, validator FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
-        while rows := self._db.execute(query, (after, _PAGE)).fetchall():
-            yield from (row for row in rows if accepts(*row))
-            after = rows[-1][0]
+        return ((uri, known) for uri, known in self._set("uri, validator") if accepts(uri, known))
 
     def validators(self, prefix: str = "") -> dict[str, str | None]:
         """Return the validators of all resources whose URI begins with `prefix`."""
@@ -556,30 +567,22 @@ class Journal:
         By default, return both live and archived documents.
         """
         rows = self._db.execute(
-            "SELECT kind, begins, ends, entries, size, files, archived FROM volumes"
+            "SELECT begins, ends, entries, size, files, archived FROM volumes"
             " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
             (kind, archived),
         )
         return [
-            FinishedDocument(
-                kind, begin, end, entries, size, tuple(json.decode(files)), bool(archived)
-            )
-            for kind, begin, end, entries, size, files, archived in rows
+            FinishedDocument(kind, begin, end, entries, size, tuple(json.decode(files)), bool(old))
+            for begin, end, entries, size, files, old in rows
         ]
 
     def put(self, document: FinishedDocument) -> None:
         """Insert a document whose files have all been written."""
+        *described, files, archived = astuple(document)
         self._db.execute(
-            "INSERT OR REPLACE INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                document.kind,
-                document.begin,
-                document.end,
-                document.archived,
-                document.entries,
-                document.size,
-                json.encode(document.files).decode(),
-            ),
+            "INSERT OR REPLACE INTO volumes (kind, begins, ends, entries, size, files, archived)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*described, json.encode(files).decode(), archived),
         )
         self.keep(document.files)  # a file left over from a crash may have been discarded
 
@@ -666,18 +669,6 @@ class Journal:
         at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
         return self.first_notice() if at is None else at
 
-    def add_notice_hub(self, hub: str) -> None:
-        """Add a hub. A new hub receives notices from the next one on."""
-        query = "INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices"
-        self._db.execute(query, (hub,))
-
-    def notice_cursor(self, hub: str) -> int:
-        """Return the instant through which a hub is known to have every notice."""
-        return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
-
-    def move_notice_cursor(self, hub: str, through: int) -> None:
-        self._db.execute("UPDATE told SET through = ? WHERE hub = ?", (through, hub))
-
 
 def as_row(record: Record, at: int) -> Row:
     """Return the row of a resource.
@@ -686,10 +677,6 @@ def as_row(record: Record, at: int) -> Row:
     """
     resource = record.resource
     return (resource.uri, at, _encode(replace(resource, uri="")), record.validator)
-
-
-def _is_deletion(row: Row) -> bool:
-    return _summary_of(row[2]).change == ChangeType.DELETED
 
 
 def _named(uri: str, entry: bytes) -> Resource:

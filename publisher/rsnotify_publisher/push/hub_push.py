@@ -152,10 +152,7 @@ class HubPush:
             return
 
         def save(journal: Journal) -> None:
-            for hub, cursor in cursors.items():
-                journal.move_cursor(hub, cursor)
-            for hub, cursor in notices.items():
-                journal.move_notice_cursor(hub, cursor)
+            journal.move_cursors(cursors, notices)
             if through is not None:
                 journal.prune(through)
 
