@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
-from rsnotify.format.model import Capability, Document, Link, Rel, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
 from rsnotify.runtime.transports import place_of
@@ -61,12 +61,6 @@ class FrameworkChannel(Struct, frozen=True):
             until=from_microseconds(until),
             links=(Link(Rel.UP, up), Link(Rel.SELF, self.topic), *self._to_hubs),
         )
-
-
-def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | None:
-    """Return the channel for notices, or None if no hub's URL allows a second channel."""
-    hubs = tuple(url_for_topic(url, topic) for url in urls if allows_second_channel(url))
-    return FrameworkChannel(topic, hubs) if hubs else None
 
 
 def allows_second_channel(url: str) -> bool:
@@ -155,15 +149,17 @@ class SourceDocuments:
         self.options = options or Options()
         self._views = tuple(views)
         self.profile = _profile(self.options.profile)
+        #: The file name extension of closed documents and parts of documents.
+        self.suffix = ".xml.gz" if self.options.gzip else ".xml"
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
         self.hubs = tuple(url_for_topic(hub, self.topic) for hub in hubs)
         #: The URLs of the brokers that hubs have stated, for this channel.
         self.stated_brokers: tuple[str, ...] = ()
+        channel, wanted = self.uri(FRAMEWORK), self.options.framework
+        urls = tuple(url_for_topic(hub, channel) for hub in hubs if allows_second_channel(hub))
         #: The channel for notices of documents; None if there is none.
-        self.framework = (
-            framework_channel(self.uri(FRAMEWORK), hubs) if self.options.framework else None
-        )
+        self.framework = FrameworkChannel(channel, urls) if wanted and urls else None
         #: The URI of the Source Description. A Source with several sets replaces it.
         self.description_uri = self.uri(DESCRIPTION)
         self._described_by = () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
@@ -275,6 +271,29 @@ class SourceDocuments:
         if volume.kind in (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP):
             return Resource(uri, at=begin, completed=end)
         return Resource(uri, from_=begin, until=end)
+
+    def live_notice(self, volume: FinishedDocument, *, is_first: bool) -> Resource:
+        """Return the notice of a new Resource List or Resource Dump."""
+        return Resource(
+            self.uri(f"{volume.kind}.xml"),
+            capability=volume.kind,
+            change=ChangeType.CREATED if is_first else ChangeType.UPDATED,
+            at=from_microseconds(volume.begin),
+            completed=from_microseconds(volume.end),
+        )
+
+    def closed_notice(self, volume: FinishedDocument) -> Resource:
+        """Return the notice of a closed Change List."""
+        return replace(self.archived(volume), capability=volume.kind, change=ChangeType.CREATED)
+
+    def reopened_notice(self, begin: int) -> Resource:
+        """Return the notice that the open Change List now begins at `begin` (µs)."""
+        return Resource(
+            self.uri(CHANGE_LIST),
+            capability=Capability.CHANGE_LIST,
+            change=ChangeType.UPDATED,
+            from_=from_microseconds(begin),
+        )
 
     def archives_link(self, kind: str) -> tuple[Link, ...]:
         """Return the link from a live document to the archive of its kind (archives §2.2)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from rsnotify.format.model import Capability
-from rsnotify_publisher.documents.document_writer import NotificationBuilder, Pager
+from rsnotify.format.model import Capability, ChangeType, Resource
+from rsnotify_publisher.documents.document_writer import notify, write_document
 from rsnotify_publisher.files import remove, sweep
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
@@ -27,9 +27,6 @@ class Archives:
         self._documents = source.documents
         self._folder = source.documents_folder
         self._recorder = recorder
-        self._retention = source.retention
-        self._pager = Pager(source)
-        self._notifications = NotificationBuilder(source.documents)
         # Several jobs may archive documents at the same time.
         self._lock = threading.Lock()
 
@@ -115,17 +112,18 @@ class Archives:
             journal.put(document)
             journal.archive(kept)
             journal.drop(other for other in former if other not in kept)
-            journal.add_notices(self._notifications.live(document, first=not former))
+            notice = self._documents.live_notice(document, is_first=not former)
+            notify(self._documents, journal, notice)
 
         if kept:
             self.add(journal, kept, note)
         else:
             self._note(note)
 
-    def drop_expired(self, journal: Journal, now: int) -> bool:
+    def drop_expired(self, journal: Journal) -> bool:
         """Drop expired documents from the archives, and return whether there were any."""
         with self._lock:
-            dropped = [self._drop_expired(journal, kind, now) for kind in ARCHIVES]
+            dropped = [self._drop_expired(journal, kind) for kind in ARCHIVES]
         return any(dropped)
 
     def delete_discarded(self, journal: Journal, now: int) -> None:
@@ -135,11 +133,11 @@ class Archives:
                 remove(self._folder, gone)
                 self._note(lambda journal: journal.keep(gone))
 
-    def _drop_expired(self, journal: Journal, kind: str, now: int) -> bool:
+    def _drop_expired(self, journal: Journal, kind: str) -> bool:
         documents = journal.finished(kind, archived=True)
         expired = documents
         if self._documents.keeps(kind):
-            expired = self._retention.expired(documents, now)
+            expired = self._source.retention.expired(documents, self._source.clock())
         if kind == Capability.CHANGE_LIST:
             needed = self._needed_after(journal)
             expired = [document for document in expired if document.end <= needed]
@@ -162,10 +160,12 @@ class Archives:
             self._note(note)
             return
         self._write(kind, documents)
+        uri, capability = self._documents.uri(ARCHIVES[kind]), f"{kind}-archive"
+        notice = Resource(uri, capability=capability, change=ChangeType.UPDATED)
 
         def note_all(journal: Journal) -> None:
             note(journal)
-            journal.add_notices(self._notifications.archive(kind))
+            notify(self._documents, journal, notice)
 
         self._note(note_all)
 
@@ -173,7 +173,8 @@ class Archives:
         stem = f"{PARTS}{kind}-archive-"
         if documents:
             stem += f"{compact(documents[0].begin)}-{compact(documents[-1].end)}"
-        parts = self._pager.write(
+        parts = write_document(
+            self._source,
             ARCHIVES[kind],
             stem,
             self._documents.archive_part(kind),

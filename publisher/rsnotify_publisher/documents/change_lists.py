@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsnotify.format.model import Capability
 from rsnotify_publisher.documents.archives import Archives
-from rsnotify_publisher.documents.document_writer import NotificationBuilder
+from rsnotify_publisher.documents.document_writer import notify
 from rsnotify_publisher.documents.open_change_list import ListToClose, OpenChangeList
 from rsnotify_publisher.documents.views import ViewDocuments
 from rsnotify_publisher.files import also_as, write_atomically
@@ -26,12 +26,11 @@ class ChangeLists:
     def __init__(self, source: SourceContext, recorder: Recorder, archives: Archives) -> None:
         self._captured = source.captured
         self._clock = source.clock
+        self._documents = source.documents
         self._folder = source.documents_folder
         self._rotation = source.rotation
-        self._suffix = ".xml.gz" if source.options.gzip else ".xml"
         self._recorder = recorder
         self._archives = archives
-        self._notifications = NotificationBuilder(source.documents)
         self._open = OpenChangeList(source.documents)
         self.views = ViewDocuments(source, recorder)
         self.count = 0
@@ -80,7 +79,7 @@ class ChangeLists:
 
         def note(journal: Journal) -> None:
             journal.archive(parts)
-            journal.add_notices(self._notifications.reopened(parts[-1].end))
+            notify(self._documents, journal, self._documents.reopened_notice(parts[-1].end))
 
         self._archives.add(journal, parts, note)
 
@@ -89,7 +88,7 @@ class ChangeLists:
         # The name includes the end, since a list that is closed again after a crash may end at
         # another change.
         own = f"{stem(Capability.CHANGE_LIST, self._open.begin)}-{compact(closing.until)}"
-        name = own + self._suffix
+        name = own + self._documents.suffix
         self._archives.reclaim(own)
         size = write_atomically(self._folder / name, self._open.closed(closing))
         document = FinishedDocument(
@@ -105,7 +104,9 @@ class ChangeLists:
 
         def note(journal: Journal) -> None:
             journal.close_list(document)
-            journal.add_notices(self._notifications.closed(document))
+            closed = self._documents.closed_notice(document)
+            reopened = self._documents.reopened_notice(document.end)
+            notify(self._documents, journal, closed, reopened)
 
         if closing.archived:
             self._archives.add(journal, [document], note)

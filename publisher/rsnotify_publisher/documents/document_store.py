@@ -147,7 +147,7 @@ class DocumentStore:
                 self._prepare(journal)
             closed = self._change_lists.write(journal, scheduled)
             if closed and self._source.retention.schedule is None:
-                self._drop_expired(journal, self._source.clock())
+                self._drop_expired(journal)
             self._write_framework(journal)
             if self._offer():
                 self._write_framework(journal)
@@ -217,13 +217,13 @@ class DocumentStore:
 
     def drop_expired(self) -> None:
         """Drop expired documents from the archives, if it is time to do so."""
-        schedule, now = self._source.retention.schedule, self._source.clock()
+        schedule = self._source.retention.schedule
         if schedule is None or schedule.last_time(self._source.wall()) is not None:
             with self._working("changes") as journal:
-                self._drop_expired(journal, now)
+                self._drop_expired(journal)
 
-    def _drop_expired(self, journal: Journal, now: int) -> None:
-        if self._archives.drop_expired(journal, now):
+    def _drop_expired(self, journal: Journal) -> None:
+        if self._archives.drop_expired(journal):
             self._change_lists.views.link(journal)
 
     def delete_discarded(self) -> None:
