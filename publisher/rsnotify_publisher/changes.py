@@ -64,19 +64,16 @@ class Record(Struct, frozen=True, gc=False):
     content: bytes | None = None
 
 
-def describe(uri: str, change: ChangeType, metadata: Metadata) -> Resource:
+def describe(
+    uri: str, change: ChangeType, metadata: Metadata, content: bytes | None = None
+) -> Record:
     """Return the change described by the arguments of `created`, `updated` or `deleted`."""
     fields = {**metadata, "links": tuple(metadata.get("links", ()))}
     try:
-        return Resource(uri, change=change, **fields)  # type: ignore[arg-type]
+        resource = Resource(uri, change=change, **fields)  # type: ignore[arg-type]
     except TypeError as error:
         raise ConfigurationError(f"{uri}: {error}") from None
-
-
-def describe_record(
-    uri: str, change: ChangeType, content: bytes | None, metadata: Metadata
-) -> Record:
-    return Record(describe(uri, change, metadata), content=content)
+    return Record(resource, content=content)
 
 
 def check_change(resource: Resource) -> Resource:
@@ -147,9 +144,11 @@ def _check_metadata(length: object, hashes: object, name: str, instant: object) 
     """Check the metadata that resources and links have in common."""
     if length is not None and not _is_count(length):
         raise ValueError(f"length is {length!r}; give whole bytes, 0 or more, in at most 18 digits")
-    if hashes is not None and not _is_hashes(hashes):
+    is_hashes = isinstance(hashes, str) and all(map(_HASH.fullmatch, hashes.split()))
+    if hashes is not None and not is_hashes:
         raise ValueError(f"hash is {hashes!r}; write it as sha-256:<hex digits>")
-    if instant is not None and not _is_instant(instant):
+    is_instant = isinstance(instant, datetime) and instant.tzinfo is not None
+    if instant is not None and not is_instant:
         raise ValueError(f"{name} is {instant!r}; give a datetime with a time zone")
 
 
@@ -205,14 +204,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < 10**18
 
 
-def _is_hashes(value: object) -> bool:
-    return isinstance(value, str) and all(map(_HASH.fullmatch, value.split()))
-
-
-def _is_instant(value: object) -> bool:
-    return isinstance(value, datetime) and value.tzinfo is not None
-
-
 #: Returns the current content at a URI: bytes, the path of a file, or None if it is gone.
 ContentCallback = Callable[[str], bytes | Path | None]
 
@@ -248,20 +239,16 @@ class SourceContents(Struct, frozen=True):
         found = {}
         for uri in uris:
             try:
-                content = self._small(self.get(uri))
+                content = self.get(uri)
+                if isinstance(content, Path):
+                    with open(content, "rb") as file:
+                        content = file.read(INLINE_LIMIT + 1)
             except (StorageError, OSError):  # Destinations GET the resource instead
                 _log.exception("the content of %s is not sent inline", uri)
                 continue
-            if content is not None:
+            if content is not None and len(content) <= INLINE_LIMIT:
                 found[uri] = content
         return found
-
-    @staticmethod
-    def _small(content: bytes | Path | None) -> bytes | None:
-        if isinstance(content, Path):
-            with open(content, "rb") as file:
-                content = file.read(INLINE_LIMIT + 1)
-        return content if content is not None and len(content) <= INLINE_LIMIT else None
 
 
 class CheckedContents(Struct, frozen=True):

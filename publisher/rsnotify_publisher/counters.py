@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 from rsnotify.runtime.counters import Durations, Histogram
 
 
+@dataclass(eq=False)
 class HubCounters:
     """Counters for one hub since the start.
 
@@ -18,13 +20,13 @@ class HubCounters:
         lags: The seconds between the datetime of a change and its acceptance by the hub.
     """
 
-    def __init__(self) -> None:
-        self.fragments = 0
-        self.bytes = 0
-        self.failures = 0
-        self.lags = Histogram()
+    fragments: int = 0
+    bytes: int = 0
+    failures: int = 0
+    lags: Histogram = field(default_factory=Histogram)
 
 
+@dataclass(eq=False)
 class SourceCounters:
     """Counters for one set of resources in this process since the start.
 
@@ -34,7 +36,6 @@ class SourceCounters:
         hubs: The counters of each hub, keyed by its URI.
     """
 
-    def __init__(self) -> None:
-        self.changes = 0
-        self.commits = Durations()
-        self.hubs: defaultdict[str, HubCounters] = defaultdict(HubCounters)
+    changes: int = 0
+    commits: Durations = field(default_factory=Durations)
+    hubs: defaultdict[str, HubCounters] = field(default_factory=lambda: defaultdict(HubCounters))

@@ -35,7 +35,6 @@ from rsnotify_publisher.changes import (
     check_record,
     check_resource,
     describe,
-    describe_record,
 )
 from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.journal import Journal, Recorder, system_clock
@@ -362,13 +361,13 @@ class Publisher(Startable):
             ConfigurationError: The URI or the metadata is unusable. Nothing is recorded.
             StorageError: The change could not be made durable.
         """
-        return self.record([describe_record(uri, ChangeType.CREATED, content, metadata)])[0]
+        return self.record([describe(uri, ChangeType.CREATED, metadata, content)])[0]
 
     def updated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record that a resource changed. See `created`."""
-        return self.record([describe_record(uri, ChangeType.UPDATED, content, metadata)])[0]
+        return self.record([describe(uri, ChangeType.UPDATED, metadata, content)])[0]
 
     def deleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record that a resource was deleted. See `created`."""
@@ -386,14 +385,14 @@ class Publisher(Startable):
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource was created; see `created`."""
-        change = describe_record(uri, ChangeType.CREATED, content, metadata)
+        change = describe(uri, ChangeType.CREATED, metadata, content)
         return (await self.arecord([change]))[0]
 
     async def aupdated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource changed; see `created`."""
-        change = describe_record(uri, ChangeType.UPDATED, content, metadata)
+        change = describe(uri, ChangeType.UPDATED, metadata, content)
         return (await self.arecord([change]))[0]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:

@@ -104,11 +104,12 @@ class DocumentStore:
         documents = self._source.documents
         with self._offering:
             if self._has_baseline():
-                missing = {name for name in documents.offered.values() if self._lacks(name)}
-                self._write(CAPABILITY_LIST, documents.capability_list(frozenset(missing)))
-
-    def _lacks(self, name: str) -> bool:
-        return self._dumping.awaits(name) or not (self._folder / name).exists()
+                missing = frozenset(
+                    name
+                    for name in documents.offered.values()
+                    if self._dumping.awaits(name) or not (self._folder / name).exists()
+                )
+                self._write(CAPABILITY_LIST, documents.capability_list(missing))
 
     def _offer(self) -> bool:
         """Write the Capability List and Source Description once. Return True if written now."""

@@ -335,11 +335,11 @@ class ResourceEntries:
         if bitstream is None:
             self.missing += 1
             return
-        stored = package.store(entry, bitstream)
+        stored, as_recorded = package.store(entry, bitstream)
         # If the content changed since it was recorded, its modification time is unknown.
-        lastmod = None if stored.as_recorded is False else entry.lastmod
+        lastmod = None if as_recorded is False else entry.lastmod
         # Patches apply to a version that the reader of a dump does not have (core §14.4).
-        package.note(replace(stored.describe(entry), lastmod=lastmod, links=_unpatched(entry)))
+        package.note(replace(stored, lastmod=lastmod, links=_unpatched(entry)))
 
     def manifest(self, *, is_last: bool) -> Document:
         """Return the manifest of the package just completed, without entries."""
@@ -374,14 +374,11 @@ class ChangeEntries:
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
         assert entry.datetime is not None, "a change has a datetime"
         self._last = entry.datetime
-        stored = None
         if bitstream is not None and entry.hash and matches(entry.hash, bitstream.chunks()):
-            stored = package.store(entry, bitstream)
-        # A file may change while it is copied.
-        if stored is not None and stored.as_recorded:
-            links = self._with_patches(package, entry)
-            package.note(replace(stored.describe(entry), links=links))
-            return
+            stored, as_recorded = package.store(entry, bitstream)
+            if as_recorded:  # a file may change while it is copied
+                package.note(replace(stored, links=self._with_patches(package, entry)))
+                return
         self.missing += entry.change is not ChangeType.DELETED
         package.note(replace(entry, path=None, links=_unpatched(entry)))
 
@@ -411,7 +408,7 @@ class ChangeEntries:
                 link.hash is None or matches(link.hash, bitstream.chunks())
             ):
                 return []
-            stored = package.store(patch, bitstream)
+            stored, _ = package.store(patch, bitstream)
         return [replace(link, path=stored.path, hash=stored.hash, length=stored.length)]
 
 

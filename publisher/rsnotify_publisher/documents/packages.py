@@ -104,26 +104,6 @@ _COMPRESSED = re.compile(
 )
 
 
-class StoredBitstream(Struct, frozen=True):
-    """A bitstream that was copied into the package.
-
-    Args:
-        path: The path in the package, with a leading slash as in a manifest.
-        hash: The hash of the copied bytes.
-        length: The number of copied bytes.
-        as_recorded: Whether the copied bytes have the entry's hash; None if it has no usable hash.
-    """
-
-    path: str
-    hash: str
-    length: int
-    as_recorded: bool | None
-
-    def describe(self, resource: Resource) -> Resource:
-        """Return an entry with the path, hash and length of its bitstream."""
-        return replace(resource, path=self.path, hash=self.hash, length=self.length)
-
-
 @dataclass(eq=False)
 class PackageFile:
     """A ZIP being written and its manifest, whose entries need not fit in memory.
@@ -152,10 +132,11 @@ class PackageFile:
     content_size: int = 0
     members: int = 0
 
-    def store(self, resource: Resource, bitstream: Bitstream) -> StoredBitstream:
-        """Copy a bitstream into the ZIP.
+    def store(self, resource: Resource, bitstream: Bitstream) -> tuple[Resource, bool | None]:
+        """Copy a bitstream into the ZIP. Return its entry with the path, hash and length.
 
-        The content may change while it is copied, so the hash is computed from the copied bytes.
+        Also return whether the copied bytes have the hash of `resource`; None if it has no usable
+        hash. The content may change while it is copied, so its hash is computed from these bytes.
         """
         self.members += 1
         path = f"{self.folder}/{_member_path(self.members, resource)}"
@@ -167,8 +148,8 @@ class PackageFile:
                 member.write(chunk)
         self.content_size += digester.length
         hashes = digester.hashes
-        as_recorded = are_those_of(resource.hash, hashes)
-        return StoredBitstream("/" + path, hashes, digester.length, as_recorded)
+        stored = replace(resource, path="/" + path, hash=hashes, length=digester.length)
+        return stored, are_those_of(resource.hash, hashes)
 
     def note(self, resource: Resource) -> None:
         """Add an entry to the manifest."""

@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
@@ -123,17 +122,6 @@ def _may_be_published(names: Sequence[str]) -> bool:
 _log = logging.getLogger("rsnotify.source")
 
 
-class FileSnapshot(Struct, frozen=True):
-    """The state of a file when it was read. Its resource has no `change`.
-
-    The validator stays the same until the file changes. It is None if the file could still change
-    without changing the validator.
-    """
-
-    resource: Resource
-    validator: str | None
-
-
 class FileStillChanging(RsnotifyError):
     """The file changed while it was being read, so it has to be reread."""
 
@@ -149,9 +137,8 @@ class FolderScanner:
     def baseline(self, on_file: Callable[[], None]) -> Iterator[Record]:
         """Yield every file, for an empty journal. `on_file` is called after each file."""
         for path in self.files(self._names.root):
-            snapshot = self._read(path)
-            if snapshot is not None:
-                yield Record(snapshot.resource, snapshot.validator)
+            if (record := self._read(path)) is not None:
+                yield record
             on_file()
 
     def files(self, folder: Path) -> Iterator[Path]:
@@ -206,16 +193,16 @@ class FolderScanner:
                 yield from map(self._gone, self._journal.validators(self._names.prefix(path)))
 
     def _changed(self, path: Path, uri: str) -> Record | None:
-        snapshot = self._read(path)
-        if snapshot is None:
+        record = self._read(path)
+        if record is None:
             return None
         known = self._journal.resource(uri)
-        if known is None:
-            return self._record(snapshot, ChangeType.CREATED)
-        if known[0].hash != snapshot.resource.hash:
-            return self._record(snapshot, ChangeType.UPDATED)
-        if snapshot.validator is not None and snapshot.validator != known[1]:
-            self._revalidated[uri] = snapshot.validator
+        if known is None or known[0].hash != record.resource.hash:
+            change = ChangeType.CREATED if known is None else ChangeType.UPDATED
+            # The datetime of the change will be written as lastmod, which readers of 1.0 need.
+            return replace(record, resource=replace(record.resource, change=change, lastmod=None))
+        if record.validator is not None and record.validator != known[1]:
+            self._revalidated[uri] = record.validator
         return None
 
     def save_validators(self) -> None:
@@ -224,10 +211,6 @@ class FolderScanner:
                 for uri, validator in self._revalidated.items():
                     self._journal.revalidate(uri, validator)
             self._revalidated.clear()
-
-    def _record(self, snapshot: FileSnapshot, change: ChangeType) -> Record:
-        # The datetime of the change will be written as lastmod, which readers of 1.0 need.
-        return Record(replace(snapshot.resource, change=change, lastmod=None), snapshot.validator)
 
     def _gone(self, uri: str) -> Record | None:
         path = self._names.path(uri)
@@ -251,11 +234,12 @@ class FolderScanner:
         except OSError:
             return None  # `_read` reports the reason
 
-    def _read(self, path: Path) -> FileSnapshot | None:
+    def _read(self, path: Path) -> Record | None:
+        """Return the file as a resource without a `change`, or None if it is not published now."""
         try:
             uri = self._names.uri(path)
             check_uri(uri)
-            return _take_snapshot(path, uri)
+            return _record_of(path, uri)
         except FileNotFoundError:
             _log.debug("%s vanished before it was read", path)
         except FileStillChanging:
@@ -274,8 +258,12 @@ def _validator_of(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}"
 
 
-def _take_snapshot(path: Path, uri: str) -> FileSnapshot:
-    """Read a whole file. Raises FileStillChanging if it is being written."""
+def _record_of(path: Path, uri: str) -> Record:
+    """Read a whole file. Raises FileStillChanging if it is being written.
+
+    The validator stays the same until the file changes. It is None if the file could still change
+    without changing the validator.
+    """
     with open(path, "rb") as file:
         before = os.fstat(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -290,4 +278,4 @@ def _take_snapshot(path: Path, uri: str) -> FileSnapshot:
         type=media_type(path),
     )
     settled = time.time() - after.st_mtime > TICK
-    return FileSnapshot(resource, _validator_of(after) if settled else None)
+    return Record(resource, _validator_of(after) if settled else None)

@@ -15,7 +15,6 @@ from rsnotify_publisher.changes import (
     check_change,
     check_record,
     describe,
-    describe_record,
 )
 
 #: The default name of the table.
@@ -86,7 +85,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
 
     def deleted(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
         """Record that a resource was deleted. See `record`."""
-        self.record(connection, [describe(uri, ChangeType.DELETED, metadata)])
+        self.record(connection, [_described(uri, ChangeType.DELETED, None, metadata)])
 
     async def arecord(self, connection: A, changes: Iterable[Resource]) -> None:
         """Record changes in asyncio; see `record`."""
@@ -116,11 +115,11 @@ class OutboxRecorder(ABC, Generic[C, A]):
 
     async def adeleted(self, connection: A, uri: str, **metadata: Unpack[Metadata]) -> None:
         """Record in asyncio that a resource was deleted; see `deleted`."""
-        await self.arecord(connection, [describe(uri, ChangeType.DELETED, metadata)])
+        await self.arecord(connection, [_described(uri, ChangeType.DELETED, None, metadata)])
 
 
 def _described(uri: str, change: ChangeType, content: bytes | None, metadata: Metadata) -> Resource:
-    return check_record(describe_record(uri, change, content, metadata)).resource
+    return check_record(describe(uri, change, metadata, content)).resource
 
 
 def encoded(changes: Iterable[Resource]) -> list[str]:

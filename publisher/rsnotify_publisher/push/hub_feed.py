@@ -484,7 +484,8 @@ class FragmentWriter(Struct, frozen=True):
         for number, change in enumerate(changes):
             inline = contents.get(change.uri) if last[change.uri] == number else None
             written = entry(with_content(change, inline), profile=self.profile)
-            if entries and not self._fits(len(entries), size + len(written)):
+            is_full = len(entries) == self.max_entries or size + len(written) > self.max_bytes
+            if entries and is_full:
                 yield self._fragment(from_, until, entries)
                 from_, entries, size = until, [], 0
             entries.append(written)
@@ -498,9 +499,6 @@ class FragmentWriter(Struct, frozen=True):
         self, from_: Instant, until: Instant, digest: SetDigest | None = None
     ) -> OutgoingFragment:
         return self._fragment(from_, until, [], digest)
-
-    def _fits(self, entries: int, size: int) -> bool:
-        return entries < self.max_entries and size <= self.max_bytes
 
     def _fragment(
         self,

@@ -136,8 +136,11 @@ class StatedBrokers:
         """Read the documents regularly until cancelled. Call `changed` when `urls` has changed."""
         if not self._documents:
             return
+        # Connections are not kept open, since the documents are rarely read. The operating system
+        # resolves names, even if aiodns is installed.
+        connector = Connector(force_close=True, resolver=AddressResolver())
         async with (
-            aiohttp.ClientSession(timeout=_TIMEOUT, connector=_connector()) as session,
+            aiohttp.ClientSession(timeout=_TIMEOUT, connector=connector) as session,
             asyncio.TaskGroup() as tasks,
         ):
             for document in self._documents:
@@ -156,7 +159,8 @@ class StatedBrokers:
                 before = self.urls
                 if brokers != self._stated.get(document):
                     self._stated[document] = brokers
-                    self._save()
+                    kept = {each: self._stated.get(each, ()) for each in self._documents}
+                    write_atomically(self._file, [msgspec.json.encode(kept)])
                 if self.urls != before:
                     await changed()
             except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
@@ -166,16 +170,6 @@ class StatedBrokers:
             else:
                 failures = 0
                 await asyncio.sleep(EVERY * self._random.uniform(1, 1.5))
-
-    def _save(self) -> None:
-        kept = {document: self._stated.get(document, ()) for document in self._documents}
-        write_atomically(self._file, [msgspec.json.encode(kept)])
-
-
-def _connector() -> Connector:
-    # Connections are not kept open, since the documents are rarely read. The operating system
-    # resolves names, even if aiodns is installed.
-    return Connector(force_close=True, resolver=AddressResolver())
 
 
 async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ or queue.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from contextlib import aclosing
 from functools import partial
@@ -220,17 +219,13 @@ async def _open(hub: Hub, dialer: Dialer) -> HubConnection:
     )
     if is_proxied(hub.uri):
         return cast(HubConnection, await opening())
+    parts = urlsplit(hub.uri)
+    port = parts.port or (443 if parts.scheme == "wss" else 80)
     try:
-        opened = await opening(sock=await _dial(hub.uri, dialer))
+        opened = await opening(sock=await dialer.dial(parts.hostname or "", port))
     except ValueError:  # a redirect, which cannot be followed if a socket is given
         opened = await opening()
     return cast(HubConnection, opened)
-
-
-async def _dial(uri: str, dialer: Dialer) -> socket.socket:
-    parts = urlsplit(uri)
-    port = parts.port or (443 if parts.scheme == "wss" else 80)
-    return await dialer.dial(parts.hostname or "", port)
 
 
 async def _send(websocket: HubConnection, publication: HubPublication, feed: HubFeed) -> None:

@@ -17,7 +17,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -37,7 +37,6 @@ from rsnotify.format.writer import write_document
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
 from rsnotify_publisher.description import SourceDescription, robots_lines
 from rsnotify_publisher.documents.open_change_list import OpenChangeList, changes_in
-from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import (
@@ -252,8 +251,6 @@ class _FreshList:
 
 
 def _change_memory(source: SourceContext) -> Answer:
-    memory = SourceChangeMemory(source)
-
     def answer(request: WebRequest) -> WebResponse:
         try:
             since, limit = _parse_query(request.parameters())
@@ -261,7 +258,7 @@ def _change_memory(source: SourceContext) -> Answer:
             return text_response(400, f"{error}\n")
 
         def load() -> Representation:
-            page = memory.page(since, limit)
+            page = _page(source, since, limit)
             body = source.documents.write(page)
             return memory_representation(digest_of(body), _modified(page), [body])
 
@@ -307,74 +304,54 @@ class ChangesForgotten(RsnotifyError, LookupError):
     """The changes since the instant are no longer known. The message says what to do instead."""
 
 
-class SourceChangeMemory:
-    def __init__(self, source: SourceContext) -> None:
-        self._source = source
-        self._documents = source.documents
+def _page(source: SourceContext, since: int | None, limit: int) -> Document:
+    """Return a page of changes after an instant (µs), by default from the earliest known one.
 
-    def page(self, since: int | None, limit: int = USUAL_LIMIT) -> Document:
-        """Return a page of changes after an instant (µs), by default from the earliest known one.
+    A page that is read from a closed list ends where the list ends, so it may have fewer changes
+    than `limit`.
 
-        A page that is read from a closed list ends where the list ends, so it may have fewer
-        changes than `limit`.
-
-        Raises:
-            ChangesForgotten: The journal and the closed lists begin later.
-            StorageError: The journal cannot be used.
-        """
-        many = min(limit, _MOST)
-        with self._source.open_journal() as journal, journal.snapshot() as state:
-            closed = journal.finished(Capability.CHANGE_LIST)
-            earliest = min([state.pruned, *(document.begin for document in closed)])
-            since = earliest if since is None else since
-            if since >= state.pruned:
-                changes = journal.changes(since, many + 1)
-                end = None
-            else:
-                document = self._covering(closed, since, earliest)
-                changes = list(islice(self._listed(document, since), many + 1))
-                end = document.end
-        if len(changes) > many:
-            end = _instant(changes[many - 1])
-        return self._document(since, changes[:many], end, many)
-
-    def _covering(
-        self, closed: list[FinishedDocument], since: int, earliest: int
-    ) -> FinishedDocument:
-        for document in closed:
-            if document.begin <= since < document.end:
-                return document
-        raise ChangesForgotten(
-            f"changes are known since {format_datetime(from_microseconds(earliest))} only; compare "
-            f"with {self._documents.uri(RESOURCE_LIST)} and ask for what changed since its `at`"
-        )
-
-    def _listed(self, document: FinishedDocument, since: int) -> Iterator[Resource]:
-        changes = changes_in(self._source.documents_folder, document)
-        return (change for change in changes if _instant(change) > since)
-
-    def _document(
-        self, since: int, changes: list[Resource], end: int | None, limit: int
-    ) -> Document:
-        """Return a page, which is closed if it has an `end`."""
-        links = [Link(Rel.UP, self._documents.uri(CAPABILITY_LIST))]
-        if end is not None:
-            links.append(Link(Rel.NEXT, self._uri(end, limit)))
-        elif changes:
-            links.append(Link(Rel.NEXT, self._uri(_instant(changes[-1]), limit)))
-        return Document(
-            Capability.CHANGE_LIST,
-            tuple(changes),
-            from_=from_microseconds(since),
-            until=None if end is None else from_microseconds(end),
-            links=tuple(links),
-        )
-
-    def _uri(self, since: int, limit: int) -> str:
-        query = {"since": format_datetime(from_microseconds(since))}
-        if limit != USUAL_LIMIT:
-            query["limit"] = str(limit)
-        return f"{self._documents.uri(CHANGE_MEMORY)}?{urlencode(query, safe=':')}"
+    Raises:
+        ChangesForgotten: The journal and the closed lists begin later.
+        StorageError: The journal cannot be used.
+    """
+    many = min(limit, _MOST)
+    end: int | None = None
+    with source.open_journal() as journal, journal.snapshot() as state:
+        closed = journal.finished(Capability.CHANGE_LIST)
+        earliest = min([state.pruned, *(document.begin for document in closed)])
+        since = earliest if since is None else since
+        if since >= state.pruned:
+            changes = journal.changes(since, many + 1)
+        else:
+            document = next((one for one in closed if one.begin <= since < one.end), None)
+            if document is None:
+                raise ChangesForgotten(
+                    f"changes are known since {format_datetime(from_microseconds(earliest))} only; "
+                    f"compare with {source.documents.uri(RESOURCE_LIST)} and ask for what changed "
+                    "since its `at`"
+                )
+            listed = changes_in(source.documents_folder, document)
+            later = (change for change in listed if _instant(change) > since)
+            changes = list(islice(later, many + 1))
+            end = document.end
+    if len(changes) > many:
+        del changes[many:]
+        end = _instant(changes[-1])
+    links = [Link(Rel.UP, source.documents.uri(CAPABILITY_LIST))]
+    if end is not None or changes:
+        after = _instant(changes[-1]) if end is None else end
+        query = {"since": format_datetime(from_microseconds(after))}
+        if many != USUAL_LIMIT:
+            query["limit"] = str(many)
+        uri = f"{source.documents.uri(CHANGE_MEMORY)}?{urlencode(query, safe=':')}"
+        links.append(Link(Rel.NEXT, uri))
+    return Document(
+        Capability.CHANGE_LIST,
+        tuple(changes),
+        from_=from_microseconds(since),
+        until=None if end is None else from_microseconds(end),
+        links=tuple(links),
+    )
 
 
 def _instant(change: Resource) -> int:

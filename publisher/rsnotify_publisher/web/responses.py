@@ -39,12 +39,13 @@ class Representation(Struct):
     """Bytes that can be sent.
 
     Args:
-        tag: The entity tag, which differs whenever the bytes do.
+        tag: A strong entity tag, without quotes. It differs whenever the bytes do.
         modified: The time of the last modification, in seconds since 1970.
-        length: The number of bytes.
-        read: Yields the bytes from a start to a stop, in pieces.
+        length: The number of stored bytes.
+        read: Yields the stored bytes from a start to a stop, in pieces, perhaps encoded on the fly.
         close: Called at the end.
-        is_gzip: Whether the bytes are compressed with gzip.
+        is_gzip: Whether `read` yields bytes that are compressed with gzip.
+        has_ranges: Whether `read` yields the stored bytes themselves, to which ranges refer.
     """
 
     tag: str
@@ -53,6 +54,15 @@ class Representation(Struct):
     read: Callable[[int, int], Iterator[bytes]]
     close: Callable[[], None] = lambda: None
     is_gzip: bool = False
+    has_ranges: bool = True
+
+    def last_modified(self, now: float) -> int:
+        """Return the `Last-Modified` date to send, in whole seconds.
+
+        A representation that was modified during the current second may be modified again within
+        it. It gets a date one second older, so that clients can distinguish the two by date.
+        """
+        return min(int(self.modified), int(now) - 1)
 
 
 def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
@@ -104,30 +114,30 @@ def respond(
         return text_response(503)
 
 
-class _Form(Struct):
-    version: RepresentationVersion
-    is_gzip: bool
-    read: Callable[[int, int], Iterator[bytes]]
-
-
 def _choose(
-    headers: Mapping[str, str], representation: Representation, compressible: bool
-) -> _Form:
-    # A range refers to stored bytes, so a version that is encoded on the fly has no length.
+    headers: Mapping[str, str], stored: Representation, compressible: bool
+) -> Representation:
+    """Return the representation in the coding to send."""
     gzip = accepts_gzip(headers)
-    plain = RepresentationVersion(
-        representation.tag, representation.modified, representation.length
-    )
-    compressed = replace(plain, tag=f"{plain.tag}-gzip")
-    read = representation.read
-    if representation.is_gzip:
+    if stored.is_gzip:
         if gzip:
-            return _Form(compressed, True, read)
-        return _Form(replace(plain, length=None), False, lambda *part: _inflate(read(*part)))
-    worthwhile = compressible and representation.length >= _WORTH_COMPRESSING
+            return replace(stored, tag=f"{stored.tag}-gzip")
+        return replace(
+            stored,
+            read=lambda *part: _inflate(stored.read(*part)),
+            is_gzip=False,
+            has_ranges=False,
+        )
+    worthwhile = compressible and stored.length >= _WORTH_COMPRESSING
     if worthwhile and gzip and "range" not in headers:
-        return _Form(replace(compressed, length=None), True, lambda *part: _deflate(read(*part)))
-    return _Form(plain, False, read)
+        return replace(
+            stored,
+            tag=f"{stored.tag}-gzip",
+            read=lambda *part: _deflate(stored.read(*part)),
+            is_gzip=True,
+            has_ranges=False,
+        )
+    return stored
 
 
 def _prepare(
@@ -139,42 +149,42 @@ def _prepare(
     """Prepare the response, and read its first piece."""
     representation = load()
     try:
-        form = _choose(requested, representation, compressible)
+        chosen = _choose(requested, representation, compressible)
         now = time.time()
-        decision = decide(requested, form.version, now)
-        own = _headers(form, now, varies=compressible or representation.is_gzip)
+        decision = decide(requested, chosen, now)
+        own = _headers(chosen, now, varies=compressible or representation.is_gzip)
         response = WebResponse(decision.status, {**headers, **own}, close=representation.close)
         if decision.status == 416:
             response.headers["Content-Range"] = f"bytes */{representation.length}"
         if decision.status in (200, 206):
-            _begin(response, form, decision.start, representation.length, decision.stop)
+            _begin(response, chosen, decision)
     except BaseException:
         representation.close()
         raise
     return response
 
 
-def _headers(form: _Form, now: float, *, varies: bool) -> dict[str, str]:
-    headers: dict[str, str] = {
-        "ETag": f'"{form.version.tag}"',
-        "Last-Modified": formatdate(form.version.last_modified(now), usegmt=True),
+def _headers(chosen: Representation, now: float, *, varies: bool) -> dict[str, str]:
+    headers = {
+        "ETag": f'"{chosen.tag}"',
+        "Last-Modified": formatdate(chosen.last_modified(now), usegmt=True),
     }
     if varies:
         headers["Vary"] = "Accept-Encoding"
-    if form.version.length is not None:
+    if chosen.has_ranges:
         headers["Accept-Ranges"] = "bytes"
     return headers
 
 
-def _begin(response: WebResponse, form: _Form, start: int, whole: int, stop: int | None) -> None:
+def _begin(response: WebResponse, chosen: Representation, decision: ConditionalResponse) -> None:
     """Read the first piece, and stream the body only if there are more."""
-    if form.is_gzip:
+    if chosen.is_gzip:
         response.headers["Content-Encoding"] = "gzip"
-    response.length = form.version.length
-    if stop is not None:
-        response.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{whole}"
-        response.length = stop - start
-    pieces = form.read(start, whole if stop is None else stop)
+    start, stop = decision.start, chosen.length if decision.stop is None else decision.stop
+    if decision.stop is not None:
+        response.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{chosen.length}"
+    response.length = stop - start if chosen.has_ranges else None
+    pieces = chosen.read(start, stop)
     response.body = next(pieces, b"")
     second = next(pieces, b"")
     if second:
@@ -234,28 +244,6 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*", re.ASCII | re
 _GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGNORECASE)
 
 
-class RepresentationVersion(Struct, frozen=True):
-    """The version of a representation, which conditional requests refer to.
-
-    Args:
-        tag: A strong entity tag, without quotes. It differs whenever the bytes do.
-        modified: The time of the last modification, in seconds since 1970.
-        length: The number of bytes, or None if ranges are not served.
-    """
-
-    tag: str
-    modified: float
-    length: int | None
-
-    def last_modified(self, now: float) -> int:
-        """Return the `Last-Modified` date to send, in whole seconds.
-
-        A representation that was modified during the current second may be modified again within
-        it. It gets a date one second older, so that clients can distinguish the two by date.
-        """
-        return min(int(self.modified), int(now) - 1)
-
-
 class ConditionalResponse(Struct, frozen=True):
     """The decision on how to respond.
 
@@ -270,26 +258,24 @@ class ConditionalResponse(Struct, frozen=True):
     stop: int | None = None
 
 
-def decide(
-    headers: Mapping[str, str], version: RepresentationVersion, now: float
-) -> ConditionalResponse:
+def decide(headers: Mapping[str, str], chosen: Representation, now: float) -> ConditionalResponse:
     """Decide how to respond to a GET or HEAD, in the order of RFC 9110 §13.2.2."""
-    modified = int(version.modified)
+    modified = int(chosen.modified)
     if (match := headers.get("if-match")) is not None:
-        if not _matches(match, version.tag, weak=False):
+        if not _matches(match, chosen.tag, weak=False):
             return ConditionalResponse(412)
     elif (unmodified := _date(headers, "if-unmodified-since")) is not None and (
         modified > unmodified
     ):
         return ConditionalResponse(412)
     if (none_match := headers.get("if-none-match")) is not None:
-        if _matches(none_match, version.tag, weak=True):
+        if _matches(none_match, chosen.tag, weak=True):
             return ConditionalResponse(304)
     elif (since := _date(headers, "if-modified-since")) is not None and modified <= since:
         return ConditionalResponse(304)
-    if version.length is None or not _range_applies(headers, version, now):
+    if not (chosen.has_ranges and _range_applies(headers, chosen, now)):
         return ConditionalResponse(200)
-    return _range(headers.get("range", ""), version.length)
+    return _range(headers.get("range", ""), chosen.length)
 
 
 def _matches(condition: str, tag: str, *, weak: bool) -> bool:
@@ -307,14 +293,14 @@ def _date(headers: Mapping[str, str], name: str) -> float | None:
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
-def _range_applies(headers: Mapping[str, str], version: RepresentationVersion, now: float) -> bool:
-    """Return whether the requested range applies to this version (RFC 9110 §13.1.5)."""
+def _range_applies(headers: Mapping[str, str], chosen: Representation, now: float) -> bool:
+    """Return whether the requested range applies to these bytes (RFC 9110 §13.1.5)."""
     condition = headers.get("if-range", "").strip()
     if not condition:
         return True
     if condition.startswith(('"', "W/")):
-        return condition == f'"{version.tag}"'
-    return _date(headers, "if-range") == version.last_modified(now)
+        return condition == f'"{chosen.tag}"'
+    return _date(headers, "if-range") == chosen.last_modified(now)
 
 
 def _range(header: str, length: int) -> ConditionalResponse:

@@ -35,7 +35,7 @@ from rsnotify_hub.websocket.websocket_handler import select_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, parse_form, verification_url
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.push.websocket import HubConnection, HubPublication
-from rsnotify_publisher.web.responses import RepresentationVersion, accepts_gzip, decide
+from rsnotify_publisher.web.responses import Representation, accepts_gzip, decide
 from rsnotify_subscriber.fetching.responses import (
     check_transfer,
     content_validator,
@@ -106,8 +106,9 @@ def _fields(data: bytes) -> dict[str, str]:
 
 def _request(data: bytes) -> None:
     headers = _fields(data)
-    for length in (None, 100):
-        decide(headers, RepresentationVersion("tag", 1_000_000.5, length), 1_000_001.0)
+    for has_ranges in (False, True):
+        stored = Representation("tag", 1_000_000.5, 100, lambda *_: iter(()), has_ranges=has_ranges)
+        decide(headers, stored, 1_000_001.0)
     accepts_gzip(headers)
     for header in ("X-Forwarded-For", "Forwarded"):
         proxies = TrustedProxies(["10.0.0.0/8", "::1/128"], header)
