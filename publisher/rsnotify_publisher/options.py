@@ -321,12 +321,8 @@ class RotationPolicy(Struct, frozen=True):
     ) -> MinimumOpen | None:
         """Return the minimum that stays open, or None if no limit is reached.
 
-        Args:
-            changes: The number of changes in the open period.
-            size: The bytes of these changes.
-            oldest: The datetime of the first of these changes.
-            now: The current time.
-            scheduled: The last scheduled time, if any. All changes through it are closed.
+        `oldest` is the datetime of the first of the `changes` in the open period. All changes
+        through the last scheduled time are closed.
         """
         full = self.changes is not None and changes >= self.changes
         large = self.size is not None and size >= self.size
@@ -361,10 +357,7 @@ class RetentionPolicy(Struct, frozen=True):
     schedule: JobSchedule | None = None
 
     def expired(self, documents: Sequence[FinishedDocument], now: int) -> list[FinishedDocument]:
-        """Return the documents to drop from an archive.
-
-        `documents` are all documents in the archive, oldest first.
-        """
+        """Return the documents to drop from an archive, given all its documents, oldest first."""
         end = self._surplus(documents)
         if self.age is not None:
             kept = (n for n, one in enumerate(documents[:end]) if one.end > now - self.age)

@@ -65,11 +65,7 @@ class LeaderElection:
     """
 
     def __init__(
-        self,
-        source: SourceContext,
-        recorder: Recorder,
-        changes: ChangeStream,
-        pool: PublisherPool,
+        self, source: SourceContext, recorder: Recorder, changes: ChangeStream, pool: PublisherPool
     ) -> None:
         self._source = source
         self._recorder = recorder
@@ -156,11 +152,7 @@ class Leader:
 
     def __post_init__(self) -> None:
         self.push = HubPush(
-            self.source,
-            self.journal,
-            self.recorder,
-            self.changes,
-            self.pool.threads.websockets,
+            self.source, self.journal, self.recorder, self.changes, self.pool.threads.websockets
         )
         self._store = DocumentStore(self.source, self.recorder)
         self._brokers = StatedBrokers(

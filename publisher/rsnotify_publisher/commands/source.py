@@ -35,8 +35,7 @@ class PublishingArguments(Struct, frozen=True, kw_only=True):
         str | None, _publishing("HOST", "Address to listen on.", show_default="127.0.0.1")
     ] = None
     port: Annotated[
-        int | None,
-        _publishing("PORT", "Port to listen on; 0 for a free one.", show_default="8000"),
+        int | None, _publishing("PORT", "Port to listen on; 0 for a free one.", show_default="8000")
     ] = None
     hub: Annotated[
         list[str] | None,

@@ -39,16 +39,9 @@ def write_document(
 ) -> list[str]:
     """Write a document, or its parts and then their index, and return the names of the parts.
 
+    The names of the parts begin with `stem`, and each is `part` without its entries. `top` returns
+    the index for the given names of parts, or the document without its entries if there are none.
     After any error, no part is left behind.
-
-    Args:
-        source: The Source with the document.
-        name: The name of the document, relative to the base URL.
-        stem: The beginning of the names of its parts.
-        part: Each part, without its entries.
-        entries: All entries, in order.
-        top: Returns the index for the given names of parts, or the document without its entries
-            if there are no parts.
     """
     folder, remaining = source.documents_folder, iter(entries)
     with all_or_none(folder) as parts:

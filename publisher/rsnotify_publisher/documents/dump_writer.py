@@ -76,10 +76,7 @@ log = logging.getLogger("rsnotify.publisher")
 class WrittenPackage(Struct, frozen=True):
     """A package that was written.
 
-    Args:
-        entry: The package's entry in the dump document (core §11.1, §13.1).
-        files: The ZIP and the copy of its manifest, relative to the base URL.
-        count: The number of entries in the manifest.
+    `files` are the ZIP and the copy of its manifest, which has `count` entries.
     """
 
     entry: Resource
@@ -89,16 +86,11 @@ class WrittenPackage(Struct, frozen=True):
 
 @dataclass(eq=False)
 class DumpWriter:
-    """Writes the dumps of one Source.
+    """Writes the dumps of one Source to a folder, in which a file N has the URI `base_url` + N.
 
-    Args:
-        folder: The folder for the files. A file named N has the URI `base_url` + N.
-        base_url: The base URL, which ends in a slash.
-        capability_list: The URI that documents and manifests point `up` to.
-        max_resources: Maximum number of entries in one package.
-        max_content: Maximum bytes of content in one package. Larger content gets its own package.
-        max_entries: Maximum number of packages in one dump document before it gets an index.
-        profile: The version of ResourceSync in which documents and manifests are written.
+    Documents and manifests point `up` to `capability_list`. One package has at most `max_resources`
+    entries and `max_content` bytes. Larger content gets its own package. A dump document with more
+    than `max_entries` packages gets an index.
     """
 
     folder: Path
@@ -129,13 +121,8 @@ class DumpWriter:
         it is unknown. Resources without content are left out. After any error, including exceptions
         from the arguments, no file is left behind.
 
-        Args:
-            stem: The beginning of all file names.
-            at: The instant of the snapshot, which all packages state.
-            resources: The resources of the set, streamed.
-            content: Returns the current content of a resource.
-            now: Returns the time at which a package is completed.
-            check: Called often. Raises an exception to stop.
+        The names of all files begin with `stem`. `now` returns the time at which a package is
+        completed. `check` is called often, and raises an exception to stop.
         """
         entries = ResourceEntries(at, now, self._links)
         written = self._write_packages(stem, entries, resources, content, check)
@@ -483,8 +470,7 @@ class SourceDumps:
         at = self.recorder.promise()
         own = stem(Capability.RESOURCE_DUMP, at)
         contents = CheckedContents(
-            self.source.contents,
-            lambda uris: still_listed(uris, at, journal, self._folder),
+            self.source.contents, lambda uris: still_listed(uris, at, journal, self._folder)
         )
         self.archives.reclaim(own)
         packages = self._writer.resource_packages(

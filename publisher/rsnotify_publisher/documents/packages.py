@@ -108,17 +108,9 @@ _COMPRESSED = re.compile(
 class PackageFile:
     """A ZIP being written and its manifest, whose entries need not fit in memory.
 
-    Args:
-        zip: The ZIP, open for writing.
-        buffer: Stores the entries of the manifest until the package is complete.
-        folder: The folder for bitstreams in the ZIP.
-        stamp: The modification time of all members, so that equal contents give equal bytes.
-        check: Called before every chunk. Raises an exception to stop.
-        profile: The version of ResourceSync in which the manifest is written.
-        count: The number of entries in the manifest.
-        manifest_size: The number of bytes of these entries.
-        content_size: The number of bytes of content copied so far.
-        members: The number of bitstreams stored so far.
+    `buffer` stores the entries of the manifest until the package is complete. Bitstreams are in
+    `folder`. All members have the modification time `stamp`, so that equal contents give equal
+    bytes. `check` is called before every chunk, and raises an exception to stop.
     """
 
     zip: ZipFile

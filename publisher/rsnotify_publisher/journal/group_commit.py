@@ -64,13 +64,9 @@ def _complete(
 class Recorder:
     """Commits the changes that the threads of one process record.
 
-    Args:
-        open_journal: Returns the connection that writes.
-        on_recorded: Called with the changes of a transaction when they are durable, in the order
-            of the transactions and in the thread that committed. It must not block.
-        executor: Commits for callers that cannot.
-        memory: The cache of the connection in MiB.
-        counters: Counts changes and transactions.
+    `on_recorded` is called with the changes of a transaction when they are durable, in the order of
+    the transactions and in the thread that committed. It must not block. `executor` commits for
+    callers that cannot. `memory` is the cache of the connection in MiB.
     """
 
     open_journal: Callable[[], Journal]

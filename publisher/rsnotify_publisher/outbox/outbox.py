@@ -10,12 +10,7 @@ from msgspec import json
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify_publisher.changes import (
-    Metadata,
-    check_change,
-    check_record,
-    describe,
-)
+from rsnotify_publisher.changes import Metadata, check_change, check_record, describe
 
 #: The default name of the table.
 TABLE = "rsnotify_outbox"
@@ -55,12 +50,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
         self._write(connection, encoded(changes))
 
     def created(
-        self,
-        connection: C,
-        uri: str,
-        *,
-        content: bytes | None = None,
-        **metadata: Unpack[Metadata],
+        self, connection: C, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> None:
         """Record that a resource was created. See `record`.
 
@@ -73,12 +63,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
         self.record(connection, [_described(uri, ChangeType.CREATED, content, metadata)])
 
     def updated(
-        self,
-        connection: C,
-        uri: str,
-        *,
-        content: bytes | None = None,
-        **metadata: Unpack[Metadata],
+        self, connection: C, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> None:
         """Record that a resource changed. See `created`."""
         self.record(connection, [_described(uri, ChangeType.UPDATED, content, metadata)])
@@ -92,23 +77,13 @@ class OutboxRecorder(ABC, Generic[C, A]):
         await self._awrite(connection, encoded(changes))
 
     async def acreated(
-        self,
-        connection: A,
-        uri: str,
-        *,
-        content: bytes | None = None,
-        **metadata: Unpack[Metadata],
+        self, connection: A, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> None:
         """Record in asyncio that a resource was created; see `created`."""
         await self.arecord(connection, [_described(uri, ChangeType.CREATED, content, metadata)])
 
     async def aupdated(
-        self,
-        connection: A,
-        uri: str,
-        *,
-        content: bytes | None = None,
-        **metadata: Unpack[Metadata],
+        self, connection: A, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> None:
         """Record in asyncio that a resource changed; see `updated`."""
         await self.arecord(connection, [_described(uri, ChangeType.UPDATED, content, metadata)])

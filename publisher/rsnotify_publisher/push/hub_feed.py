@@ -110,11 +110,8 @@ class Stream(ABC):
 class ChangeStream(Stream):
     """The changes of one set, for the feeds of all its hubs.
 
-    Args:
-        read_contents: Reads contents, called in a thread. If it is None, only contents that were
-            recorded with their changes are sent inline.
-        call: Schedules a function in the event loop.
-        submit: Runs a function in a thread that may wait for contents.
+    `read_contents` is called in a thread that `submit` selects. If it is None, only contents that
+    were recorded with their changes are sent inline. `call` schedules a function in the event loop.
     """
 
     def __init__(self, read_contents: InlineContents | None, call: Call, submit: Call) -> None:
@@ -335,8 +332,7 @@ class HubFeed:
         stream: The changes, or the notices of documents.
         cursor: The instant (µs) through which the hub is known to have everything.
         writer: Writes the fragments.
-        promise: Makes a promise durable, and returns the journal's state after it, which includes
-            the digest.
+        promise: Makes a promise durable, and returns the state after it, with the digest.
         heartbeat: Seconds of quiet before a heartbeat, and between two digests sent with changes.
         batch: Maximum number of changes to read at once.
         counters: Counts the fragments that are sent.
@@ -380,9 +376,8 @@ class HubFeed:
     ) -> AsyncGenerator[OutgoingFragment, None]:
         """Yield the fragments that the hub lacks, then new ones as changes arrive, indefinitely.
 
-        Args:
-            through: The instant through which the hub reported, when it connected, to have
-                everything; None if it did not report one.
+        `through` is the instant through which the hub reported, when it connected, to have
+        everything.
         """
         reported = None if through is None else to_microseconds(through)
         state = self.stream.state()
@@ -470,13 +465,9 @@ class FragmentWriter(Struct, frozen=True):
         contents: Mapping[str, bytes | None],
         digest: SetDigest | None = None,
     ) -> Iterator[OutgoingFragment]:
-        """Yield consecutive fragments with the given changes, in order.
+        """Yield consecutive fragments with the given changes, which directly follow `from_`.
 
-        Args:
-            from_: The datetime of the last change before the first fragment.
-            changes: The changes, in order.
-            contents: The contents that may be sent inline, keyed by URI.
-            digest: The digest of the set as of the last change, which the last fragment carries.
+        `contents` may be sent inline. The last fragment carries `digest`.
         """
         last = {change.uri: number for number, change in enumerate(changes)}
         entries: list[bytes] = []
@@ -501,11 +492,7 @@ class FragmentWriter(Struct, frozen=True):
         return self._fragment(from_, until, [], digest)
 
     def _fragment(
-        self,
-        from_: Instant,
-        until: Instant,
-        entries: list[bytes],
-        digest: SetDigest | None = None,
+        self, from_: Instant, until: Instant, entries: list[bytes], digest: SetDigest | None = None
     ) -> OutgoingFragment:
         head = Document(
             self.capability,

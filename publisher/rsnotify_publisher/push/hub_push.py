@@ -174,12 +174,8 @@ class HubPush:
 class ChannelPush:
     """Feeds the hubs on one channel until it is cancelled.
 
-    Args:
-        topic: The URI of the channel.
-        feeds: The hubs with their feeds.
-        websockets: The WebSockets, shared with the other channel.
-        what: The name, for log messages, of the items that wait in the journal while a hub is away.
-        beside: The push to the same hubs on the other channel, which warns when a hub is away.
+    Log messages name by `what` the items that wait in the journal while a hub is away. `beside` is
+    the push to the same hubs on the other channel, which warns when a hub is away.
     """
 
     topic: str
@@ -302,23 +298,15 @@ class NodeRotation:
         self._not_before = dict.fromkeys(nodes, float("-inf"))
 
     def failed(
-        self,
-        now: float,
-        *,
-        progressed: bool,
-        retry_after: float = 0.0,
-        everywhere: bool = False,
+        self, now: float, *, progressed: bool, retry_after: float = 0.0, everywhere: bool = False
     ) -> float:
-        """Record that the current node failed, and select the next one.
+        """Select the next node, and return the seconds to wait before trying it.
 
         Args:
             now: The time, in seconds.
             progressed: Whether the node had accepted anything since it was selected.
             retry_after: The delay that the node requested, in seconds.
             everywhere: Whether every node would give the same answer.
-
-        Returns:
-            The seconds to wait before trying `current`.
         """
         if progressed:
             self.rounds = 0

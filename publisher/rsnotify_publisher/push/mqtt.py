@@ -60,10 +60,7 @@ async def feed_by_mqtt(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> N
 async def feed_broker(lost: Coroutine[Any, Any, None], publish: Publish, feed: HubFeed) -> None:
     """Send fragments, and confirm to the feed those that the broker has acknowledged.
 
-    Args:
-        lost: Raises Unavailable when the connection ends.
-        publish: Sends one fragment.
-        feed: Yields the fragments that the broker lacks.
+    `lost` raises Unavailable when the connection ends.
     """
     sent: _Sent = asyncio.Queue()
     async with asyncio.TaskGroup() as tasks:

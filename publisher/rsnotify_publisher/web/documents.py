@@ -78,11 +78,8 @@ _ANY_ORIGIN = {"Access-Control-Allow-Origin": "*"}
 class DocumentPaths:
     """Maps paths on the host of the base URL to documents.
 
-    A request for a document starts `source` unless it is running.
-
-    Args:
-        source: A set of resources, or several.
-        with_robots: Whether to include robots.txt if the Source is at the root of its host.
+    A request for a document starts `source` unless it is running. `with_robots` includes robots.txt
+    if the Source is at the root of its host.
     """
 
     def __init__(self, source: Publisher | SourceDescription, *, with_robots: bool) -> None:
@@ -124,9 +121,7 @@ def part_name(source: Publisher | SourceDescription) -> str:
 def answers(source: Publisher | SourceDescription, prefix: str) -> dict[str, Answer]:
     """Return the responding functions by path. A path that ends in a slash covers all parts below.
 
-    Args:
-        source: A set of resources, or several.
-        prefix: The path of the base URL.
+    `prefix` is the path of the base URL.
     """
     table: dict[str, Answer] = {}
     if isinstance(source, Publisher):

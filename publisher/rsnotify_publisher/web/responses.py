@@ -123,10 +123,7 @@ def _choose(
         if gzip:
             return replace(stored, tag=f"{stored.tag}-gzip")
         return replace(
-            stored,
-            read=lambda *part: _inflate(stored.read(*part)),
-            is_gzip=False,
-            has_ranges=False,
+            stored, read=lambda *part: _inflate(stored.read(*part)), is_gzip=False, has_ranges=False
         )
     worthwhile = compressible and stored.length >= _WORTH_COMPRESSING
     if worthwhile and gzip and "range" not in headers:
@@ -245,13 +242,7 @@ _GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGN
 
 
 class ConditionalResponse(Struct, frozen=True):
-    """The decision on how to respond.
-
-    Args:
-        status: The status code: 200, 206, 304, 412 or 416.
-        start: The position of the first byte to send.
-        stop: The position after the last byte to send; None to send all of them.
-    """
+    """The decision on how to respond: a status code, and which bytes to send; None means all."""
 
     status: int
     start: int = 0
