@@ -1,4 +1,4 @@
-"""Cron times and dumps after the clock was set back."""
+"""Closed changes, dumps and the status after the clock was set back."""
 
 from __future__ import annotations
 
@@ -9,21 +9,10 @@ from pathlib import Path
 import pytest
 
 from rsnotify_publisher.journal import system_clock
-from rsnotify_publisher.options import JobSchedule
 from rsnotify_publisher.source_status import StatusReader
 from tests.publisher import helpers
 from tests.publisher.helpers import BASE, Clock, FakeHub, eventually, quick_publisher
 from tests.publisher.published import Published
-from tests.publisher.test_schedules import Scheduled
-
-
-async def test_a_clock_that_is_set_back_does_not_postpone_a_cron_time():
-    # The clock was a day ahead when the next run was computed, and was then corrected.
-    async with Scheduled(JobSchedule(cron="* * * * * *")) as scheduled:
-        scheduled.entry.modify(next_run_time=datetime.now(UTC) + timedelta(days=1))
-        scheduled.scheduler.check_clock()
-        assert scheduled.entry.next_run_time <= datetime.now(UTC) + timedelta(seconds=1)
-        await scheduled.job.has_run(1)
 
 
 def test_a_clock_that_is_set_back_does_not_postpone_a_resource_dump(

@@ -238,7 +238,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
         def now(cls, tz: tzinfo | None = None) -> Self:
             return super().now(tz) + back
 
-    monkeypatch.setattr("apscheduler.schedulers.base.datetime", PutBack)
+    monkeypatch.setattr("rsnotify_publisher.background.leader.datetime", PutBack)
     with quick_publisher(tmp_path) as publisher:
         assert publisher.wait_published(PATIENCE)
         back = timedelta(hours=-1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +18,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify_publisher import FinishedDocument, Options, Publisher
-from rsnotify_publisher.background.pool import JobScheduler
+from rsnotify_publisher.background.leader import run_by_schedule
 from rsnotify_publisher.options import (
     MISFIRE_GRACE,
     JobSchedule,
@@ -151,106 +153,132 @@ class Job:
                 await self._ran.wait()
 
 
-class Scheduled:
-    def __init__(self, schedule: JobSchedule) -> None:
-        self.job = Job()
-        self.scheduler = JobScheduler()
-        self._schedule = schedule
+class Clock(datetime):
+    """A clock that tests can set."""
 
-    async def __aenter__(self) -> Scheduled:
-        self._running = asyncio.create_task(self.scheduler.run())
-        await asyncio.sleep(0)
-        self.repeating = asyncio.create_task(
-            self.scheduler.repeat("a job", self._schedule, self.job)
-        )
-        await asyncio.sleep(0)
-        return self
+    ahead = timedelta(0)
+    reads = 0
 
-    async def __aexit__(self, *_: object) -> None:
-        for task in (self.repeating, self._running):
-            task.cancel()
-        await asyncio.wait([self.repeating, self._running])
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        cls.reads += 1
+        return super().now(tz) + cls.ahead
 
-    async def is_due_after(self, instant: datetime) -> None:
-        """Wait until the next run is later than an instant: earlier ones were begun or skipped."""
+    @classmethod
+    def set(cls, instant: datetime) -> None:
+        cls.ahead = instant - datetime.now(UTC)
+
+    @classmethod
+    async def is_read(cls, times: int) -> None:
+        """Wait until the schedule has compared its next time with the clock again."""
+        until = cls.reads + times
         async with asyncio.timeout(PATIENCE):
-            while self.entry.next_run_time <= instant:  # noqa: ASYNC110 - a skipped run sets no event
+            while cls.reads < until:  # noqa: ASYNC110 - a skipped run sets no event
                 await asyncio.sleep(0)
 
-    @property
-    def entry(self) -> Any:
-        (entry,) = self.scheduler._scheduler.get_jobs()
-        return entry
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
+    monkeypatch.setattr("rsnotify_publisher.background.leader.datetime", Clock)
+    monkeypatch.setattr("rsnotify_publisher.background.leader._CHECK_CLOCK_EVERY", 0.01)
+    monkeypatch.setattr(Clock, "ahead", timedelta(0))
+    return Clock
+
+
+@asynccontextmanager
+async def scheduled(schedule: JobSchedule) -> AsyncIterator[tuple[Job, asyncio.Task[None]]]:
+    job = Job()
+    repeating = asyncio.create_task(run_by_schedule(schedule, job))
+    await asyncio.sleep(0)
+    try:
+        yield job, repeating
+    finally:
+        repeating.cancel()
+        await asyncio.wait([repeating])
 
 
 @pytest.mark.parametrize("schedule", [JobSchedule(0.02), EVERY_SECOND])
 async def test_a_job_runs_again_and_again(schedule: JobSchedule):
-    async with Scheduled(schedule) as scheduled:
-        await scheduled.job.has_run(2)
+    async with scheduled(schedule) as (job, _):
+        await job.has_run(2)
 
 
-async def test_a_job_that_takes_long_does_not_run_twice_at_a_time(caplog: pytest.LogCaptureFixture):
+async def test_a_job_that_takes_long_does_not_run_twice_at_a_time():
     interval = 0.01
-    async with Scheduled(JobSchedule(interval)) as scheduled:
-        scheduled.job.release.clear()
-        await scheduled.job.has_run(1)
-        await scheduled.is_due_after(
-            scheduled.entry.next_run_time + timedelta(seconds=5 * interval)
-        )
-        assert scheduled.job.runs == 1
-        scheduled.job.release.set()
-        await scheduled.job.has_run(3)
-        assert scheduled.job.most_at_once == 1
-    assert "maximum number of running instances" not in caplog.text
+    async with scheduled(JobSchedule(interval)) as (job, _):
+        job.release.clear()
+        await job.has_run(1)
+        await asyncio.sleep(5 * interval)
+        assert job.runs == 1
+        job.release.set()
+        await job.has_run(3)
+        assert job.most_at_once == 1
+
+
+async def test_the_times_of_an_interval_are_not_delayed_by_runs(clock: type[Clock]):
+    async with scheduled(JobSchedule(600.0)) as (job, _):
+        job.release.clear()
+        clock.ahead += timedelta(seconds=600)
+        await job.has_run(1)
+        clock.ahead += timedelta(seconds=500)
+        job.release.set()
+        await clock.is_read(10)
+        assert job.runs == 1
+        clock.ahead += timedelta(seconds=100)
+        await job.has_run(2)
 
 
 @pytest.mark.parametrize(
     ("late", "runs"), [(MISFIRE_GRACE - timedelta(minutes=1), 1), (MISFIRE_GRACE * 2, 0)]
 )
 async def test_times_that_passed_unnoticed_make_one_run_within_the_grace(
-    late: timedelta, runs: int
+    clock: type[Clock], late: timedelta, runs: int
 ):
     # Once a year, so that no other time comes during the test.
-    at = datetime.now(UTC) - late
-    schedule = JobSchedule(cron=f"{at:%S %M %H %d %m} *")
-    async with Scheduled(schedule) as scheduled:
-        scheduled.entry.modify(next_run_time=at)
-        await scheduled.job.has_run(runs)
-        await scheduled.is_due_after(datetime.now(UTC))
-        assert scheduled.job.runs == runs
+    clock.set(MONDAY - HOUR)
+    async with scheduled(JobSchedule(cron="0 0 1 1 *")) as (job, _):
+        await clock.is_read(2)
+        clock.set(MONDAY + late)
+        await job.has_run(runs)
+        await clock.is_read(10)
+        assert job.runs == runs
 
 
-async def test_many_missed_times_make_one_run():
-    async with Scheduled(JobSchedule(cron="0 * * * *")) as scheduled:
-        scheduled.entry.modify(next_run_time=datetime.now(UTC) - 5 * HOUR)
-        await scheduled.job.has_run(1)
-        await scheduled.is_due_after(datetime.now(UTC))
-        # Runs for the other times would follow on this one, each within a few turns of the loop.
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert scheduled.job.runs == 1
+async def test_many_missed_times_make_one_run(clock: type[Clock]):
+    clock.set(MONDAY + HOUR / 2)
+    async with scheduled(JobSchedule(cron="0 * * * *")) as (job, _):
+        await clock.is_read(2)
+        clock.set(MONDAY + 5.5 * HOUR)
+        await job.has_run(1)
+        await clock.is_read(10)
+        assert job.runs == 1
 
 
-async def test_a_clock_that_is_set_back_does_not_stretch_an_interval():
-    async with Scheduled(JobSchedule(0.5)) as scheduled:
-        scheduled.entry.modify(next_run_time=datetime.now(UTC) + 5 * HOUR)
-        scheduled.scheduler.check_clock()
-        await scheduled.job.has_run(1)
+@pytest.mark.parametrize("schedule", [JobSchedule(600.0), JobSchedule(cron="*/10 * * * *")])
+async def test_a_clock_that_is_set_back_does_not_postpone_a_job(
+    clock: type[Clock], schedule: JobSchedule
+):
+    clock.set(MONDAY + 5 * HOUR)
+    async with scheduled(schedule) as (job, _):
+        await clock.is_read(2)
+        clock.set(MONDAY)
+        await clock.is_read(4)
+        clock.set(MONDAY + HOUR / 5)
+        await job.has_run(1)
 
 
 async def test_an_error_of_a_job_ends_it_and_is_raised():
-    async with Scheduled(JobSchedule(0.01)) as scheduled:
-        scheduled.job.error = ZeroDivisionError()
+    async with scheduled(JobSchedule(0.01)) as (job, repeating):
+        job.error = ZeroDivisionError()
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(scheduled.repeating, PATIENCE)
-        assert scheduled.scheduler._scheduler.get_jobs() == []
+            await asyncio.wait_for(repeating, PATIENCE)
 
 
 async def test_a_job_that_runs_is_cancelled_with_its_schedule():
-    async with Scheduled(JobSchedule(0.01)) as scheduled:
-        scheduled.job.release.clear()
-        await scheduled.job.has_run(1)
-    assert scheduled.job._at_once == 0
+    async with scheduled(JobSchedule(0.01)) as (job, _):
+        job.release.clear()
+        await job.has_run(1)
+    assert job._at_once == 0
 
 
 class At(Published):

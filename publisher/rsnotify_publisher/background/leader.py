@@ -4,8 +4,8 @@ One process is the leader: it feeds the hubs and writes the documents. Another p
 when the leader ends.
 
 There are two kinds of jobs. Frequent ones (the open Change List, cursors, Change Dumps) run in a
-loop. Jobs that a user can schedule (Resource List, Resource Dump, rotation, retention) are run by
-the `JobScheduler`.
+loop. Jobs that a user can schedule (Resource List, Resource Dump, rotation, retention) run by the
+time of day (`run_by_schedule`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
 
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.datetimes import format_datetime, from_microseconds
+from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.background.pool import PublisherPool, WorkKind
@@ -51,6 +52,10 @@ _PAUSE = 5_000_000
 _PATIENCE = 10.0
 #: Microseconds by which the last change may be ahead of the clock before a warning is logged.
 _AHEAD = 60_000_000
+
+#: Seconds between two comparisons of a schedule with the clock. The clock may be set, and on Linux
+#: the timers of the event loop stop while the machine is suspended.
+_CHECK_CLOCK_EVERY = 10.0
 
 _Job = Callable[[], Awaitable[object]]
 
@@ -204,8 +209,8 @@ class Leader:
             tasks.create_task(self._brokers.follow(self._advertise_brokers))
             for seconds, job in self._frequent_jobs():
                 tasks.create_task(self._repeat(seconds, job))
-            for name, schedule, job in self._scheduled_jobs():
-                tasks.create_task(self._run_by_schedule(name, schedule, job))
+            for schedule, job in self._scheduled_jobs():
+                tasks.create_task(self._run_by_schedule(schedule, job))
             if self.source.resource_list_schedule.cron is None:
                 tasks.create_task(self._replace_outdated_list())
 
@@ -230,24 +235,23 @@ class Leader:
         if options.change_dump:
             yield options.refresh, self._late_job(WorkKind.DUMPS, store.write_change_dumps)
 
-    def _scheduled_jobs(self) -> Iterator[tuple[str, JobSchedule, _Job]]:
-        """Yield the name, the schedule and the function of each job.
+    def _scheduled_jobs(self) -> Iterator[tuple[JobSchedule, _Job]]:
+        """Yield the schedule and the function of each job.
 
         Each job also runs at the start, which makes up for cron times that passed while the Source
         was stopped. It therefore decides from the journal's record of its last run whether it is
         due.
         """
         source, store = self.source, self._store
-        yield "Resource List", source.resource_list_schedule, self._write_resource_list
+        yield source.resource_list_schedule, self._write_resource_list
         if (dump := source.resource_dump_schedule) is not None:
             if dump.cron is None:
                 dump = JobSchedule(dump.seconds * _CHECK_DUMP_EVERY)
-            write_dump = self._late_job(WorkKind.DUMPS, store.write_resource_dump)
-            yield "Resource Dump", dump, write_dump
+            yield dump, self._late_job(WorkKind.DUMPS, store.write_resource_dump)
         if (rotation := source.rotation.schedule) is not None:
-            yield "rotation", rotation, self._late_job(WorkKind.CHANGES, store.rotate)
+            yield rotation, self._late_job(WorkKind.CHANGES, store.rotate)
         retention = source.retention.schedule or JobSchedule(source.options.refresh * _TIDY_EVERY)
-        yield "retention", retention, partial(self._in_thread, WorkKind.CHANGES, store.drop_expired)
+        yield retention, partial(self._in_thread, WorkKind.CHANGES, store.drop_expired)
 
     def _late_job(self, kind: WorkKind, work: Callable[[], None]) -> _Job:
         """Return a job that first brings the Change Lists up to date."""
@@ -266,10 +270,10 @@ class Leader:
             await self._run_until_done(job)
             await asyncio.sleep(max(0.0, due - clock()))
 
-    async def _run_by_schedule(self, name: str, schedule: JobSchedule, job: _Job) -> None:
+    async def _run_by_schedule(self, schedule: JobSchedule, job: _Job) -> None:
         run = partial(self._run_until_done, job)
         await run()
-        await self.pool.threads.scheduler.repeat(name, schedule, run)
+        await run_by_schedule(schedule, run)
 
     async def _run_until_done(self, job: _Job) -> None:
         """Run a job. After a failure, retry with increasing delays."""
@@ -367,3 +371,31 @@ class Leader:
         if await self._in_thread(WorkKind.RESOURCES, self._store.write_resource_list):
             self._published.set()
             self.on_published()
+
+
+async def run_by_schedule(schedule: JobSchedule, job: _Job) -> None:
+    """Run a job on a schedule until cancelled or until it raises, one run at a time.
+
+    Scheduled times during a run are skipped, and several missed times result in one run. A cron
+    time that was missed by more than `MISFIRE_GRACE` is skipped. Intervals have no such limit.
+    """
+    trigger = schedule.trigger()
+    interval: timedelta | None = getattr(trigger, "interval", None)
+    due = trigger.get_next_fire_time(None, datetime.now(UTC))
+    while True:
+        now = datetime.now(UTC)
+        # After the clock was set back, an interval has not become longer.
+        if interval is None:
+            due = min(due, trigger.get_next_fire_time(None, now))
+        elif due > now + interval:
+            due = now
+        if now < due:
+            await asyncio.sleep(min((due - now).total_seconds(), _CHECK_CLOCK_EVERY))
+            continue
+        if interval is not None or schedule.last_time(to_microseconds(now)) is not None:
+            await job()
+        now = datetime.now(UTC)
+        if interval is None:
+            due = trigger.get_next_fire_time(None, now + timedelta(microseconds=1))
+        else:
+            due += interval * max(1, (now - due) // interval + 1)

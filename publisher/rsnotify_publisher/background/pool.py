@@ -1,11 +1,4 @@
-"""The event loop, threads and scheduler that the Publishers of one process share.
-
-`JobScheduler` runs jobs at intervals or at the times of cron expressions. It is based on
-APScheduler, which uses the time of day and computes how long to sleep when a job is added or has
-run. The clock may be set during that sleep, and on Linux the timers of the event loop stop while
-the machine is suspended. The scheduler therefore compares its jobs with the clock every few
-seconds: an interval job that is due more than one interval from now runs at once, and a cron time
-that has passed is noticed.
+"""The event loop and threads that the Publishers of one process share.
 
 `JournalPoller` detects writes to the journals by other processes, by polling the journals' data
 versions.
@@ -17,20 +10,18 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from enum import StrEnum
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from msgspec import Struct
 
+from rsnotify.runtime.tasks import running
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.journal.journal import USUAL_MEMORY
-from rsnotify_publisher.options import MISFIRE_GRACE, JobSchedule
 from rsnotify_publisher.push.websocket import HubConnections
 
 T = TypeVar("T")
@@ -120,7 +111,6 @@ class PoolThreads:
         self.websockets = HubConnections()
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(_STARTING)
-        self.scheduler = JobScheduler()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rsnotify-publisher", daemon=True)
         self._thread.start()
@@ -139,13 +129,8 @@ class PoolThreads:
 
     async def _main(self) -> None:
         self.loop.set_default_executor(ThreadPoolExecutor(_READERS, "rsnotify-contents"))
-        tasks = [asyncio.create_task(work.run()) for work in (self.poller, self.scheduler)]
-        try:
+        async with running(self.poller.run()):
             await self._stop.wait()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
 
 
 class FunctionThreads:
@@ -176,77 +161,6 @@ class FunctionThreads:
                 function()
             except Exception:  # the thread must keep running for the other sets
                 _log.exception("work for a set failed")
-
-
-_CHECK_CLOCK_EVERY = 10.0
-_scheduler_log = logging.getLogger("rsnotify.publisher.scheduler")
-# APScheduler warns whenever a job takes longer than its interval, which is not an error here.
-_scheduler_log.setLevel(logging.ERROR)
-
-
-class JobScheduler:
-    """Runs the jobs of any number of Publishers, in one event loop."""
-
-    def __init__(self) -> None:
-        self._scheduler = AsyncIOScheduler(timezone=UTC, logger=_scheduler_log)
-
-    async def run(self) -> None:
-        self._scheduler.start()
-        try:
-            while True:
-                await asyncio.sleep(_CHECK_CLOCK_EVERY)
-                self.check_clock()
-        finally:
-            self._scheduler.shutdown(wait=False)
-
-    def check_clock(self) -> None:
-        """Correct the times of jobs if the clock was set or the machine was suspended."""
-        now = datetime.now(UTC)
-        for job in self._scheduler.get_jobs():
-            interval = getattr(job.trigger, "interval", None)
-            if interval is None:
-                due = job.trigger.get_next_fire_time(None, now)
-                if due is not None and due < job.next_run_time:
-                    job.modify(next_run_time=due)
-            elif job.next_run_time > now + interval:
-                job.modify(next_run_time=now)
-        self._scheduler.wakeup()
-
-    async def repeat(
-        self, name: str, schedule: JobSchedule, work: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Run a job on a schedule until cancelled or until `work` raises, one run at a time.
-
-        Scheduled times during a run are skipped, and several missed times result in one run. A cron
-        time that was missed by more than `MISFIRE_GRACE` is skipped. Intervals have no such limit.
-        """
-        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        running: asyncio.Future[None] | None = None
-
-        async def run() -> None:
-            nonlocal running
-            running = asyncio.ensure_future(work())
-            await asyncio.wait([running])
-            error = None if running.cancelled() else running.exception()
-            if error is not None and not failed.done():
-                failed.set_exception(error)
-
-        grace = None if schedule.cron is None else round(MISFIRE_GRACE.total_seconds())
-        job = self._scheduler.add_job(
-            run,
-            schedule.trigger(),
-            name=name,
-            coalesce=True,
-            max_instances=1,
-            misfire_grace_time=grace,
-        )
-        try:
-            await failed
-        finally:
-            job.remove()
-            if running is not None:
-                running.cancel()
-                await asyncio.wait([running])
 
 
 # Maximum fraction of the time to spend on polling, regardless of the number of journals.

@@ -32,7 +32,6 @@ from rsnotify_hub.live.subscribers import LiveSubscriber
 from rsnotify_hub.store.sqlite_commit import GroupCommit
 from rsnotify_hub.websocket.websocket_handler import WebSocketPublication
 from rsnotify_publisher.background.pool import JournalPoller, PoolThreads, WorkKind
-from rsnotify_publisher.options import JobSchedule
 from rsnotify_subscriber.fetching.small_requests import _Progress
 from tests.harnesses.simulation import loop as simulated
 from tests.harnesses.simulation import sqlite_files
@@ -60,7 +59,6 @@ class SimulatedThreads(PoolThreads):
         self.poller = JournalPoller()
         self.permits = asyncio.Semaphore(8)
         self.websockets = SharedWebSockets()
-        self.scheduler = SimulatedScheduler()  # type: ignore[assignment]
         self._polling = asyncio.ensure_future(self.poller.run())
 
     def end(self) -> None:
@@ -74,9 +72,9 @@ class SimulatedScheduler:
         self._jobs: list[tuple[Callable[[], Any], float]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def repeat(self, name: str, schedule: JobSchedule, work: Callable[[], Any]) -> None:
+    async def _repeat(self, seconds: float, work: Callable[[], Any]) -> None:
         while True:
-            await asyncio.sleep(schedule.seconds)
+            await asyncio.sleep(seconds)
             await work()
 
     def add_job(
@@ -86,8 +84,7 @@ class SimulatedScheduler:
 
     def start(self) -> None:
         for work, seconds in self._jobs:
-            schedule = JobSchedule(seconds)
-            self._tasks.append(asyncio.ensure_future(self.repeat("", schedule, work)))
+            self._tasks.append(asyncio.ensure_future(self._repeat(seconds, work)))
 
     def shutdown(self, wait: bool) -> None:
         for task in self._tasks:
