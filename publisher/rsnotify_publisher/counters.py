@@ -12,12 +12,9 @@ from rsnotify.runtime.counters import Durations, Histogram
 class HubCounters:
     """Counters for one hub since the start.
 
-    Attributes:
-        fragments: The number of fragments sent, including heartbeats.
-        bytes: The number of bytes in these fragments.
-        failures: The number of failed connections, failed attempts to connect, and refused
-            fragments.
-        lags: The seconds between the datetime of a change and its acceptance by the hub.
+    `fragments` and their `bytes` include heartbeats. `failures` counts failed connections, failed
+    attempts to connect, and refused fragments. `lags` are the seconds between the datetime of a
+    change and its acceptance by the hub.
     """
 
     fragments: int = 0
@@ -30,10 +27,8 @@ class HubCounters:
 class SourceCounters:
     """Counters for one set of resources in this process since the start.
 
-    Attributes:
-        changes: The number of recorded changes.
-        commits: The journal's transactions. Only their commits are timed, including the flush.
-        hubs: The counters of each hub, keyed by its URI.
+    `commits` counts the journal's transactions. Only their commits are timed, including the flush.
+    `hubs` has the counters of each hub, keyed by its URI.
     """
 
     changes: int = 0

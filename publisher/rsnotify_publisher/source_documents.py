@@ -27,12 +27,7 @@ from rsnotify_publisher.view import View
 
 
 class FrameworkChannel(Struct, frozen=True):
-    """The channel for notices, as documents describe it.
-
-    Args:
-        topic: The URI of the channel.
-        hubs: The URLs of its hubs for Destinations.
-    """
+    """The channel for notices, as documents describe it. `hubs` are its URLs for Destinations."""
 
     topic: str
     hubs: tuple[str, ...]

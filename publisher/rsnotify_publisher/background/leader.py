@@ -64,9 +64,6 @@ class LeaderElection:
     """Leads whenever no other process of the Source is the leader.
 
     The operating system releases the lock of a leader that dies, regardless of the cause.
-
-    Attributes:
-        published: Done as soon as every document has been written.
     """
 
     def __init__(
@@ -79,6 +76,7 @@ class LeaderElection:
         self._lock = FileLock(source.lock, thread_local=False)
         self._stop = asyncio.Event()
         self._running: Future[None]
+        #: Done as soon as every document has been written.
         self.published: Future[None] = Future()
 
     def start(self) -> None:

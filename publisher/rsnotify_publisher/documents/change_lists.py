@@ -17,11 +17,7 @@ _AT_ONCE = 20_000
 
 
 class ChangeLists:
-    """Keeps the Change Lists up to date with the journal.
-
-    Attributes:
-        count: The number of changes written since the start.
-    """
+    """Keeps the Change Lists up to date with the journal."""
 
     def __init__(self, source: SourceContext, recorder: Recorder, archives: Archives) -> None:
         self._captured = source.captured
@@ -33,6 +29,7 @@ class ChangeLists:
         self._archives = archives
         self._open = OpenChangeList(source.documents)
         self.views = ViewDocuments(source, recorder)
+        #: The number of changes written since the start.
         self.count = 0
         self._published = ""
 

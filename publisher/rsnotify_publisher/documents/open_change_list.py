@@ -143,7 +143,7 @@ class OpenChangeList:
         if count:
             return ListToClose(count, self._datetimes[count - 1], archived=True)
         if len(self._entries) > self._max_entries or self._size > self._max_bytes:
-            count = self._fitting(self._max_entries, self._max_bytes, len(self._entries))
+            count = self._fitting(self._max_entries, self._max_bytes)
             return ListToClose(count, self._datetimes[count - 1], archived=False)
         return None
 
@@ -164,12 +164,12 @@ class OpenChangeList:
             if not minimum.allows(changes, size, at):
                 break
             count += 1
-        return self._fitting(most, min(self._max_bytes, rotation.size or self._max_bytes), count)
+        return self._fitting(count, min(self._max_bytes, rotation.size or self._max_bytes))
 
-    def _fitting(self, entries: int, size: int, most: int) -> int:
+    def _fitting(self, most: int, size: int) -> int:
         """Return the number of oldest changes that fit into one document: at least one, if any."""
         count = 0
-        for written in self._entries[: min(entries, most)]:
+        for written in self._entries[:most]:
             size -= len(written)
             if count and size < 0:
                 break

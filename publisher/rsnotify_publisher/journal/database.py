@@ -169,11 +169,8 @@ def _name(begin: int, end: int) -> str:
 class RecordedChanges(Struct, frozen=True):
     """Consecutive changes of a journal, in memory.
 
-    Args:
-        begin: The datetime of the last change before them (µs).
-        end: The datetime of the last change (µs).
-        changes: The changes with their datetimes.
-        contents: Small contents after the changes, keyed by URI. None means not available.
+    They are later than `begin`, the datetime of the last change before them (µs), and go through
+    `end`. `contents` maps URIs to small contents after the changes; None means not available.
     """
 
     begin: int

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rsnotify.errors import StorageError
+from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.counters import SourceCounters
 from rsnotify_publisher.journal.database import JournalState, RecordedChanges
 from rsnotify_publisher.journal.journal import USUAL_MEMORY, Journal
@@ -41,23 +42,16 @@ class _Entry(NamedTuple, Generic[T]):
     operation: Callable[[Journal], T]
     future: Future[T] | asyncio.Future[T]
 
-    def settle(self, result: T | None, error: BaseException | None = None) -> None:
+    def settle(self, outcome: T | BaseException) -> None:
         if isinstance(self.future, asyncio.Future):
             with suppress(RuntimeError):  # its loop is closed, so nothing is waiting
-                self.future.get_loop().call_soon_threadsafe(_complete, self.future, result, error)
+                self.future.get_loop().call_soon_threadsafe(settle, self.future, outcome)
         # If this returns True, the future can no longer be cancelled.
         elif self.future.set_running_or_notify_cancel():
-            _complete(self.future, result, error)
-
-
-def _complete(
-    future: Future[T] | asyncio.Future[T], result: Any, error: BaseException | None
-) -> None:
-    if not future.done():
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+            if isinstance(outcome, BaseException):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
 
 
 @dataclass(eq=False)
@@ -206,7 +200,7 @@ class Recorder:
         """Commit each entry of a failed group separately, so that only the cause fails."""
         if len(group) == 1:
             _log.debug("a transaction was rolled back: %s", error)
-            group[0].settle(None, error)
+            group[0].settle(error)
             return
         for entry in group:
             self._commit([entry])

@@ -238,8 +238,7 @@ class Journal:
                 yield
                 began = perf_counter()
                 self._db.execute("COMMIT")
-                self.commits.seconds += perf_counter() - began
-                self.commits.count += 1
+                self.commits.add(perf_counter() - began)
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

@@ -40,12 +40,7 @@ _HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
 
 
 class HubPush:
-    """Feeds the hubs. `journal` is read in the event loop's thread.
-
-    Attributes:
-        changes: The stream for the channel of changes, which is open if there are hubs.
-        notices: The stream for the channel of notices.
-    """
+    """Feeds the hubs. `journal` is read in the event loop's thread."""
 
     def __init__(
         self,
