@@ -1,24 +1,12 @@
 """Tuning of a Publisher. The defaults suit a Source of any size.
 
-A schedule states when a job runs: at an interval in seconds, or at the times of a cron expression,
-in UTC.
-
-    resource_dump_every = 86400
-    resource_dump_every = "cron: 0 3 * * *"
-
 A cron expression has five fields: minute, hour, day of the month, month, and day of the week
 (0 or 7 is Sunday). A sixth field before them is for seconds. As in cron, if both days are
 restricted, a time has to match only one of them.
 
-Two strings state when changes are closed and how long closed documents are offered.
-
-    rotate = "500 changes or 1 h"
-    rotate = "10,000 changes or cron: 0 3 * * *"
-    keep = "30 days, 1000 lists, 2 GB"
-
-Each string contains limits: a count (`500 changes`, `1000 lists`), a time (`90 s`, `15 min`, `1 h`,
-`30 days`, `4 weeks`), a size (`500 kB`, `25 MB`, `2 GB`), or a cron expression. Each kind may occur
-once. They may be in any order, separated by a comma, "or" or "and".
+`rotate` and `keep` contain limits: a count (`500 changes`, `1000 lists`), a time (`90 s`, `15 min`,
+`1 h`, `30 days`, `4 weeks`), a size (`500 kB`, `25 MB`, `2 GB`), or a cron expression. Each kind
+may occur once. They may be in any order, separated by a comma, "or" or "and".
 
 Instants in this module are microseconds since 1970.
 """
@@ -368,15 +356,13 @@ class RetentionPolicy(Struct, frozen=True):
         """Return the number of oldest documents that exceed the count or the size."""
         if self.count is None and self.size is None:
             return len(documents)
-        surplus = 0 if self.count is None else max(0, len(documents) - self.count)
-        if self.size is None:
-            return surplus
-        left = self.size
-        for number in range(len(documents) - 1, surplus - 1, -1):
-            left -= documents[number].size
-            if left < 0:
-                return number + 1
-        return surplus
+        count = size = 0
+        for document in reversed(documents):
+            size += document.size
+            if count == self.count or (self.size is not None and size > self.size):
+                break
+            count += 1
+        return len(documents) - count
 
 
 def parse_rotation(text: str) -> RotationPolicy:

@@ -401,14 +401,9 @@ class Publisher(Startable):
 
 
 def join_source(publisher: Publisher, description: str, pool: PublisherPool) -> None:
-    """Make a set part of a Source with several sets.
+    """Make a set part of a Source with several sets, which share the threads of a pool.
 
-    The set's Capability List points up to their common Source Description.
-
-    Args:
-        publisher: The Publisher of the set.
-        description: The URI of the Source Description.
-        pool: The threads that all sets share.
+    The set's Capability List points up to the Source Description at the URI `description`.
 
     Raises:
         ConfigurationError: The Publisher has started, and may have written another link.

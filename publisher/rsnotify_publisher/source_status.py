@@ -22,14 +22,10 @@ _LATE = 5.0
 
 
 class HubStatus(Struct, frozen=True):
-    """The status of a hub.
+    """The status of a hub. `uri` has the URIs of its nodes, separated by commas.
 
-    Args:
-        uri: The URIs of the hub's nodes, separated by commas.
-        waiting: The number of changes that the hub lacks, at most `MOST_COUNTED`.
-        through: The instant through which the hub has everything.
-        reached: Whether the hub accepts fragments; None if that is not known yet.
-        reached_before: Whether the hub has accepted anything since the start.
+    The hub has everything `through` an instant. It lacks `waiting` changes, of which at most
+    `MOST_COUNTED` are counted. `reached` is None until it is known whether it accepts fragments.
     """
 
     uri: str
@@ -40,15 +36,7 @@ class HubStatus(Struct, frozen=True):
 
 
 class SourceStatus(Struct, frozen=True):
-    """The status of all sets together.
-
-    Args:
-        resources: The number of resources.
-        changes: The number of changes recorded by all processes since the start.
-        hubs: The status of each hub.
-        last_change: The datetime of the last change; None if there was none.
-        journal_bytes: The size of the journals on disk.
-    """
+    """The status of all sets together, with the changes by all processes since the start."""
 
     resources: int
     changes: int

@@ -45,7 +45,7 @@ class Archives:
             former = [kind for kind in ARCHIVES if kind not in self._documents.offered]
             remove(self._folder, [f"{kind}.xml" for kind in former])
             dropped = [document for kind in former for document in journal.finished(kind)]
-            self._note(lambda journal: journal.drop(dropped))
+            self._recorder.run(lambda journal: journal.drop(dropped))
             self._discard_lost(journal)
 
     def _discard_lost(self, journal: Journal) -> None:
@@ -57,7 +57,7 @@ class Archives:
         found = {PARTS + path.name for path in (self._folder / PARTS).glob("*")}
         lost = [name for name in found - journal.files() if is_final(name)]
         lost = [name for name in lost if not name.startswith(tuple(current))]
-        self._note(lambda journal: journal.discard(lost))
+        self._recorder.run(lambda journal: journal.discard(lost))
 
     def reclaim(self, stem: str) -> None:
         """Keep the discarded files whose names begin with `stem`, since they will be rewritten.
@@ -65,7 +65,7 @@ class Archives:
         Call this before writing, because writing may take longer than `Options.linger`.
         """
         with self._lock:  # otherwise `delete_discarded` might delete the rewritten files
-            self._note(lambda journal: journal.reclaim(stem))
+            self._recorder.run(lambda journal: journal.reclaim(stem))
 
     def keep_only(self, stem: str, parts: Sequence[str]) -> None:
         """Discard all parts whose names begin with `stem`, except the current ones."""
@@ -77,7 +77,7 @@ class Archives:
             journal.keep(parts)
             journal.discard(found.difference(parts))
 
-        self._note(note)
+        self._recorder.run(note)
 
     def add(
         self,
@@ -118,7 +118,7 @@ class Archives:
         if kept:
             self.add(journal, kept, note)
         else:
-            self._note(note)
+            self._recorder.run(note)
 
     def drop_expired(self, journal: Journal) -> bool:
         """Drop expired documents from the archives, and return whether there were any."""
@@ -131,7 +131,7 @@ class Archives:
             linger = round(self._source.options.linger * 1e6)
             if gone := journal.discarded(now - linger):
                 remove(self._folder, gone)
-                self._note(lambda journal: journal.keep(gone))
+                self._recorder.run(lambda journal: journal.keep(gone))
 
     def _drop_expired(self, journal: Journal, kind: str) -> bool:
         documents = journal.finished(kind, archived=True)
@@ -157,7 +157,7 @@ class Archives:
     ) -> None:
         """Write the archive of a kind, if there is one, then run `note` with the journal."""
         if not self._documents.keeps(kind):
-            self._note(note)
+            self._recorder.run(note)
             return
         self._write(kind, documents)
         uri, capability = self._documents.uri(ARCHIVES[kind]), f"{kind}-archive"
@@ -167,7 +167,7 @@ class Archives:
             note(journal)
             notify(self._documents, journal, notice)
 
-        self._note(note_all)
+        self._recorder.run(note_all)
 
     def _write(self, kind: str, documents: list[FinishedDocument]) -> None:
         stem = f"{PARTS}{kind}-archive-"
@@ -182,6 +182,3 @@ class Archives:
             lambda parts: self._documents.archive(kind, parts),
         )
         self.keep_only(f"{kind}-archive-", parts)
-
-    def _note(self, note: Callable[[Journal], None]) -> None:
-        self._recorder.run(note)

@@ -48,17 +48,13 @@ class PostgreSQLQueue:
                 if connection.execute(self._sql(LOCK)).fetchone() != (True,):
                     return 0
                 found = connection.execute(self._sql(_WAITING), (limit,)).fetchall()
-                self._record(connection, [OutboxLine(*row) for row in found], record)
-            return len(found)
-
-    def _record(
-        self, connection: psycopg.Connection, lines: list[OutboxLine], record: RecordLines
-    ) -> None:
-        refused = record(lines)
-        for number, reason in refused.items():
-            connection.execute(self._sql(_REFUSE), (reason, number))
-        if done := [line.number for line in lines if line.number not in refused]:
-            connection.execute(self._sql(_DELETE), (done,))
+                lines = [OutboxLine(*row) for row in found]
+                refused = record(lines)
+                for number, reason in refused.items():
+                    connection.execute(self._sql(_REFUSE), (reason, number))
+                if done := [line.number for line in lines if line.number not in refused]:
+                    connection.execute(self._sql(_DELETE), (done,))
+            return len(lines)
 
     def wait(self, seconds: float) -> None:
         """Wait for a NOTIFY; see `OutboxQueue.wait`."""

@@ -34,12 +34,7 @@ _TRANSIENT = frozenset({408, 421, 423, 425, 429})
 
 
 async def feed_by_post(hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
-    """Post fragments one after the other, or ping a hub that does not accept them.
-
-    Raises:
-        HubFailure: The hub refused a request.
-        ClientError: The hub cannot be reached.
-    """
+    """Post fragments one after the other, or ping a hub that does not accept them."""
     timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT, sock_connect=TIMEOUT)
     connector = Connector(resolver=_OrderedResolver(dialer), socket_factory=dialer.create_socket)
     async with (

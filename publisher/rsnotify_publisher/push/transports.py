@@ -69,12 +69,7 @@ class SourceTransport(PushTransport, Protocol):
 async def feed_hub(
     hub: Hub, topic: str, feed: HubFeed, dialer: Dialer, websockets: HubConnections
 ) -> None:
-    """Feed a hub over the transport for its URI until an error occurs.
-
-    Raises:
-        HubFailure: Always raised in the end, except for brokers.
-        Unavailable: Always raised in the end for brokers.
-    """
+    """Feed a hub over the transport for its URI. Always raises HubFailure or Unavailable."""
     try:
         await _feed_of(hub, websockets)(hub, topic, feed, dialer)
     except (*_NETWORK, ExceptionGroup) as error:

@@ -91,25 +91,22 @@ class HubPublication:
     def process(self, control: _Control) -> None:
         """Handle a control frame. An error ends only this topic."""
         try:
-            self._process(control)
+            if control.type == "error":
+                code = control.code
+                action = remedy(self._hub, self.topic, 403) if code == "forbidden" else None
+                reason = f"it answered {code}: {control.message}"
+                everywhere = code not in _OF_ONE_NODE
+                raise HubFailure(self._hub.uri, reason, remedy=action, everywhere=everywhere)
+            if control.type == "accepted":
+                until = self._instant(control.until, "until")
+                if until is not None:
+                    self.accepted(until)
+            elif not self.begun.done():
+                if control.type != "publishing":
+                    raise HubFailure(self._hub.uri, f"it answered {control.type!r} to publish")
+                self.begun.set_result(self._instant(control.through, "through"))
         except HubFailure as failure:
             self.end(failure)
-
-    def _process(self, control: _Control) -> None:
-        if control.type == "error":
-            code = control.code
-            action = remedy(self._hub, self.topic, 403) if code == "forbidden" else None
-            reason = f"it answered {code}: {control.message}"
-            everywhere = code not in _OF_ONE_NODE
-            raise HubFailure(self._hub.uri, reason, remedy=action, everywhere=everywhere)
-        if control.type == "accepted":
-            until = self._instant(control.until, "until")
-            if until is not None:
-                self.accepted(until)
-        elif not self.begun.done():
-            if control.type != "publishing":
-                raise HubFailure(self._hub.uri, f"it answered {control.type!r} to publish")
-            self.begun.set_result(self._instant(control.through, "through"))
 
     def _instant(self, text: str | None, name: str) -> Instant | None:
         try:

@@ -157,12 +157,14 @@ def _answers_of_set(source: SourceContext, prefix: str) -> dict[str, Answer]:
         links = _links(channel.topic, channel.hubs)
         table[prefix + FRAMEWORK] = _offered(folder / FRAMEWORK, _XML | LIVE | links)
     fresh = _FreshList(source)
+    load_open_part = partial(fresh.load, OpenChangeList.open_chunks)
     # Generated, since the file may lag behind what changelist.xml last showed as a single list.
-    table[prefix + OPEN_PART] = _loaded(fresh.load_open_part, _XML | LIVE)
+    table[prefix + OPEN_PART] = _loaded(load_open_part, _XML | LIVE)
     table[prefix + PARTS] = _part(folder, {view.suffix: view for view in source.views.values()})
-    table[prefix + CHANGE_LIST] = _loaded(fresh.load, _XML | LIVE)
+    load_list = partial(fresh.load, OpenChangeList.chunks)
+    table[prefix + CHANGE_LIST] = _loaded(load_list, _XML | LIVE)
     links = _links(documents.topic, documents.hubs)
-    table[prefix + CHANNEL] = _loaded(fresh.load_open_part, _XML | LIVE | links)
+    table[prefix + CHANNEL] = _loaded(load_open_part, _XML | LIVE | links)
     return table
 
 
@@ -232,17 +234,12 @@ class _FreshList:
         self._list = OpenChangeList(source.documents)
         self._lock = threading.Lock()
 
-    def load(self) -> Representation:
-        return self._load(self._list.chunks)
-
-    def load_open_part(self) -> Representation:
-        return self._load(self._list.open_chunks)
-
-    def _load(self, chunks: Callable[[], list[bytes]]) -> Representation:
+    def load(self, chunks: Callable[[OpenChangeList], list[bytes]]) -> Representation:
         with self._lock:
             with self._open_journal() as journal:
                 self._list.refresh(journal)
-            return memory_representation(self._list.version, self._list.through / 1e6, chunks())
+            version, modified = self._list.version, self._list.through / 1e6
+            return memory_representation(version, modified, chunks(self._list))
 
 
 def _change_memory(source: SourceContext) -> Answer:
