@@ -248,27 +248,23 @@ def _weekday(text: str) -> int:
     raise ValueError(f"{text!r} is not a day of the week")
 
 
-_SECOND = 1_000_000
-_COUNTS = {"change", "changes", "list", "lists", "document", "documents", "dump", "dumps"}
-_TIMES = {
-    _SECOND: ("s", "sec", "second", "seconds"),
-    60 * _SECOND: ("min", "minute", "minutes"),
-    3_600 * _SECOND: ("h", "hour", "hours"),
-    86_400 * _SECOND: ("d", "day", "days"),
-    604_800 * _SECOND: ("w", "week", "weeks"),
-}
-_SIZES = {
-    1: ("b", "byte", "bytes"),
-    10**3: ("kb",),
-    10**6: ("mb",),
-    10**9: ("gb",),
-    10**12: ("tb",),
-}
+#: The kind of limit and the factor for each unit. Ages are in microseconds, sizes in bytes.
 _UNITS = {
     unit: (kind, factor)
-    for kind, table in (("age", _TIMES), ("size", _SIZES), ("count", {1: tuple(_COUNTS)}))
-    for factor, units in table.items()
-    for unit in units
+    for kind, factor, units in (
+        ("age", 1_000_000, "s sec second seconds"),
+        ("age", 60_000_000, "min minute minutes"),
+        ("age", 3_600_000_000, "h hour hours"),
+        ("age", 86_400_000_000, "d day days"),
+        ("age", 604_800_000_000, "w week weeks"),
+        ("size", 1, "b byte bytes"),
+        ("size", 10**3, "kb"),
+        ("size", 10**6, "mb"),
+        ("size", 10**9, "gb"),
+        ("size", 10**12, "tb"),
+        ("count", 1, "change changes list lists document documents dump dumps"),
+    )
+    for unit in units.split()
 }
 _PARTS = re.compile(r", | or | and ")
 _LIMIT = re.compile(r"(\d+(?:[,_]\d{3})*(?:\.\d+)?)\s*([A-Za-z]+)")

@@ -35,16 +35,10 @@ class FrameworkChannel(Struct, frozen=True):
     @property
     def links(self) -> tuple[Link, ...]:
         """The links to the channel in a Source Description. No client mistakes them for a set."""
-        return (Link(Rel.MONITOR_GROUP, self.topic), *self._to_hubs)
+        return (Link(Rel.MONITOR_GROUP, self.topic), *self.to_hubs)
 
     @property
-    def entry(self) -> Resource:
-        """The channel's entry in a Source Description (Framework Notification §5)."""
-        capability = Capability.FRAMEWORK_NOTIFICATION
-        return Resource(self.topic, capability=capability, links=self._to_hubs)
-
-    @property
-    def _to_hubs(self) -> tuple[Link, ...]:
+    def to_hubs(self) -> tuple[Link, ...]:
         return tuple(Link(Rel.HUB, hub) for hub in self.hubs)
 
     def content(self, notices: Iterable[Resource], from_: int, until: int, up: str) -> Document:
@@ -54,7 +48,7 @@ class FrameworkChannel(Struct, frozen=True):
             tuple(notices),
             from_=from_microseconds(from_),
             until=from_microseconds(until),
-            links=(Link(Rel.UP, up), Link(Rel.SELF, self.topic), *self._to_hubs),
+            links=(Link(Rel.UP, up), Link(Rel.SELF, self.topic), *self.to_hubs),
         )
 
 
@@ -182,10 +176,12 @@ class SourceDocuments:
 
     @property
     def framework_entries(self) -> tuple[Resource, ...]:
-        """The entries of the channel for notices in the Source Description: one, or none."""
-        if self.framework is None or not self.options.framework_url:
+        """The entry of the channel for notices, if it is wanted (Framework Notification §5)."""
+        channel = self.framework
+        if channel is None or not self.options.framework_url:
             return ()
-        return (self.framework.entry,)
+        capability = Capability.FRAMEWORK_NOTIFICATION
+        return (Resource(channel.topic, capability=capability, links=channel.to_hubs),)
 
     @property
     def offered(self) -> dict[str, str]:
@@ -297,10 +293,7 @@ class SourceDocuments:
     def change_list(
         self, from_at: int, until_at: int | None = None, *, is_part: bool = False
     ) -> Document:
-        """Return a Change List or a part of one, without entries (core §12).
-
-        It is open unless `until_at` is given.
-        """
+        """Return a Change List or part, without entries (core §12); open without `until_at`."""
         index = (Link(Rel.INDEX, self.uri(CHANGE_LIST)),) if is_part else ()
         return Document(
             Capability.CHANGE_LIST,

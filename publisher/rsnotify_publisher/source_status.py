@@ -100,10 +100,7 @@ class _Set:
 
 
 class StatusReader:
-    """Reads the status of the running Publishers from their journals.
-
-    The journals stay open until `close`.
-    """
+    """Reads the status of running Publishers from their journals, which stay open until `close`."""
 
     def __init__(self, publishers: Sequence[Publisher]) -> None:
         self._sets = [_Set(publisher) for publisher in publishers]

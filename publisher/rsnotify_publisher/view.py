@@ -101,10 +101,7 @@ class View(ABC):
 
 
 def check_views(names: Iterable[str], *table: str | int) -> None:
-    """Raise WrongSetting if a view is not installed.
-
-    `table` is the path of the options in the settings.
-    """
+    """Raise WrongSetting if a view is not installed. `table` is the path of the options."""
     for name in names:
         if name not in offered("views"):
             installed = ", ".join(sorted(offered("views"))) or "none"

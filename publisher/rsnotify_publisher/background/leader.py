@@ -287,10 +287,7 @@ class Leader:
                 await asyncio.sleep(_RETRY.delay(failures, self._random))
 
     async def _in_thread(self, kind: WorkKind, work: Callable[[], None]) -> bool:
-        """Run blocking work in a thread, one job of each kind at a time.
-
-        Return False if the store was closed.
-        """
+        """Run blocking work in a thread, one job of each kind at a time. Return False if closed."""
         async with self._busy[kind]:  # waiting here occupies no thread
             with suppress(WritingStopped):
                 await self.pool.in_thread(kind, work)
@@ -382,7 +379,7 @@ async def run_by_schedule(schedule: JobSchedule, job: _Job) -> None:
     due = trigger.get_next_fire_time(None, datetime.now(UTC))
     while True:
         now = datetime.now(UTC)
-        # After the clock was set back, an interval has not become longer.
+        # If the clock was set back, the job must not wait for the former time.
         if interval is None:
             due = min(due, trigger.get_next_fire_time(None, now))
         elif due > now + interval:

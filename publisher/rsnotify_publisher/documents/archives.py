@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.model import Capability, ChangeType, Resource
-from rsnotify_publisher.documents.document_writer import notify, write_document
+from rsnotify_publisher.documents.document_writer import notify, write_long_document
 from rsnotify_publisher.files import remove, sweep
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
@@ -173,7 +173,7 @@ class Archives:
         stem = f"{PARTS}{kind}-archive-"
         if documents:
             stem += f"{compact(documents[0].begin)}-{compact(documents[-1].end)}"
-        parts = write_document(
+        parts = write_long_document(
             self._source,
             ARCHIVES[kind],
             stem,

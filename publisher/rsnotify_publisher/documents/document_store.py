@@ -183,10 +183,7 @@ class DocumentStore:
                 self._write_resource_list(journal)
 
     def is_outdated(self, last_change: int) -> bool:
-        """Return whether the Resource List lacks many changes.
-
-        `last_change` is the datetime of the last change in the journal (µs).
-        """
+        """Return whether the Resource List lacks many of the changes through `last_change` (µs)."""
         lacking = self._change_lists.count - self._before_list
         is_older = 0 <= self.listed < last_change
         return is_older and lacking >= max(OUTDATED_AFTER, self._entries)

@@ -29,7 +29,7 @@ from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import RESOURCE_LIST, SourceDocuments, stem
 
 
-def write_document(
+def write_long_document(
     source: SourceContext,
     name: str,
     stem: str,
@@ -112,7 +112,7 @@ def write_resource_list(
             yield documents.entry(resource)
         end = completed()
 
-    parts = write_document(
+    parts = write_long_document(
         source,
         name,
         own,

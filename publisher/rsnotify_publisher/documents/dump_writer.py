@@ -89,8 +89,8 @@ class DumpWriter:
     """Writes the dumps of one Source to a folder, in which a file N has the URI `base_url` + N.
 
     Documents and manifests point `up` to `capability_list`. One package has at most `max_resources`
-    entries and `max_content` bytes. Larger content gets its own package. A dump document with more
-    than `max_entries` packages gets an index.
+    entries and `max_content` bytes of content, unless a single one is larger. A dump document with
+    more than `max_entries` packages gets an index.
     """
 
     folder: Path
@@ -243,10 +243,7 @@ class DumpWriter:
         offers: Iterator[EntryBitstream],
         check: Callable[[], None],
     ) -> tuple[WrittenPackage, EntryBitstream | None]:
-        """Write one package and the copy of its manifest.
-
-        Return the package, and the first entry that did not fit.
-        """
+        """Write one package and its manifest. Return it and the first entry that did not fit."""
         path, copy = (self.folder / name for name in files)
         with (
             atomic(path) as file,
@@ -408,10 +405,7 @@ def _unpatched(entry: Resource) -> tuple[Link, ...]:
 
 @dataclass(eq=False)
 class SourceDumps:
-    """Writes and replaces the dumps of one Source.
-
-    Calls `check` often while writing. `check` raises an exception to stop.
-    """
+    """Writes and replaces the dumps of one Source. `check` raises an exception to stop."""
 
     source: SourceContext
     recorder: Recorder
@@ -498,7 +492,10 @@ class SourceDumps:
     def _write_dump(
         self, own: str, packages: list[WrittenPackage], head: Callable[[], Document]
     ) -> FinishedDocument:
-        """Write the document of a dump, without entries in `head`. If that fails, delete it all."""
+        """Write the document of a dump, which `head` returns without its entries.
+
+        After any error, the files of the packages are deleted.
+        """
         with all_or_none(self._folder) as files:
             files += chain.from_iterable(package.files for package in packages)
             document = head()

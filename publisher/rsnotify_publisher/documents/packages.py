@@ -221,8 +221,14 @@ class Captured:
         """
         failed: list[Exception] = []
         for change in changes:
+            if change.change is ChangeType.DELETED or change.hash is None:
+                continue
+            path = self._path(change)
             try:
-                self._keep(change)
+                if not path.exists():
+                    with opened(self._content(change.uri)) as bitstream:
+                        if bitstream is not None:
+                            _copy(bitstream, change.hash, path)
             except (StorageError, OSError) as error:
                 failed.append(error)
         if failed:
@@ -231,15 +237,6 @@ class Captured:
                 counted(len(failed), "change"),
                 failed[0],
             )
-
-    def _keep(self, change: Resource) -> None:
-        if change.change is ChangeType.DELETED or change.hash is None:
-            return
-        path = self._path(change)
-        if not path.exists():
-            with opened(self._content(change.uri)) as bitstream:
-                if bitstream is not None:
-                    _copy(bitstream, change.hash, path)
 
     def content(self, change: Resource) -> Path | None:
         """Return the file with the kept content of a change, or None. The caller must verify it."""

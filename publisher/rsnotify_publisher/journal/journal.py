@@ -314,10 +314,7 @@ class Journal:
         return total.count
 
     def track(self, wanted: bool) -> None:
-        """Keep the current set in the journal, or rely on the Source for it.
-
-        Requires a transaction.
-        """
+        """Keep the current set, or rely on the Source for it. Requires a transaction."""
         if wanted and not self.state().tracked:
             raise ConfigurationError(
                 f"{self._path} keeps no resources, as the Source gave them by `resources`; "
@@ -378,10 +375,7 @@ class Journal:
         return int(self._value(query, after, limit))
 
     def last_change_at(self, instant: int) -> int:
-        """Return the datetime of the last change at or before an instant.
-
-        If that change was pruned, return the beginning of the journal.
-        """
+        """Return the datetime of the last change up to an instant, or the journal's beginning."""
         at: int | None = self._value("SELECT max(at) FROM changes WHERE at <= ?", instant)
         return self.state().pruned if at is None else at
 
@@ -561,10 +555,7 @@ class Journal:
     # Finished documents, and files to be deleted
 
     def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
-        """Return the finished documents of a kind, oldest first.
-
-        By default, return both live and archived documents.
-        """
+        """Return the finished documents of a kind, oldest first: live, archived, or all if None."""
         rows = self._db.execute(
             "SELECT begins, ends, entries, size, files, archived FROM volumes"
             " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
@@ -661,10 +652,7 @@ class Journal:
         return int(self._value("SELECT max(at) FROM notices"))
 
     def last_notice_at(self, instant: int) -> int:
-        """Return the datetime of the last notice at or before an instant.
-
-        If there is none, return `first_notice`.
-        """
+        """Return the datetime of the last notice up to an instant, or else `first_notice`."""
         at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
         return self.first_notice() if at is None else at
 

@@ -1,7 +1,4 @@
-"""Moves changes from an outbox to the journal of a Publisher, in a separate thread.
-
-`OutboxQueue` is the forwarder's interface to the outbox's database.
-"""
+"""Moves changes from an outbox to the journal of a Publisher, in a separate thread."""
 
 from __future__ import annotations
 

@@ -77,10 +77,7 @@ class Stream(ABC):
             settle(waiting, True)
 
     async def notified(self, due: float) -> bool:
-        """Wait for the next `notify`, or until the loop's time is `due`.
-
-        Return True if notified.
-        """
+        """Wait for the next `notify` and return True, or return False at the loop's time `due`."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_at(due, settle, waiting, False)
@@ -98,10 +95,7 @@ class Stream(ABC):
         self._more_documented = asyncio.Event()
 
     async def documented(self, until: Instant) -> Instant:
-        """Wait until the documents show every change through `until`.
-
-        Return the instant through which they show every change.
-        """
+        """Wait until the documents show all changes through `until`, and return how far they do."""
         while self._documented < to_microseconds(until):
             await self._more_documented.wait()
         return from_microseconds(self._documented)

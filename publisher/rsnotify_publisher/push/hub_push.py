@@ -238,9 +238,8 @@ class ChannelPush:
         """
         self._failed[hub.uri] = asyncio.get_running_loop().time()
         remedy = error.remedy
-        is_new = failures == 0
-        if self.beside is not None:  # the other channel fails before this one fails twice
-            is_new = failures == 1
+        # The other channel of the hub fails before this one fails twice.
+        is_new = failures == (0 if self.beside is None else 1)
         if is_new:
             self._remedies.pop(hub.uri, None)
         if remedy is not None and remedy != self._remedies.get(hub.uri):

@@ -131,9 +131,6 @@ async def respond_with(
     headers: Mapping[str, str],
     threads: SharedThreads,
 ) -> web.StreamResponse:
-    """Respond to a GET or HEAD with the representation from `load`.
-
-    `load` runs in a thread and must be quick.
-    """
+    """Respond to a GET or HEAD. `load` runs in a thread and must be quick."""
     response = await threads.call(partial(respond, request_in(request), load, headers))
     return await send_response(response, request)

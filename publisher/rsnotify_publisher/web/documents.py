@@ -193,10 +193,7 @@ def _links(topic: str, hubs: tuple[str, ...]) -> dict[str, str]:
 
 
 def _part(folder: Path, views: Mapping[str, type[View]]) -> Answer:
-    """Return a function that responds with a file below PARTS.
-
-    `views` maps file name extensions to views.
-    """
+    """Return a function that responds with a file below PARTS. `views` are keyed by extension."""
 
     def answer(request: WebRequest) -> WebResponse:
         path = folder / PARTS / request.path.rpartition("/")[2]
