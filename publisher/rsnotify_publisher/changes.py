@@ -124,11 +124,7 @@ def check_record(record: Record) -> Record:
 
 
 def check_resource(resource: Resource) -> Resource:
-    """Return the resource after checking that it can be written to a document.
-
-    Raises:
-        ConfigurationError: The resource cannot be written to a document.
-    """
+    """Return the resource, or raise ConfigurationError if no document can contain it."""
     uri = resource.uri
     check_uri(uri)
     try:

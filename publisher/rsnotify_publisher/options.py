@@ -188,11 +188,7 @@ def parse_schedule(name: str, value: float | str) -> JobSchedule:
 
 
 def parse_cron(name: str, expression: str) -> str:
-    """Return a cron expression after checking it.
-
-    Raises:
-        ConfigurationError: The expression is invalid, or no time ever matches it.
-    """
+    """Return a cron expression, or raise ConfigurationError if it is invalid or never matches."""
     expression = expression.strip()
     try:
         if _cron(expression).get_next_fire_time(None, datetime.now(UTC)) is None:

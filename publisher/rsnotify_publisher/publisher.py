@@ -97,7 +97,6 @@ getattr(threading, "_register_atexit", atexit.register)(lambda: close_all(runnin
 
 
 T = TypeVar("T")
-_Recording = Callable[[Journal], list[Resource]]
 
 
 class Publisher(Startable):
@@ -314,7 +313,9 @@ class Publisher(Startable):
         operation = self._recording(changes)  # this may start the recorder
         return self._recorder.submit(operation)
 
-    def _recording(self, changes: Iterable[Resource | Record]) -> _Recording:
+    def _recording(
+        self, changes: Iterable[Resource | Record]
+    ) -> Callable[[Journal], list[Resource]]:
         records = [check_record(as_record(change)) for change in changes]
         self.start()
         captured = self.source.captured
@@ -385,15 +386,13 @@ class Publisher(Startable):
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource was created; see `created`."""
-        change = describe(uri, ChangeType.CREATED, metadata, content)
-        return (await self.arecord([change]))[0]
+        return (await self.arecord([describe(uri, ChangeType.CREATED, metadata, content)]))[0]
 
     async def aupdated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource changed; see `created`."""
-        change = describe(uri, ChangeType.UPDATED, metadata, content)
-        return (await self.arecord([change]))[0]
+        return (await self.arecord([describe(uri, ChangeType.UPDATED, metadata, content)]))[0]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record in asyncio that a resource was deleted; see `created`."""

@@ -110,9 +110,5 @@ def check_views(names: Iterable[str], *table: str | int) -> None:
 
 
 def load_views(names: Iterable[str]) -> dict[str, type[View]]:
-    """Return the types of views, keyed by name.
-
-    Raises:
-        MissingExtension: A view cannot be imported.
-    """
+    """Return the types of views by name, or raise MissingExtension if one cannot be imported."""
     return {name: load_extension("views", name, f"the view {name!r}") for name in names}

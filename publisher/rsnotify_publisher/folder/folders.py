@@ -32,11 +32,7 @@ _STATE = Path("rsnotify-source")
 def one_folder(
     root: Path, base_url: str, settings: SourceConfiguration
 ) -> tuple[Publisher, list[PublishedFolder]]:
-    """Return a Source that publishes one folder.
-
-    Raises:
-        ConfigurationError: The folder or a setting is unusable.
-    """
+    """Return a Source that publishes one folder, or raise ConfigurationError."""
     names = FileNames(root, normalize_base_url(base_url))
     beside = names.root.with_name(names.root.name + ".rsnotify")
     state = Path(settings.data) if settings.data else beside / "source"
@@ -48,11 +44,7 @@ def one_folder(
 def several_folders(
     base_url: str, settings: SourceConfiguration
 ) -> tuple[SourceDescription, list[PublishedFolder]]:
-    """Return a Source that publishes several folders, each as a set of resources.
-
-    Raises:
-        ConfigurationError: A folder or a setting is unusable.
-    """
+    """Return a Source that publishes several folders as its sets, or raise ConfigurationError."""
     if not settings.sets:
         raise ConfigurationError("the configuration of the Source has no [[set]]; add one")
     folders = []

@@ -170,11 +170,7 @@ class StatedBrokers:
 
 
 async def _read(session: aiohttp.ClientSession, document: str) -> tuple[str, ...]:
-    """Return the brokers that a hub's document states.
-
-    Raises:
-        ValueError: It is not the document of a hub.
-    """
+    """Return the brokers that a hub's document states, or raise ValueError if it is unusable."""
     async with session.get(document, allow_redirects=False) as response:
         if response.status != 200:
             raise ValueError(f"it answered {response.status}")

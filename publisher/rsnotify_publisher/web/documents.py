@@ -260,11 +260,7 @@ def _change_memory(source: SourceContext) -> Answer:
 
 
 def _parse_query(query: dict[str, str]) -> tuple[int | None, int]:
-    """Return the instant (µs) and the maximum number of changes from a query.
-
-    Raises:
-        ValueError: A parameter is invalid.
-    """
+    """Return the instant (µs) and the limit from a query, or raise ValueError if one is wrong."""
     since, limit = query.get("since"), query.get("limit", str(USUAL_LIMIT))
     if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
         raise ValueError(f"limit: {limit!r} is not a whole number above 0")
