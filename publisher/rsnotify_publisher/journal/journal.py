@@ -448,11 +448,7 @@ class Journal:
         return bool(applied < through)
 
     def bring_up_to_date(self) -> None:
-        """Apply all changes recorded so far to the set, inside or outside a transaction.
-
-        Raises:
-            RuntimeError: Called within a snapshot, which cannot write.
-        """
+        """Apply all changes recorded so far to the set, inside or outside a transaction."""
         if self._is_snapshot:
             raise RuntimeError("a snapshot does not have the current set; read that outside of it")
         if self._db.in_transaction:

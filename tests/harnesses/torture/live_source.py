@@ -31,7 +31,7 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.format.model import ChangeType
 from rsnotify_publisher import Options, Publisher
-from rsnotify_publisher.changes import describe_record
+from rsnotify_publisher.changes import describe
 from rsnotify_publisher.folder.scanner import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_publisher.hubs import parse_hub
@@ -149,7 +149,7 @@ class LiveSource:
                 for name, content in contents.items() if write else ():
                     self._write(name, content)
                 recorded = await self._publisher.arecord(
-                    describe_record(self._names.uri(self._files / name), kind, content, {})
+                    describe(self._names.uri(self._files / name), kind, {}, content)
                     for name, content in contents.items()
                     for kind in [_kind(content, there=write and name in there)]
                 )
