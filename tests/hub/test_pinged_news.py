@@ -42,6 +42,9 @@ def test_a_list_is_taken_as_it_is(document: Document, through: datetime | None):
 
 LATE = Resource(uri="https://source.example/late", change=ChangeType.CREATED, datetime=at(2))
 WITH_LATE = Document(capability="changelist", from_=at(0), resources=(*changes(1, 2), LATE))
+UPDATED_TWICE = replace(
+    WITH_LATE, resources=(*changes(1, 2), replace(changes(2)[0], hash="md5:later"))
+)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +54,9 @@ WITH_LATE = Document(capability="changelist", from_=at(0), resources=(*changes(1
         (open_list(0, 1, 2, 9), 5, [], (at(2), at(9), 1)),
         (open_list(2, 3, 4), 2, [], (at(2), at(4), 2)),
         (WITH_LATE, 2, [2], (at(2), at(2), 1)),
+        (UPDATED_TWICE, 2, [2], (at(2), at(2), 1)),
     ],
-    ids=["after the log", "after a heartbeat", "all", "a late change of the same second"],
+    ids=["after the log", "after a heartbeat", "all", "a late change", "a second update"],
 )
 def test_only_changes_after_the_log_are_new(
     document: Document, through: float, known: list[float], expected: tuple[object, object, int]

@@ -50,8 +50,8 @@ _MAX_TOPICS = 1000
 #: Maximum number of topics for which the hub remembers the fetched version.
 _MAX_VERSIONS = 10_000
 
-#: The URI and the kind of a change, which distinguish it from others of the same instant.
-ChangeKey = tuple[str, str | None]
+#: The URI, kind and hash of a change, which distinguish it from others of the same instant.
+ChangeKey = tuple[str, str | None, str | None]
 
 
 @dataclass(eq=False, repr=False)
@@ -217,7 +217,11 @@ def news_of(
 
 
 def keys_at(resources: Iterable[Resource], instant: Instant) -> set[ChangeKey]:
-    return {(entry.uri, entry.change) for entry in resources if entry.changed_at == instant}
+    return {_key(entry) for entry in resources if entry.changed_at == instant}
+
+
+def _key(entry: Resource) -> ChangeKey:
+    return entry.uri, entry.change, entry.hash
 
 
 def part_after(
@@ -249,7 +253,7 @@ def part_after(
     if late and ordered[-1] == through:
         # Begin where the log ends, so that the fragment also reaches Destinations that know
         # everything before it.
-        missing = tuple(entry for entry in news if (entry.uri, entry.change) in late)
+        missing = tuple(entry for entry in news if _key(entry) in late)
         return _tail(document, missing, through, through)
     before = ordered[cut - 1] if cut else document.from_
     return document if before is None else _tail(document, news, before, ordered[-1])
