@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from threading import Condition
 from typing import Any, ParamSpec, TypeVar
 
@@ -80,6 +81,12 @@ def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+async def call_in(executor: Executor, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in an executor, and return its result."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(executor, partial(call, *args, **kwargs))
 
 
 #: Maximum time for an event loop to make a call of `call_in_loop`, in seconds.

@@ -20,7 +20,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.arguments import require, require_function
 from rsnotify.runtime.state_folders import is_disk_fault
-from rsnotify.runtime.tasks import wait_for_event
+from rsnotify.runtime.tasks import call_in, running, wait_for_event
 from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
@@ -239,16 +239,15 @@ class Subscriber:
         if isinstance(uris, str):
             raise ConfigurationError("verify takes several URIs; give a list of them")
         given = None if uris is None else list(uris)
-        loop = asyncio.get_running_loop()
         if self._open is not None:
             state, worker = self._open
-            lost = await loop.run_in_executor(worker, state.lose, given)
+            lost = await call_in(worker, state.lose, given)
             if self._following is not None:
                 self._following.find_lost()
             return lost
         with ThreadPoolExecutor(1, "rsnotify-state") as own:
             async with opened(self._location, own) as state:
-                return await loop.run_in_executor(own, state.lose, given)
+                return await call_in(own, state.lose, given)
 
     def stop(self) -> None:
         """End `run` or `catch_up` gracefully: a commit that has begun is completed."""
@@ -283,9 +282,8 @@ class Subscriber:
         # The executor for everything that blocks on the disk, one call at a time.
         with shared.worker() if shared else ThreadPoolExecutor(1, "rsnotify-state") as worker:
             async with opened(self._location, worker) as state, self._sessions:
-                loop = asyncio.get_running_loop()
-                incoming = await loop.run_in_executor(worker, state.make_incoming)
-                self._last = await loop.run_in_executor(worker, _status_of, state)
+                incoming = await call_in(worker, state.make_incoming)
+                self._last = await call_in(worker, _status_of, state)
                 failure = ""
                 self._open = state, worker
                 try:
@@ -304,18 +302,17 @@ class Subscriber:
     async def _run_with(
         self, state: DestinationState, worker: Executor, incoming: Path, *, once: bool
     ) -> None:
-        loop = asyncio.get_running_loop()
         kept = self._shared.kept if self._shared is not None else None
         options = self._options
         fetcher = Fetcher(self._sessions, incoming, options.largest, kept, options.pace.rate)
-        known = await loop.run_in_executor(worker, state.identity)
+        known = await call_in(worker, state.identity)
         handler = self._handler
         folder = self._location if isinstance(self._location, Path) else incoming
-        await loop.run_in_executor(worker, check_location, handler, state)
+        await call_in(worker, check_location, handler, state)
         if known is not None and state.contents.unfinished:
             if isinstance(handler, PreparedHandler):
                 handler.prepare(known.base, folder)
-            await loop.run_in_executor(worker, apply_unfinished, handler, state, incoming)
+            await call_in(worker, apply_unfinished, handler, state, incoming)
         memory = known.memory if known is not None else None
         offers = OfferDiscovery(DescriptionReader(fetcher, memory), self._url)
         identifying = SourceIdentification(
@@ -326,7 +323,7 @@ class Subscriber:
             return
         if isinstance(handler, PreparedHandler):
             handler.prepare(identity.base, folder)
-        await loop.run_in_executor(worker, check_folder, handler, state, identity, options.adopt)
+        await call_in(worker, check_folder, handler, state, identity, options.adopt)
         identity = replace(
             identity,
             selection=options.selection,
@@ -334,7 +331,7 @@ class Subscriber:
             place=handler.place if isinstance(handler, LocatedHandler) else "",
         )
         if identity != known:
-            await loop.run_in_executor(worker, state.store_identity, identity)
+            await call_in(worker, state.store_identity, identity)
         context = RunContext(
             identity=identity,
             offer_checked=identifying.checked,
@@ -356,12 +353,9 @@ class Subscriber:
         if self._stopping.is_set():
             return
         presence = PresenceCheck(self._handler, context.worker)
-        watching = asyncio.create_task(presence.run(self._following.stop))
-        try:
+        async with running(presence.run(self._following.stop)):
             await self._following.run()
             await presence.check()
-        finally:
-            watching.cancel()
 
     def _has_transport(self, offer: Offer) -> bool:
         return protocol_of(self._options.via) is None or bool(self._ways.change_endpoints(offer))

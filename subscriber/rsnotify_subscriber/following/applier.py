@@ -27,7 +27,7 @@ from pathlib import Path
 from random import Random
 from time import time_ns
 from traceback import extract_tb
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,7 +38,7 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType
 from rsnotify.runtime.reasons import reason_of
-from rsnotify.runtime.tasks import Tasks, settle, wait_for_event
+from rsnotify.runtime.tasks import Tasks, call_in, settle, wait_for_event
 from rsnotify.selection import Selection, WantedRepresentation
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.retry import Retry
@@ -164,12 +164,6 @@ def unflushed_contents(batch: Iterable[PreparedChange]) -> list[UnflushedContent
     return kept
 
 
-def write(batch: Iterable[PreparedChange]) -> None:
-    for ready in batch:
-        if ready.content is not None:
-            ready.content.write()
-
-
 def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
     """Set the modification times of files that a handler is about to rename. Return them by URI.
 
@@ -245,9 +239,7 @@ class Preparation:
 
     def _prepare(self, change: Change, held: ResourceState | None) -> None:
         wanted = self.content.wanted(change)
-        decided = self.selection.decide(change, held=held is not None and held.exists)
-        if decided is not None:
-            decided = _as_held(decided, held)
+        decided = self._decide(change, held)
         ready = PreparedChange(change, decided, wanted)
         if decided is None:
             self.ready(ready)
@@ -286,7 +278,9 @@ class Preparation:
             except NotFound:
                 if ready.change.change is not ChangeType.DELETED:
                     raise
-                self.ready(_missing(ready, held))
+                if held is None or not held.exists:  # the copy lacks it, too
+                    ready = replace(ready, decided=None, unchanged=held)
+                self.ready(ready)
             else:
                 ready = replace(ready, decided=self._selected(ready.change, held))
                 if ready.decided is None or ready.decided.change is not ChangeType.DELETED:
@@ -305,9 +299,18 @@ class Preparation:
         resource = change.resource
         if resource.change is not None:
             resource = replace(resource, change=kind)
-        found = replace(change, change=kind, resource=resource)
-        decided = self.selection.decide(found, held=exists)
-        return None if decided is None else _as_held(decided, held)
+        return self._decide(replace(change, change=kind, resource=resource), held)
+
+    def _decide(self, change: Change, held: ResourceState | None) -> Change | None:
+        """Return the change to apply; None if it is not selected.
+
+        Its URI is spelled as in the state, or else as in the Source's entry.
+        """
+        decided = self.selection.decide(change, held=held is not None and held.exists)
+        if decided is None:
+            return None
+        uri = decided.resource.uri if held is None else held.uri
+        return decided if uri == decided.uri else replace(decided, uri=uri)
 
 
 def _novelty(
@@ -325,23 +328,6 @@ def _novelty(
     return Novelty.COVERED if is_no_change else Novelty.APPLY
 
 
-def _missing(ready: PreparedChange, held: ResourceState | None) -> PreparedChange:
-    """Turn a change into a deletion, because the Source lacks the resource.
-
-    If the copy lacks it too, the deletion has no effect.
-    """
-    if held is None or not held.exists:
-        return replace(ready, decided=None, unchanged=held)
-    return ready
-
-
-def _as_held(decided: Change, held: ResourceState | None) -> Change:
-    """Return a change with the URI spelled as in the state, or else as in the Source's entry."""
-    uri = decided.resource.uri if held is None else held.uri
-    return decided if uri == decided.uri else replace(decided, uri=uri)
-
-
-T = TypeVar("T")
 _Apply = Callable[[Sequence[Received]], object]
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -504,10 +490,10 @@ class Applier:
         failed = await self._apply_alone(new)
         done = [ready for ready in batch if ready.change.uri not in failed]
         self._refused.update(failed)
-        await self._in_worker(self._store_intent, new)
+        await call_in(self._worker, self._store_intent, new)
         # A change that was applied alone has been flushed, and so has everything before it.
         unflushed = None if len(failed) < len(new) else ()
-        await self._in_worker(self._commit, done, *self._to_store(done), unflushed)
+        await call_in(self._worker, self._commit, done, *self._to_store(done), unflushed)
         return failed
 
     def _report(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
@@ -527,10 +513,10 @@ class Applier:
         if self._blocking is not None:
             return await self._call_in_worker(self._blocking, batch)
         if new:
-            await self._in_worker(self._store_intent, new)
+            await call_in(self._worker, self._store_intent, new)
             if await self._call(new) is not None:
                 return False
-        await self._in_worker(self._commit, batch, *self._to_store(batch))
+        await call_in(self._worker, self._commit, batch, *self._to_store(batch))
         return True
 
     def _call_in_worker(self, apply: _Apply, batch: list[PreparedChange]) -> asyncio.Future[bool]:
@@ -564,10 +550,10 @@ class Applier:
     async def _call(self, batch: list[PreparedChange]) -> str | None:
         """Call the handler with a batch. Return why it failed, or None if it did not."""
         if self._blocking is not None:
-            return await self._in_worker(self._call_blocking, self._blocking, batch)
+            return await call_in(self._worker, self._call_blocking, self._blocking, batch)
         assert self._handler is not None
         try:
-            await self._in_worker(self._write, batch)
+            await call_in(self._worker, self._write, batch)
             with self._handling():
                 applied = self._handler.apply([ready.received() for ready in batch])
                 assert applied is not None, (
@@ -637,7 +623,9 @@ class Applier:
         return True
 
     def _write(self, batch: Sequence[PreparedChange]) -> None:
-        write(batch)
+        for ready in batch:
+            if ready.content is not None:
+                ready.content.write()
         if self._has_files:
             self._mtimes |= modification_times(batch)
 
@@ -679,9 +667,6 @@ class Applier:
         for ready in batch:
             if ready.content is not None:
                 ready.content.discard()
-
-    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
 
 def _changing(batch: Iterable[PreparedChange]) -> list[PreparedChange]:

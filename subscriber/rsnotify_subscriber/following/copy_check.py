@@ -26,13 +26,14 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, takewhile
 from pathlib import Path
 from random import Random
 from threading import Event
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -47,6 +48,7 @@ from rsnotify.errors import (
 from rsnotify.format.coverage import EARLIEST, Change
 from rsnotify.format.hashes import matches
 from rsnotify.format.model import ChangeType, Resource
+from rsnotify.runtime.tasks import call_in, wait_for_event
 from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import foreign_files
@@ -109,8 +111,8 @@ def check_folder(handler: object, state: DestinationState, identity: Identity, a
                 "files, or choose another folder. If they are a copy that was made earlier, "
                 f"restore its state, {state.database.name}, or adopt them by --adopt"
             )
-    example = ""
-    for uris in _in_parts(state.held_uris()):
+    example, held = "", state.held_uris()
+    while uris := list(islice(held, _PART)):
         example = example or uris[0]
         if any(found for _, found in handler.find_files(uris)):
             break
@@ -122,12 +124,6 @@ def check_folder(handler: object, state: DestinationState, identity: Identity, a
             "the state was restored from a backup; everything is compared with the Source"
         )
         state.compare_restored()
-
-
-def _in_parts(uris: Iterable[str]) -> Iterable[list[str]]:
-    remaining = iter(uris)
-    while part := list(islice(remaining, _PART)):
-        yield part
 
 
 def check_location(handler: object, state: DestinationState) -> None:
@@ -167,10 +163,9 @@ class PresenceCheck:
 
     async def _is_lost(self) -> bool:
         handler = self._handler
-        if handler is None:
-            return False
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, lambda: handler.place) != self._place
+        return handler is not None and (
+            await call_in(self._worker, lambda: handler.place) != self._place
+        )
 
 
 class _PathHashes:
@@ -204,10 +199,7 @@ class _PathHashes:
 class FileScan:
     """One comparison of all files with the state, part by part. Not reusable.
 
-    Args:
-        handler: The handler that finds the files.
-        state: The state, which records what was written.
-        verify: Whether to read all files, not only those with another size or time.
+    With `verify`, all files are read, not only those with another size or time.
     """
 
     def __init__(self, handler: LocatedHandler, state: DestinationState, *, verify: bool) -> None:
@@ -298,8 +290,6 @@ class CopyCheck:
     """Finds resources that the copy has lost, and fetches them again through the follower.
 
     Args:
-        context: The components of the run.
-        follower: The follower, which schedules the requests.
         perform: Performs the follower's actions.
         errors: The last errors of resources that could not be fetched, keyed by URI.
         once: Whether the run only catches up. Its end then reports files that are not part of the
@@ -386,10 +376,6 @@ class CopyCheck:
             self._has_tried_all = False
             self._lost.set()
 
-    def stop(self) -> None:
-        if self._scan is not None:
-            self._scan.stop()
-
     async def run(self) -> None:
         """Compare the files now and whenever that is due."""
         self.find_lost()
@@ -407,11 +393,7 @@ class CopyCheck:
             elif self._store is None:
                 return
             verify = False
-            try:
-                async with asyncio.timeout(self._every or None):
-                    await self._due.wait()
-            except TimeoutError:
-                pass
+            await wait_for_event(self._due, self._every or None)
 
     async def _compare_store(self, store: CheckedHandler) -> None:
         """Compare the store with the state, and retry until that works. With `once`, try once."""
@@ -424,7 +406,7 @@ class CopyCheck:
         while True:
             self._checked_at = monotonic()
             try:
-                lost = await self._in_worker(find_lost)
+                lost = await call_in(self._worker, find_lost)
                 break
             except Exception as error:  # the handler is user code
                 reason = str(error) or type(error).__name__
@@ -455,14 +437,13 @@ class CopyCheck:
             while (part := await self._in_thread(scan, scan.compare_part)) is not None:
                 touched, missing = part
                 if touched or missing:
-                    note = self._state.note_files
-                    lost += await self._in_worker(note, touched, missing)
+                    lost += await call_in(self._worker, self._state.note_files, touched, missing)
                 if verify and monotonic() - reported > _REPORT:
                     reported = monotonic()
                     logger.info("%d of %d files verified", scan.compared, self._state.resources)
             foreign: Sequence[str] = ()
             if unknown := await self._in_thread(scan, scan.unknown_paths):
-                applying = await self._in_worker(self._state.applying)
+                applying = await call_in(self._worker, self._state.applying)
                 foreign = await self._in_thread(scan, lambda: scan.without_known(unknown, applying))
         finally:
             self._scan = None
@@ -491,8 +472,8 @@ class CopyCheck:
         while True:
             await self._lost.wait()
             self._lost.clear()
-            refetch, wait = _Refetch(self._follower, self._perform, self._errors), _FIRST_WAIT
-            refetch.can_accept = self._can_accept
+            refetch = _Refetch(self._follower, self._perform, self._errors, self._can_accept)
+            wait = _FIRST_WAIT
             while self._state.lost:
                 is_left = await self._fetch_round(refetch)
                 if is_left is self._has_tried_all:
@@ -508,15 +489,12 @@ class CopyCheck:
         # The backlog may contain changes of the same resources, which would be fetched twice.
         while self._follower.state.pending.backlog:  # noqa: ASYNC110 - as for the place
             await asyncio.sleep(_FIRST_WAIT)
-        while changes := await self._in_worker(self._state.lost_changes, after, _PAGE):
+        while changes := await call_in(self._worker, self._state.lost_changes, after, _PAGE):
             after = next(reversed(changes))
             is_left = refetch.proceed(changes.values()) or is_left
             while self._follower.state.untried >= 2 * self._batch:  # noqa: ASYNC110 - as for the place
                 await asyncio.sleep(_FIRST_WAIT)
         return is_left
-
-    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
     async def _in_thread(self, scan: FileScan, work: Callable[[], T]) -> T:
         """Return the result of a call outside the worker. The state must stay open until then."""
@@ -535,6 +513,7 @@ class CopyCheck:
             raise
 
 
+@dataclass
 class _Refetch:
     """Tries the ways to fetch lost resources, one after another.
 
@@ -542,29 +521,24 @@ class _Refetch:
     content. If none does, any content is accepted, unless `can_accept` is False.
     """
 
-    can_accept = True
-
-    def __init__(
-        self,
-        follower: Follower,
-        perform: Callable[[Iterable[Action]], None],
-        errors: Mapping[str, RsnotifyError],
-    ) -> None:
-        self._follower, self._perform, self._errors = follower, perform, errors
-        self._sent: dict[str, Change] = {}
-        self._accepted: set[str] = set()
-        self._has_compared = False
+    follower: Follower
+    perform: Callable[[Iterable[Action]], None]
+    errors: Mapping[str, RsnotifyError]
+    can_accept: bool
+    _sent: dict[str, Change] = field(default_factory=dict, init=False)
+    _accepted: set[str] = field(default_factory=set, init=False)
+    _has_compared: bool = field(default=False, init=False)
 
     def proceed(self, changes: Iterable[Change]) -> bool:
         """Try the next way to fetch each lost resource. Return whether any way is left."""
-        follower, now = self._follower, asyncio.get_running_loop().time()
+        follower, now = self.follower, asyncio.get_running_loop().time()
         pending = follower.state.pending
         self._sent = {uri: one for uri, one in self._sent.items() if pending.holds(one)}
         new, is_left = [], False
         for change in changes:
             if change.uri not in pending:
                 new.append(change)
-            elif (error := self._errors.get(change.uri)) is None:
+            elif (error := self.errors.get(change.uri)) is None:
                 is_left = True
             elif (
                 change.uri in self._sent
@@ -573,7 +547,7 @@ class _Refetch:
             ):
                 if not self._has_compared:
                     self._has_compared = is_left = True
-                    self._perform(follower.compare_lost(now))
+                    self.perform(follower.compare_lost(now))
                     continue
                 if follower.catch_up.lacks_comparison:
                     continue  # no list can show whether the content is right
@@ -581,15 +555,12 @@ class _Refetch:
                 if follower.state.settled and not follower.catch_up.is_comparing:
                     self._accepted.add(change.uri)
                     if isinstance(error, ContentMismatch) and self.can_accept:
-                        new.append(_with_any_content(change))
+                        any_content = replace(change.resource, hash=None, length=None)
+                        new.append(replace(change, resource=any_content))
         if new:
             self._sent |= {change.uri: change for change in new}
-            self._perform(follower.verify(new, now))
+            self.perform(follower.verify(new, now))
         return is_left or bool(new)
-
-
-def _with_any_content(change: Change) -> Change:
-    return replace(change, resource=replace(change.resource, hash=None, length=None))
 
 
 @cache

@@ -16,12 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from math import inf
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -40,7 +38,7 @@ from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.counters import Durations
 from rsnotify.runtime.reasons import reason_of
-from rsnotify.runtime.tasks import Tasks, wait_for_event
+from rsnotify.runtime.tasks import Tasks, call_in, settle, wait_for_event
 from rsnotify.sync.actions import (
     Action,
     Apply,
@@ -76,7 +74,6 @@ from rsnotify_subscriber.following.applier import Applier
 from rsnotify_subscriber.following.copy_check import CopyCheck
 from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext, RunObservers
 from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
-from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity, incomparable
 
 #: Number of attempts to read the lists before catching up fails; fewer if a list is too large.
@@ -86,8 +83,9 @@ _TRIES_OF_TOO_LARGE = 2
 
 def has_ended(follower: Follower, now: float) -> bool:
     """Return whether a run that only catches up is level or cannot become level."""
-    has_failed = follower.failures.count >= _tries(follower)
-    return follower.level or has_failed or follower.is_stuck(now)
+    failures = follower.failures
+    tries = _TRIES_OF_TOO_LARGE if isinstance(failures.error, TooLarge) else TRIES
+    return follower.level or failures.count >= tries or follower.is_stuck(now)
 
 
 def failure(
@@ -115,10 +113,6 @@ def failure(
     error = errors.get(failing[0].uri)
     reason = error.reason if isinstance(error, FetchError) else str(error)
     return NotCopied(uris, reason.removeprefix(f"{uris[0]}: "))
-
-
-def _tries(follower: Follower) -> int:
-    return _TRIES_OF_TOO_LARGE if isinstance(follower.failures.error, TooLarge) else TRIES
 
 
 def _cure(identity: Identity) -> str:
@@ -204,8 +198,7 @@ class Rediscovery:
         else:
             if offer != before.offer:
                 self.identity = replace(before, offer=offer, memory=self._offers.memory)
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._worker, self._state.store_identity, self.identity)
+                await call_in(self._worker, self._state.store_identity, self.identity)
                 self._changed(before.offer, offer)
             # Not earlier: without the new offer, the follower may be level by the old documents.
             self.doubt = ""
@@ -229,22 +222,15 @@ class ProgressSaver:
             process is killed, the next run has to know how recent the copy is.
     """
 
-    def __init__(
-        self,
-        state: DestinationState,
-        worker: Executor,
-        follower: Follower,
-        handler: object,
-        flushes: Durations,
-    ) -> None:
-        self._state = state
+    def __init__(self, context: RunContext, follower: Follower, flushes: Durations) -> None:
+        self._state = context.state
         self._flushes = flushes
-        self._worker = worker
+        self._worker = context.worker
         self._follower = follower
-        self._saved = self._committing = state.progress()
-        self.compared = self._stored_compared = state.compared()
+        self._saved = self._committing = self._state.progress()
+        self.compared = self._stored_compared = self._state.compared()
         self._followers_compared = follower.catch_up.comparisons.compared
-        self._deferred = deferred_handler(handler)
+        self._deferred = deferred_handler(context.handler)
         self._flushed_at = -inf
         self.has_compared = asyncio.Event()
 
@@ -275,18 +261,17 @@ class ProgressSaver:
         While the applier is applying changes, it is about to commit a later progress with them, so
         the progress is not stored here.
         """
-        loop = asyncio.get_running_loop()
         progress, before = self._follower.progress, self._saved
         if not applier.is_applying and progress is not None and progress != before:
-            await loop.run_in_executor(self._worker, self._state.save_progress, progress)
+            await call_in(self._worker, self._state.save_progress, progress)
             if self._saved is before:  # else a later one was committed, or it was deleted
                 self._saved = progress
         if self.compared is not None and self._is_due(self.compared, is_ending=is_ending):
             self._stored_compared = self.compared
-            await loop.run_in_executor(self._worker, self._state.store_compared, self.compared)
+            await call_in(self._worker, self._state.store_compared, self.compared)
         await self._flush(is_ending=is_ending)
         if not applier.is_applying and self._state.contents.has_flushed:
-            await loop.run_in_executor(self._worker, self._state.delete_flushed)
+            await call_in(self._worker, self._state.delete_flushed)
 
     async def _flush(self, *, is_ending: bool) -> None:
         """Flush the changes that were applied but not flushed, while others are being applied."""
@@ -313,8 +298,6 @@ class ProgressSaver:
 _SAVE = 1.0
 #: Seconds for a handler to finish its call when the subscriber stops.
 _PATIENCE = 10.0
-
-T = TypeVar("T")
 
 
 class Following:
@@ -343,13 +326,7 @@ class Following:
             last_list=state.last_list(),
             incomparable=incomparable(identity),
         )
-        self._saver = ProgressSaver(
-            state,
-            context.worker,
-            self._follower,
-            context.handler,
-            observers.announce.counters.flushes,
-        )
+        self._saver = ProgressSaver(context, self._follower, counters.flushes)
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
             context.fetcher,
@@ -514,7 +491,7 @@ class Following:
             self._tasks.spawn(self._copy.run())
             self._tasks.spawn(self._copy.fetch_lost())
             self._begin_in_worker(self._state.backlog.clear)  # a previous run may have left changes
-            self._push.start(self._tasks, self._context.identity.offer)
+            self._push.start(self._tasks)
             if not self._once:
                 self._tasks.spawn(self._rediscovery.run())
             self._perform(self._follower.start(self._loop.time()))
@@ -540,12 +517,7 @@ class Following:
         self._after_change()
 
     def _end(self, error: BaseException | None) -> None:
-        if self._ended.done():
-            return
-        if error is None:
-            self._ended.set_result(None)
-        else:
-            self._ended.set_exception(error)
+        settle(self._ended, error)
 
     # Actions
 
@@ -651,9 +623,6 @@ class Following:
 
         self._tasks.spawn(answer())
 
-    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await self._loop.run_in_executor(self._context.worker, work, *arguments)
-
     async def _fetch(self, fetch: Fetch) -> None:
         failed: RsnotifyError | None = None
         document: Document | None = None
@@ -681,26 +650,29 @@ class Following:
         offer, holds_resources = self._rediscovery.identity.offer, self._state.resources > 0
         found = await membership.document(fetch, offer, holds_resources=holds_resources)
         if membership.known is not known:
-            await self._in_worker(self._state.store_links, membership.known)
+            await call_in(self._context.worker, self._state.store_links, membership.known)
         return found
 
     async def _compare(self, action: Compare) -> None:
         # Resources that are not selected are not recorded as listed, so the sweep removes them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
-        compare = self._state.baseline.compare
-        found = await self._in_worker(
-            partial(compare, selected, action.at, lost=action.lost, packaged=action.packaged)
+        differing, absent, unproven, checkable = await call_in(
+            self._context.worker,
+            self._state.baseline.compare,
+            selected,
+            action.at,
+            lost=action.lost,
+            packaged=action.packaged,
         )
         if self._ended.done():
             return
         self._listed += len(selected)
-        differing, absent, unproven, checkable = found
         now = self._loop.time()
         self._perform(self._follower.differing(differing, now, absent, unproven, checkable))
 
     async def _sweep(self, action: FindUnlisted) -> None:
-        missing = await self._in_worker(self._state.baseline.unlisted, action.at)
-        await self._in_worker(self._state.end_baseline)
+        missing = await call_in(self._context.worker, self._state.baseline.unlisted, action.at)
+        await call_in(self._context.worker, self._state.end_baseline)
         if self._ended.done():
             return
         self._perform(self._follower.unlisted(missing, self._loop.time()))

@@ -243,13 +243,7 @@ class PullMonitor:
 class PushChannels:
     """Subscribes to the changes and document notifications that the Source offers.
 
-    Args:
-        perform: Performs the follower's actions.
-        once: Whether the run only catches up, and therefore needs no push.
-
-    Attributes:
-        changes: The subscription to changes.
-        pulls: The monitor that compares pulled documents with pushed changes.
+    A run that only catches up (`once`) needs no push.
     """
 
     def __init__(
@@ -268,7 +262,7 @@ class PushChannels:
         self._perform = perform
         random = Random()
         self.changes = PushSubscription(
-            () if once else self._transports.change_endpoints(context.identity.offer),
+            (),
             PushMonitor(follower, perform, observers.announce),
             lambda: follower.known,
             random,
@@ -282,6 +276,7 @@ class PushChannels:
             random,
             needed=False,
         )
+        self.offered(context.identity.offer)
         self.pulls = PullMonitor(follower, self.changes, observers.announce)
 
     @property
@@ -290,18 +285,16 @@ class PushChannels:
             return PushState.OFF
         return PushState.UP if self.changes.up else PushState.DOWN
 
-    def start(self, tasks: Tasks, offer: Offer) -> None:
+    def start(self, tasks: Tasks) -> None:
         if not self._once:
             tasks.spawn(self.changes.run())
-            self._notices.set_endpoints(self._transports.notice_endpoints(offer))
             tasks.spawn(self._notices.run())
 
     def offered(self, offer: Offer) -> None:
         """Use the transports of a new offer. Connections that it still offers are kept."""
-        if self._once:
-            return
-        self.changes.set_endpoints(self._transports.change_endpoints(offer))
-        self._notices.set_endpoints(self._transports.notice_endpoints(offer))
+        if not self._once:
+            self.changes.set_endpoints(self._transports.change_endpoints(offer))
+            self._notices.set_endpoints(self._transports.notice_endpoints(offer))
 
     def _changed(self, event: Event) -> None:
         self._observers.announce(event)

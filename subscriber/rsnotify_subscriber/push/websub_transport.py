@@ -1,7 +1,7 @@
 """WebSub: subscribing to a topic, and receiving fragments at a callback (docs/protocol.md).
 
 `discover_topic` finds the hubs and the canonical URL of a topic (WebSub §4). `HubMembership`
-subscribes at a hub, and unsubscribes from it (WebSub §5). `WebSubTransport` receives the fragments.
+subscribes at a hub, and unsubscribes from it (WebSub §5).
 
 A hub delivers only changes from after the subscription began, so earlier ones are pulled: once
 after the verification, and once more when the hub must have begun to deliver. A lease is renewed
@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -26,7 +26,7 @@ from rsnotify.errors import FetchError, Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import html_links, parse_links, resolve, xml_links
 from rsnotify.format.model import Rel
-from rsnotify.runtime.tasks import Tasks
+from rsnotify.runtime.tasks import Tasks, settle
 from rsnotify_subscriber.fetching.responses import check_status, read_beginning, retry_after
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.transport import TransportListener
@@ -129,107 +129,6 @@ class HubMember:
             raise Unavailable(self.hub, f"it signs with {subscription.weak}, {how}", _DENIED)
 
 
-@dataclass
-class HubMembership:
-    """Subscribes to one topic, and renews the subscription.
-
-    Args:
-        channel: The topic, as the Source's documents name it.
-        hubs: The hubs in those documents, used if the topic itself names none.
-        sessions: The HTTP requests of the subscriber.
-        callbacks: The callbacks at which hubs reach this process.
-        inbox: The queue for deliveries.
-    """
-
-    channel: str
-    hubs: tuple[str, ...]
-    sessions: Sessions
-    callbacks: Callbacks
-    inbox: DeliveryInbox
-    _members: list[HubMember] = field(default_factory=list, init=False)
-
-    async def join(self) -> HubMember:
-        """Subscribe to the topic's current URL at the first hub that accepts (WebSub §6.1).
-
-        Raises:
-            FetchError: No hub accepted.
-        """
-        found = await self._discover()
-        failure: FetchError = Unavailable(self.channel, "it names no hub that speaks WebSub")
-        for hub in found.hubs:
-            try:
-                return await self._join(hub, found.topic)
-            except FetchError as error:
-                failure = error
-        raise failure
-
-    async def _discover(self) -> DiscoveredTopic:
-        try:
-            found = await discover_topic(self.sessions, self.channel)
-        except FetchError as error:
-            if not self.hubs:
-                raise
-            logger.info("the hubs are those that the Source's documents name: %s", error)
-            return DiscoveredTopic(self.channel, self.hubs)
-        return found if found.hubs else DiscoveredTopic(found.topic, self.hubs)
-
-    async def _join(self, hub: str, topic: str) -> HubMember:
-        member = HubMember(hub, self.callbacks.open(topic, self.inbox))
-        self._members.append(member)  # before the request, so that `leave_all` includes it
-        try:
-            await self._request(member, SubscriptionMode.SUBSCRIBE)
-            async with asyncio.timeout(self.callbacks.terms.patience):
-                await member.callback.until(lambda one: one.is_active or one.is_over)
-            member.check()
-        except TimeoutError:
-            self._forget(member)
-            raise Unavailable(hub, self._unconfirmed(member)) from None
-        except FetchError:
-            self._forget(member)
-            raise
-        return member
-
-    def _forget(self, member: HubMember) -> None:
-        self.callbacks.close(member.callback)
-        self._members.remove(member)
-
-    def _unconfirmed(self, member: HubMember) -> str:
-        refused = member.callback.subscription.refused
-        if refused is not None:
-            return f"it sent a verification {refused}, which cannot be confirmed (WebSub §5.3)"
-        patience, url = self.callbacks.terms.patience, self.callbacks.url
-        return f"it sent no verification within {patience:g} s; can it reach {url}?"
-
-    async def _request(self, member: HubMember, mode: SubscriptionMode) -> None:
-        until = asyncio.get_running_loop().time() + self.callbacks.terms.patience
-        form = member.callback.subscription.request(mode, until)
-        async with self.sessions.post(member.hub, form) as response:
-            if not 200 <= response.status < 300:
-                reason = f"it answers {response.status} to {mode}{await _reason(response)}"
-                raise Unavailable(member.hub, reason, retry_after(response))
-
-    async def leave(self, member: HubMember, seconds: float) -> None:
-        """Try to unsubscribe within this many seconds.
-
-        A hub that does not receive the request gets a 410 response to its next delivery.
-        """
-        with suppress(FetchError, TimeoutError):
-            if member.callback.subscription.is_active:
-                async with asyncio.timeout(seconds):
-                    await self._request(member, SubscriptionMode.UNSUBSCRIBE)
-                    await member.callback.until(lambda one: one.is_over)
-        self._forget(member)
-
-    async def leave_all(self, seconds: float) -> None:
-        await asyncio.gather(*(self.leave(member, seconds) for member in self._members))
-
-
-async def _reason(response: aiohttp.ClientResponse) -> str:
-    beginning = await response.content.read(_REASON)
-    text = beginning.decode(errors="replace").strip()
-    return f": {text!r}" if text else ""
-
-
 #: Seconds for hubs to answer an unsubscription when this process stops.
 _GOODBYE = 2.0
 
@@ -241,101 +140,177 @@ class WebSubTransport:
     Args:
         channel: The topic, as the Source's documents name it.
         hubs: The hubs in those documents, used if the topic itself names none.
-        sessions: The HTTP requests of the subscriber.
         callbacks: The callbacks at which hubs reach this process.
-        random: The source of randomness for renewals and backoff.
     """
 
     channel: str
     hubs: tuple[str, ...]
     sessions: Sessions
     callbacks: Callbacks
-    random: Random = field(default_factory=Random)
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
-        loop = asyncio.get_running_loop()
-        terms = self.callbacks.terms
-        inbox = DeliveryInbox(HubSilence(loop.time(), terms.quiet))
-        hubs = HubMembership(self.channel, self.hubs, self.sessions, self.callbacks, inbox)
-        ended: asyncio.Future[None] = loop.create_future()
-        tasks = Tasks(partial(_end, ended))
-        try:
-            member = await hubs.join()
-            inbox.silence.end(loop.time())
-            listener.up(member.hub)
-            tasks.spawn(_pass_on(inbox, listener))
-            tasks.spawn(_catch_up(listener, terms.settle))
-            tasks.spawn(self._renew_forever(member, hubs, inbox.silence, tasks, listener))
-            await ended
-        finally:
-            await tasks.cancel()
-            await hubs.leave_all(_GOODBYE)
+        await HubMembership(self, listener).receive()
 
-    async def _renew_forever(
-        self,
-        member: HubMember,
-        hubs: HubMembership,
-        silence: HubSilence,
-        tasks: Tasks,
-        listener: TransportListener,
-    ) -> None:
+
+class HubMembership:
+    """Subscribes to the topic of a transport, and renews the subscription until that fails."""
+
+    def __init__(self, transport: WebSubTransport, listener: TransportListener) -> None:
+        self._transport = transport
+        self._callbacks = transport.callbacks
+        self._terms = transport.callbacks.terms
+        self._listener = listener
+        self._random = Random()
+        self._loop = asyncio.get_running_loop()
+        self._silence = HubSilence(self._loop.time(), self._terms.quiet)
+        self._inbox = DeliveryInbox(self._silence)
+        self._members: list[HubMember] = []
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._tasks = Tasks(partial(settle, self._ended))
+
+    async def receive(self) -> None:
+        try:
+            member = await self.join()
+            self._silence.end(self._loop.time())
+            self._listener.up(member.hub)
+            self._tasks.spawn(self._pass_on())
+            self._tasks.spawn(self._catch_up())
+            self._tasks.spawn(self._renew_forever(member))
+            await self._ended
+        finally:
+            await self._tasks.cancel()
+            await asyncio.gather(*(self._leave(one, _GOODBYE) for one in self._members))
+
+    async def _pass_on(self) -> None:
+        while True:
+            self._listener.fragment(await self._inbox.get())
+            await asyncio.sleep(0)  # so that many deliveries do not block the event loop
+
+    async def _catch_up(self) -> None:
+        self._listener.gap()
+        await asyncio.sleep(self._terms.settle)
+        self._listener.gap()
+
+    # Subscribing and unsubscribing
+
+    async def join(self) -> HubMember:
+        """Subscribe to the topic's current URL at the first hub that accepts (WebSub §6.1).
+
+        Raises:
+            FetchError: No hub accepted.
+        """
+        found = await self._discover()
+        failure: FetchError = Unavailable(
+            self._transport.channel, "it names no hub that speaks WebSub"
+        )
+        for hub in found.hubs:
+            try:
+                return await self._join(hub, found.topic)
+            except FetchError as error:
+                failure = error
+        raise failure
+
+    async def _discover(self) -> DiscoveredTopic:
+        channel, hubs = self._transport.channel, self._transport.hubs
+        try:
+            found = await discover_topic(self._transport.sessions, channel)
+        except FetchError as error:
+            if not hubs:
+                raise
+            logger.info("the hubs are those that the Source's documents name: %s", error)
+            return DiscoveredTopic(channel, hubs)
+        return found if found.hubs else DiscoveredTopic(found.topic, hubs)
+
+    async def _join(self, hub: str, topic: str) -> HubMember:
+        member = HubMember(hub, self._callbacks.open(topic, self._inbox))
+        self._members.append(member)  # before the request, so that it is ended if this is cancelled
+        try:
+            await self._request(member, SubscriptionMode.SUBSCRIBE)
+            async with asyncio.timeout(self._terms.patience):
+                await member.callback.until(lambda one: one.is_active or one.is_over)
+            member.check()
+        except TimeoutError:
+            self._forget(member)
+            raise Unavailable(hub, self._unconfirmed(member)) from None
+        except FetchError:
+            self._forget(member)
+            raise
+        return member
+
+    def _forget(self, member: HubMember) -> None:
+        self._callbacks.close(member.callback)
+        self._members.remove(member)
+
+    def _unconfirmed(self, member: HubMember) -> str:
+        refused = member.callback.subscription.refused
+        if refused is not None:
+            return f"it sent a verification {refused}, which cannot be confirmed (WebSub §5.3)"
+        patience, url = self._terms.patience, self._callbacks.url
+        return f"it sent no verification within {patience:g} s; can it reach {url}?"
+
+    async def _request(self, member: HubMember, mode: SubscriptionMode) -> None:
+        form = member.callback.subscription.request(mode, self._loop.time() + self._terms.patience)
+        async with self._transport.sessions.post(member.hub, form) as response:
+            if not 200 <= response.status < 300:
+                reason = f"it answers {response.status} to {mode}{await _reason(response)}"
+                raise Unavailable(member.hub, reason, retry_after(response))
+
+    async def _leave(self, member: HubMember, seconds: float) -> None:
+        """Try to unsubscribe within this many seconds.
+
+        A hub that does not receive the request gets a 410 response to its next delivery.
+        """
+        with suppress(FetchError, TimeoutError):
+            if member.callback.subscription.is_active:
+                async with asyncio.timeout(seconds):
+                    await self._request(member, SubscriptionMode.UNSUBSCRIBE)
+                    await member.callback.until(lambda one: one.is_over)
+        self._forget(member)
+
+    # Renewing
+
+    async def _renew_forever(self, member: HubMember) -> None:
         """Subscribe again whenever it is due, and then end the previous subscription."""
         while True:
-            await self._until_due(member, silence)
-            before, member = member, await self._renewed(member, hubs, silence)
+            await self._until_due(member)
+            before, member = member, await self._renewed(member)
             if member.hub != before.hub:
-                listener.up(member.hub)
-            tasks.spawn(self._end_later(before, hubs))
+                self._listener.up(member.hub)
+            self._tasks.spawn(self._end_later(before))
 
-    async def _until_due(self, member: HubMember, silence: HubSilence) -> None:
+    async def _until_due(self, member: HubMember) -> None:
         """Wait for at least half of the lease, or until the hub has been silent for too long."""
-        loop = asyncio.get_running_loop()
-        left = member.expires - loop.time()
-        due = member.expires - left * (0.25 + self.random.random() / 4)
-        while (now := loop.time()) < (when := min(due, silence.due)):
-            try:
+        left = member.expires - self._loop.time()
+        due = member.expires - left * (0.25 + self._random.random() / 4)
+        while (now := self._loop.time()) < (when := min(due, self._silence.due)):
+            with suppress(TimeoutError):
                 async with asyncio.timeout(when - now):
                     await member.failure()
-            except TimeoutError:
-                continue
 
-    async def _renewed(
-        self, member: HubMember, hubs: HubMembership, silence: HubSilence
-    ) -> HubMember:
+    async def _renewed(self, member: HubMember) -> HubMember:
         """Subscribe again. If the hub still delivers, retry until the end of the lease."""
-        loop = asyncio.get_running_loop()
         attempts = 0
         while True:
             try:
-                renewed = await hubs.join()
+                renewed = await self.join()
             except FetchError as error:
                 attempts += 1
                 least = error.retry_after or 0.0
-                delay = self.callbacks.terms.retry.delay(attempts, self.random, at_least=least)
-                if silence.due <= loop.time() or member.expires <= loop.time() + delay:
+                delay = self._terms.retry.delay(attempts, self._random, at_least=least)
+                now = self._loop.time()
+                if self._silence.due <= now or member.expires <= now + delay:
                     raise
                 await asyncio.sleep(delay)
             else:
-                silence.end(loop.time())
+                self._silence.end(self._loop.time())
                 return renewed
 
-    async def _end_later(self, member: HubMember, hubs: HubMembership) -> None:
-        await asyncio.sleep(self.callbacks.terms.settle)
-        await hubs.leave(member, self.callbacks.terms.patience)
+    async def _end_later(self, member: HubMember) -> None:
+        await asyncio.sleep(self._terms.settle)
+        await self._leave(member, self._terms.patience)
 
 
-def _end(ended: asyncio.Future[None], error: BaseException) -> None:
-    if not ended.done():
-        ended.set_exception(error)
-
-
-async def _pass_on(inbox: DeliveryInbox, listener: TransportListener) -> None:
-    while True:
-        listener.fragment(await inbox.get())
-        await asyncio.sleep(0)  # so that many deliveries do not block the event loop
-
-
-async def _catch_up(listener: TransportListener, settle: float) -> None:
-    listener.gap()
-    await asyncio.sleep(settle)
-    listener.gap()
+async def _reason(response: aiohttp.ClientResponse) -> str:
+    beginning = await response.content.read(_REASON)
+    text = beginning.decode(errors="replace").strip()
+    return f": {text!r}" if text else ""
