@@ -259,9 +259,7 @@ def as_handler(handler: AnyHandler) -> Handler | TransactionalHandler:
             raise ConfigurationError(
                 f"{name}.{method} is called in a thread and not awaited; write it `def`"
             )
-    if isinstance(handler, TransactionalHandler):
-        return handler
-    if isinstance(handler, Handler):
+    if isinstance(handler, TransactionalHandler | Handler):
         return handler
     if not callable(handler):
         raise ConfigurationError(

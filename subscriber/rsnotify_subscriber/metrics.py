@@ -9,7 +9,7 @@ has few series.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import reduce
 from operator import add
@@ -23,13 +23,7 @@ from rsnotify.runtime.tasks import call_in_loop
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.doubts import DoubtKind
 from rsnotify_subscriber.events import BaselineBegun, FollowCounters, GapSeen, PushState
-from rsnotify_subscriber.fleet.fleet import (
-    Fleet,
-    FollowedSourceStatus,
-    Phase,
-    Standing,
-    standing,
-)
+from rsnotify_subscriber.fleet.fleet import Fleet, FollowedSourceStatus, Phase, Standing, standing
 from rsnotify_subscriber.subscriber import Subscriber
 
 _named = Families("rsnotify_follow_")
@@ -89,7 +83,7 @@ class FollowMetrics(Collector):
             found |= statuses(follower)
         yield from _of_sources(found)
         pools = [one.shared if isinstance(one, Fleet) else one for one in self._followers]
-        yield from _counted([pool.counters for pool in pools])
+        yield from _counted(_sum([pool.counters for pool in pools]))
         responses = dict.fromkeys(_RESPONSES, 0) | reduce(
             add, (pool.connections.responses for pool in pools), Counter[str]()
         )
@@ -103,57 +97,51 @@ class FollowMetrics(Collector):
         yield _named.counter("received_bytes", "Bytes of the content of these responses", received)
 
 
-def _of_sources(found: Statuses) -> Iterator[Metric]:
-    def each(name: str, about: str, values: Mapping[str, float]) -> Metric:
-        return _named.gauges(name, about, "source", values)
-
-    now = datetime.now(UTC)
-    status = {name: one.status for name, one in found.items()}
-    yield each(
+#: The metrics of each Source: the name, the description, and the function of its status.
+_OF_SOURCES: tuple[tuple[str, str, Callable[[FollowedSourceStatus], float]], ...] = (
+    (
         "level",
         "Whether the copy is level; changes that are applied within a second do not count",
-        {name: standing(one) is Standing.LEVEL for name, one in found.items()},
-    )
-    yield each(
+        lambda one: standing(one) is Standing.LEVEL,
+    ),
+    (
         "behind_seconds",
         "How long the copy has not been level; 0 if it is",
-        {
-            name: 0.0 if one.behind_since is None else (now - one.behind_since).total_seconds()
-            for name, one in status.items()
-        },
-    )
-    yield each(
+        lambda one: _age(one.status.behind_since),
+    ),
+    (
         "through_timestamp_seconds",
         "T, up to which every change is applied; NaN before the first baseline",
-        {
-            name: _UNKNOWN if one.through is None else one.through.timestamp()
-            for name, one in status.items()
-        },
-    )
-    yield each(
+        lambda one: one.status.through.timestamp() if one.status.through else _UNKNOWN,
+    ),
+    (
         "push_up",
         "Whether changes arrive by push; NaN if the Source offers no push that is used",
-        {
-            name: _UNKNOWN if one.push is PushState.OFF else one.push is PushState.UP
-            for name, one in status.items()
-        },
-    )
-    yield each(
+        lambda one: {PushState.UP: True, PushState.DOWN: False}.get(one.status.push, _UNKNOWN),
+    ),
+    (
         "pending",
         "Resources with changes that are known and not applied",
-        {name: one.pending for name, one in status.items()},
-    )
-    yield each(
-        "resources",
-        "Resources that the copy has",
-        {name: one.resources for name, one in status.items()},
-    )
-    yield each(
+        lambda one: one.status.pending,
+    ),
+    ("resources", "Resources that the copy has", lambda one: one.status.resources),
+    (
         "failing",
         "Whether the last attempt at something failed and was not made good",
-        {name: one.error is not None for name, one in found.items()},
-    )
-    kinds = Counter(kind for one in status.values() for kind in one.doubt_kinds)
+        lambda one: one.error is not None,
+    ),
+)
+
+
+def _age(since: datetime | None) -> float:
+    return 0.0 if since is None else (datetime.now(UTC) - since).total_seconds()
+
+
+def _of_sources(found: Statuses) -> Iterator[Metric]:
+    for metric, about, value in _OF_SOURCES:
+        values = {name: value(one) for name, one in found.items()}
+        yield _named.gauges(metric, about, "source", values)
+    kinds = Counter(kind for one in found.values() for kind in one.status.doubt_kinds)
     yield _named.gauges(
         "doubts",
         "Sources whose copies have a doubt, by its kind",
@@ -162,39 +150,36 @@ def _of_sources(found: Statuses) -> Iterator[Metric]:
     )
 
 
-def _counted(each: list[FollowCounters]) -> Iterator[Metric]:
-    events = reduce(add, (one.events for one in each))
-    pulls = reduce(add, (one.pulls for one in each))
+def _sum(each: list[FollowCounters]) -> FollowCounters:
+    total = FollowCounters()
+    for name in vars(total):
+        setattr(total, name, reduce(add, (getattr(one, name) for one in each)))
+    return total
+
+
+def _counted(counters: FollowCounters) -> Iterator[Metric]:
     yield _named.histogram(
         "lag_seconds",
         "From the datetime of a change to when it was applied, by the clocks of both",
-        reduce(add, (one.lags for one in each)),
+        counters.lags,
     )
+    yield _named.counter("copied", "Resources that a baseline copied", counters.copied)
+    yield _named.counter("fragments", "Pushed fragments", counters.fragments)
+    yield _named.counter("fragment_bytes", "Bytes of these fragments", counters.fragment_bytes)
+    yield _named.counter("gaps", "Gaps between T and what was pushed", counters.events[GapSeen])
     yield _named.counter(
-        "copied", "Resources that a baseline copied", sum(one.copied for one in each)
+        "push_losses",
+        "Connections to hubs that were lost, or could not be made",
+        counters.push_losses,
     )
-    yield _named.counter("fragments", "Pushed fragments", sum(one.fragments for one in each))
-    size = sum(one.fragment_bytes for one in each)
-    yield _named.counter("fragment_bytes", "Bytes of these fragments", size)
-    yield _named.counter("gaps", "Gaps between T and what was pushed", events[GapSeen])
-    losses = sum(one.push_losses for one in each)
-    yield _named.counter(
-        "push_losses", "Connections to hubs that were lost, or could not be made", losses
-    )
-    yield _named.counter("baselines", "Comparisons of a whole set", events[BaselineBegun])
+    yield _named.counter("baselines", "Comparisons of a whole set", counters.events[BaselineBegun])
     yield _named.counters(
         "pulls",
         "Pulls by the kind of document",
         "document",
-        {kind: pulls[kind] for kind in DocumentKind},
+        {kind: counters.pulls[kind] for kind in DocumentKind},
     )
     yield _named.durations(
-        "commit_seconds",
-        "Transactions of the state, each with a flush",
-        reduce(add, (one.commits for one in each)),
+        "commit_seconds", "Transactions of the state, each with a flush", counters.commits
     )
-    yield _named.durations(
-        "flush_seconds",
-        "Flushes of the files of mirrors",
-        reduce(add, (one.flushes for one in each)),
-    )
+    yield _named.durations("flush_seconds", "Flushes of the files of mirrors", counters.flushes)

@@ -43,12 +43,7 @@ from rsnotify_subscriber.following.copy_check import (
 )
 from rsnotify_subscriber.following.following import Following
 from rsnotify_subscriber.following.push_monitor import RunContext, RunObservers
-from rsnotify_subscriber.handlers import (
-    AnyHandler,
-    LocatedHandler,
-    PreparedHandler,
-    as_handler,
-)
+from rsnotify_subscriber.handlers import AnyHandler, LocatedHandler, PreparedHandler, as_handler
 from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool

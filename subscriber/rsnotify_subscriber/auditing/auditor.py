@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -17,26 +18,17 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rsnotify.errors import (
-    ConfigurationError,
-    FetchError,
-    NotFound,
-    without_credentials,
-)
+from rsnotify.errors import ConfigurationError, FetchError, NotFound, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.format.hashes import Digester, agree, matches
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.temporary_sets import TemporarySet
-from rsnotify.selection import (
-    WantedRepresentation,
-    describe_representation,
-    wanted_representation,
-)
+from rsnotify.selection import WantedRepresentation, describe_representation, wanted_representation
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.auditing.expected_resources import (
     ExpectationReader,
@@ -179,14 +171,9 @@ async def audit(
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
             stored = Path(temporary, "expected.sqlite")
             with expected_resources(stored) as expected, closing(TemporarySet()) as paths:
+                membership = SetMembership(fetcher, descriptions, url, links)
                 expectation = ExpectationReader(
-                    fetcher,
-                    offer,
-                    identity.selection,
-                    made_from,
-                    membership=SetMembership(fetcher, descriptions, url, links),
-                    expected=expected,
-                    activity=activity,
+                    fetcher, offer, identity.selection, made_from, membership, expected, activity
                 )
                 comparison = _MirrorComparison(
                     fetcher, tree, expected, paths, identity, place, activity
@@ -201,7 +188,7 @@ async def audit(
                     found = await comparison.compare()
                     if found.in_step:
                         break
-            return msgspec.structs.replace(found, source=offer.uri)
+            return replace(found, source=offer.uri)
 
 
 async def _identified(
@@ -229,20 +216,14 @@ async def _identified(
 
 
 class _ComparedFile(NamedTuple):
-    """A file to compare.
-
-    Args:
-        path: The path where the file is, or should be.
-        uri: The resource's URI in normal form; empty if the file belongs to no resource.
-        entry: The resource's entry; None if the file belongs to no resource.
-        is_expected: Whether the resource exists according to the documents.
-        size: The size of the file; None if it does not exist.
-    """
+    """A file to compare, without `uri` and `entry` if it belongs to no resource."""
 
     path: str
-    uri: str = ""
+    uri: str = ""  # in normal form
     entry: Resource | None = None
+    #: Whether the resource exists according to the documents.
     is_expected: bool = False
+    #: None if the file does not exist.
     size: int | None = None
 
 
@@ -254,45 +235,36 @@ class _ComparedPart(NamedTuple):
     undecided: list[tuple[_ComparedFile, Digester | None]]
 
 
+@dataclass
 class _MirrorComparison:
     """Compares a mirror with its Source, and later only the files that differed the last time."""
 
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        tree: MirrorTree,
-        expected: ExpectedResources,
-        paths: TemporarySet,
-        identity: Identity,
-        state: Path,
-        activity: SyncActivity,
-    ) -> None:
-        self._fetcher = fetcher
-        self._tree = tree
-        self._root = os.path.join(tree.root, "")
-        self._expected = expected
-        #: The paths of resources, relative to the root of the mirror.
-        self._paths = paths
-        self._state = state
-        self._activity = activity
-        self._prefer = identity.prefer
+    fetcher: Fetcher
+    tree: MirrorTree
+    expected: ExpectedResources
+    #: The paths of resources, relative to the root of the mirror.
+    paths: TemporarySet
+    identity: Identity
+    state: Path
+    activity: SyncActivity
+    _suspects: set[str] | None = field(default=None, init=False)
+    #: Held while finding the next files.
+    _finding: Lock = field(default_factory=Lock, init=False)
+
+    def __post_init__(self) -> None:
+        self._root = os.path.join(self.tree.root, "")
         #: The kinds of difference to report: a copy may ignore deletions, for example.
-        self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
+        self._kinds = {"unknown", "absent", *(self.identity.selection.changes or ChangeType)}
         if ChangeType.DELETED in self._kinds:
             self._kinds.add("gone")
-        self._suspects: set[str] | None = None
-        self._checks = 0
-        self._reasons: dict[str, str] = {}
-        #: Held while finding the next files.
-        self._finding = Lock()
 
     async def compare(self) -> Audit:
         self._checks = 0
-        self._reasons = {}
+        self._reasons: dict[str, str] = {}
         #: The reasons why content may be wrong although it was fetched, keyed by URI.
-        doubts = read_fact(self._state, "doubts", dict[str, str]) or {}
+        doubts = read_fact(self.state, "doubts", dict[str, str]) or {}
         self._doubted = {normalize(uri): why for uri, why in doubts.items()}
-        expected = self._expected
+        expected = self.expected
         resources, _ = await asyncio.to_thread(expected.count)
         differing = await self._differing(resources)
         self._suspects = set(differing)
@@ -306,7 +278,7 @@ class _MirrorComparison:
             names.setdefault("unknown" if is_unknown else kind, []).append(name)
             if path in foreign and not is_unknown:
                 names.setdefault("foreign", []).append(name)
-        return msgspec.structs.replace(
+        return replace(
             Audit(
                 resources,
                 resources - sum(is_expected for _, _, is_expected in differing.values()),
@@ -321,30 +293,30 @@ class _MirrorComparison:
         """Return the paths of files that are not part of the copy, according to its state."""
         unlisted = {path for path, (kind, *_) in differing.items() if kind == "deleted"}
         has_state = False
-        for uri in read_held(self._state) if unlisted else ():
+        for uri in read_held(self.state) if unlisted else ():
             has_state = True
-            unlisted.discard(self._tree.find(uri))
+            unlisted.discard(self.tree.find(uri))
         return unlisted if has_state else set()
 
     def _files(self) -> Iterator[_ComparedFile]:
         """Yield the files to compare: files of resources, and all others in the mirror's folder."""
         suspects = self._suspects
-        self._expected.hold(read_held(self._state))  # file names depend on the copy's spelling
+        self.expected.hold(read_held(self.state))  # file names depend on the copy's spelling
         left = set(suspects or ())
         for files in self._resource_files():
             if suspects is None:
-                self._paths.update(self._relative(one.path) for one in files)
+                self.paths.update(self._relative(one.path) for one in files)
                 yield from files
             elif found := [one for one in files if one.path in suspects]:
                 left.difference_update(one.path for one in found)
                 yield from found
         if suspects is None:
-            unknown = (one for one in self._tree.paths() if self._relative(one) not in self._paths)
+            unknown = (one for one in self.tree.paths() if self._relative(one) not in self.paths)
             yield from map(_ComparedFile, unknown)
         yield from map(_ComparedFile, left)
 
     def _resource_files(self) -> Iterator[list[_ComparedFile]]:
-        expected, after = self._expected, ""
+        expected, after = self.expected, ""
         while page := expected.page(after, _PAGE):
             after = page[-1].uri
             yield self._located(page, is_expected=True)
@@ -359,17 +331,17 @@ class _MirrorComparison:
 
     def _located(self, page: list[ExpectedFile], *, is_expected: bool) -> list[_ComparedFile]:
         found = []
-        files = self._tree.find_files([one.name for one in page])
+        files = self.tree.find_files([one.name for one in page])
         for one, (path, status) in zip(page, files, strict=True):
             size = None if status is None else status.st_size
             if size is None:
-                path = self._tree.find(one.name)  # `find` refuses a file behind a symbolic link
+                path = self.tree.find(one.name)  # `find` refuses a file behind a symbolic link
             found.append(_ComparedFile(path, one.uri, one.entry, is_expected, size))
         return found
 
     async def _differing(self, resources: int) -> dict[str, _Difference]:
         differing: dict[str, _Difference] = {}
-        activity, files = self._activity, self._files()
+        activity, files = self.activity, self._files()
         activity.kind, activity.bytes = ActivityKind.COMPARING, 0
         activity.total = resources if self._suspects is None else len(self._suspects)
 
@@ -411,7 +383,7 @@ class _MirrorComparison:
 
     def _is_decided(self, file: _ComparedFile) -> bool:
         """Return whether the documents determine if a resource exists, and which content it has."""
-        uri, expected = file.uri, self._expected
+        uri, expected = file.uri, self.expected
         is_contested = uri in expected.contested or uri in expected.respelled
         return not is_contested and uri not in expected.ambiguous
 
@@ -437,7 +409,7 @@ class _MirrorComparison:
 
     def _announced(self, resource: Resource) -> Resource:
         """Return the entry of the representation that is mirrored."""
-        return describe_representation(resource, self._prefer)
+        return describe_representation(resource, self.identity.prefer)
 
     def _unknown(self, resource: Resource, reason: str) -> str:
         self._reasons[resource.uri] = reason
@@ -448,10 +420,10 @@ class _MirrorComparison:
         resource = file.entry
         if resource is None:
             return None if local is None else "deleted"
-        if file.uri in self._expected.ambiguous:
+        if file.uri in self.expected.ambiguous:
             return self._unknown(resource, "the lists do not say which of its changes is the last")
         if not self._is_decided(file):
-            return await self._contested(local, file.uri, resource, is_expected=file.is_expected)
+            return await self._contested(file, local, resource)
         if local is None:
             return await self._missing(resource)
         same = agree(self._announced(resource).hash, local.hashes)
@@ -460,15 +432,15 @@ class _MirrorComparison:
         return None if same else "updated"
 
     async def _contested(
-        self, local: Digester | None, uri: str, resource: Resource, *, is_expected: bool
+        self, file: _ComparedFile, local: Digester | None, resource: Resource
     ) -> str | None:
         """Request a resource to find out whether it exists: the lists contradict each other."""
         try:
-            is_there = await self._fetcher.is_there(resource.uri)
+            is_there = await self.fetcher.is_there(resource.uri)
         except FetchError as error:
             return self._unknown(resource, error.reason)
-        is_decided = uri in self._expected.respelled
-        if not is_decided and is_there != is_expected:
+        is_decided = file.uri in self.expected.respelled
+        if not is_decided and is_there != file.is_expected:
             return self._unknown(resource, "the lists and its server contradict each other")
         if is_there:
             return "created" if local is None else await self._compare_content(local, resource)
@@ -481,13 +453,13 @@ class _MirrorComparison:
             return "created"
         try:
             home = self._wanted(resource).home.uri
-            return "created" if await self._fetcher.is_there(home) else "absent"
+            return "created" if await self.fetcher.is_there(home) else "absent"
         except FetchError as error:
             return self._unknown(resource, error.reason)
 
     def _wanted(self, resource: Resource) -> WantedRepresentation:
         change = Change(normalize(resource.uri), ChangeType.UPDATED, datetime.now(UTC), resource)
-        return wanted_representation(change, self._prefer)
+        return wanted_representation(change, self.identity.prefer)
 
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
         """Compare a file with the resource itself, because the Source announces no usable hash.
@@ -495,9 +467,9 @@ class _MirrorComparison:
         If a follower would doubt the content, the audit reports it as unknown.
         """
         wanted = self._wanted(resource)
-        entry = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+        entry = replace(wanted.entry, uri=wanted.home.uri)
         try:
-            content = await self._fetcher.content(entry, fresh=True)
+            content = await self.fetcher.content(entry, fresh=True)
         except NotFound:
             return "gone"
         except FetchError as error:

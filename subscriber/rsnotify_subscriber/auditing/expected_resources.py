@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -19,12 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import (
-    DocumentError,
-    FetchError,
-    StorageError,
-    without_credentials,
-)
+from rsnotify.errors import DocumentError, FetchError, StorageError, without_credentials
 from rsnotify.format.coverage import Change, Coverage, Frontier, is_ahead
 from rsnotify.format.datetimes import Instant, format_datetime, postponed, to_microseconds
 from rsnotify.format.hashes import agree
@@ -79,17 +75,11 @@ class Expectation(Struct):
 
 
 class ExpectedFile(NamedTuple):
-    """A resource that the copy should have.
+    """A resource that the copy should have, with its latest entry."""
 
-    Args:
-        uri: The resource's URI in normal form.
-        entry: The resource's latest entry.
-        name: The resource's URI as spelled in the copy.
-    """
-
-    uri: str
+    uri: str  # in normal form
     entry: Resource
-    name: str
+    name: str  # the URI as spelled in the copy
 
 
 class _StoredEntry(Struct, array_like=True):
@@ -278,12 +268,13 @@ def _folded(date: Instant | None, fold: int) -> Instant | None:
     return date if date is None else date.replace(fold=fold)
 
 
-def in_parts(things: Iterable[T], size: int = _PART) -> Iterator[list[T]]:
+def _in_parts(things: Iterable[T]) -> Iterator[list[T]]:
     remaining = iter(things)
-    while part := list(islice(remaining, size)):
+    while part := list(islice(remaining, _PART)):
         yield part
 
 
+@dataclass
 class ExpectationReader:
     """Reads the expected resources from the Resource List and the Change Lists after its `at`.
 
@@ -292,38 +283,27 @@ class ExpectationReader:
     noted as a doubt. The number of bytes received is recorded in `activity`.
     """
 
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        offer: Offer,
-        selection: Selection,
-        progress: Progress | None = None,
-        *,
-        membership: SetMembership,
-        expected: ExpectedResources,
-        activity: SyncActivity,
-    ) -> None:
-        self._fetcher = fetcher
-        self._membership = membership
-        self._offer = offer
-        self._selection = selection
-        self._progress = progress
-        self._packages = DumpPackages(fetcher)
-        self._expected = expected
-        self._activity = activity
-        #: Whether documents that end before the last compared Resource List are older than it.
-        self._is_comparable = False
+    fetcher: Fetcher
+    offer: Offer
+    selection: Selection
+    progress: Progress | None
+    membership: SetMembership
+    expected: ExpectedResources
+    activity: SyncActivity
+    #: Whether documents that end before the last compared Resource List are older than it.
+    _is_comparable: bool = field(default=False, init=False)
 
     async def read(self) -> None:
         """Read all documents that determine the present set of resources."""
-        self._expected.clear()
+        self._packages = DumpPackages(self.fetcher)
+        self.expected.clear()
         #: Maps each spelling of a URI that is left out to the spelling of the entry that counts.
         self._twofold: dict[str, str] = {}
-        self._received = self._fetcher.received
+        self._received = self.fetcher.received
         try:
             self._at = await self._read_resources()
             frontier = Frontier.at(self._at)
-            if change_documents(self._offer):
+            if change_documents(self.offer):
                 await self._read_changes(frontier)
         finally:
             await self._packages.close()
@@ -332,14 +312,14 @@ class ExpectationReader:
         await asyncio.to_thread(self._compare_lists)
 
     def _doubt(self, reason: str) -> None:
-        if reason not in self._expected.doubts:
-            self._expected.doubts += (reason,)
+        if reason not in self.expected.doubts:
+            self.expected.doubts += (reason,)
 
     async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
         try:
             return await self._requested(fetch)
         finally:
-            self._activity.bytes = self._fetcher.received - self._received
+            self.activity.bytes = self.fetcher.received - self._received
 
     async def _requested(self, fetch: Fetch) -> tuple[Document, Instant | None]:
         """Read a document, or the manifest of a package, and the time when it was sent.
@@ -348,29 +328,27 @@ class ExpectationReader:
         """
         package = fetch.package
         if package is None:
-            document, sent = await self._membership.document(
-                fetch, self._offer, holds_resources=self._progress is not None
+            document, sent = await self.membership.document(
+                fetch, self.offer, holds_resources=self.progress is not None
             )
             if (reason := _contradiction_in(document, sent)) is not None:
                 self._doubt(f"{fetch.uri}: {reason}")
             return document, sent
         copy = next((link.href for link in package.links if link.rel == Rel.CONTENTS), None)
         if copy is not None:
-            try:
-                return await self._fetcher.document(resolve(fetch.uri, copy)), None
-            except (FetchError, DocumentError):
-                pass  # the package itself also contains the manifest
+            with suppress(FetchError, DocumentError):  # the package also contains the manifest
+                return await self.fetcher.document(resolve(fetch.uri, copy)), None
         return await self._packages.open(package), None
 
     def _note_undated(self) -> None:
-        resources, count = self._expected.count()
+        resources, count = self.expected.count()
         if count:
             text = f"{undated(count, resources)}; they were compared with the server"
-            self._expected.limits += (text,)
+            self.expected.limits += (text,)
 
     def _check_age(self, ends: Instant) -> None:
         """Note a doubt if the documents end before the documents that the copy was made from."""
-        progress = self._progress
+        progress = self.progress
         if progress is None:
             return
         if progress.seen and ends < progress.confirmed:
@@ -383,21 +361,21 @@ class ExpectationReader:
     # The set of resources
 
     async def _read_resources(self) -> Instant:
-        if not resource_documents(self._offer):
+        if not resource_documents(self.offer):
             self._doubt("the Source offers no list of its resources")
             return _EARLIEST
-        baseline = Baseline(self._offer, _EARLIEST)
+        baseline = Baseline(self.offer, _EARLIEST)
         following: Fetch | None = baseline.current
         while following is not None:
             if following is baseline.root:
                 self._twofold.clear()
-                self._expected.clear_resources()
+                self.expected.clear_resources()
             await self._read_list(baseline)
             following = baseline.next()
         if baseline.error is not None and not baseline.complete:
             raise baseline.error
         is_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
-        is_replaced = self._offer.resource_list is not None and not change_documents(self._offer)
+        is_replaced = self.offer.resource_list is not None and not change_documents(self.offer)
         self._is_comparable = is_list or is_replaced
         for uri, first in islice(self._twofold.items(), 1):
             more = f" and {len(self._twofold) - 1} more" if len(self._twofold) > 1 else ""
@@ -414,24 +392,23 @@ class ExpectationReader:
             baseline.skip(error.at(uri))
         else:
             if part is not None:
-                at = to_microseconds(part.at)
-                await asyncio.to_thread(self._list, part.resources, at)
+                await asyncio.to_thread(self._list, part.resources, to_microseconds(part.at))
 
     def _list(self, resources: Sequence[Resource], at: int) -> None:
-        for part in in_parts(resources):
+        for part in _in_parts(resources):
             keys = [normalize(resource.uri) for resource in part]
-            self._expected.has_spellings |= keys != [resource.uri for resource in part]
-            found = self._expected.find(keys)
+            self.expected.has_spellings |= keys != [resource.uri for resource in part]
+            found = self.expected.find(keys)
             for key, resource in zip(keys, part, strict=True):
                 before = found.get(key)
                 if before is None or before.listed is None or before.listed.uri == resource.uri:
                     found[key] = Expectation(self._followed(resource), resource, at)
                 else:
                     self._twofold[resource.uri] = before.listed.uri
-            self._expected.store(found)
+            self.expected.store(found)
 
     def _followed(self, resource: Resource) -> Resource | None:
-        return resource if self._selection.wants(resource) else None
+        return resource if self.selection.wants(resource) else None
 
     # The changes after the Resource List
 
@@ -449,7 +426,7 @@ class ExpectationReader:
 
     async def _pull(self, frontier: Frontier) -> PullStep:
         """Read the changes up to a gap, if there is one. Return the last step."""
-        pull = Pull(self._offer, closed=ClosedLists(KnownLists(frontier.instant)))
+        pull = Pull(self.offer, closed=ClosedLists(KnownLists(frontier.instant)))
         following: Fetch | None = pull.current
         while following is not None:
             try:
@@ -466,18 +443,18 @@ class ExpectationReader:
 
     def _add(self, coverage: Coverage, frontier: Frontier) -> None:
         reduced = reduce_changes(coverage.changes, ordered=coverage.ordered)
-        for part in in_parts(reduced.latest.values()):
-            found = self._expected.find([change.uri for change in part])
+        for part in _in_parts(reduced.latest.values()):
+            found = self.expected.find([change.uri for change in part])
             for change in part:
                 known = found.setdefault(change.uri, Expectation())
                 self._add_change(change, known, reduced)
-            self._expected.store(found)
+            self.expected.store(found)
         if coverage.until is not None:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
 
     def _add_change(self, change: Change, known: Expectation, reduced: ReducedChanges) -> None:
         is_ambiguous = change.uri in reduced.ambiguous
-        self._expected.has_spellings |= change.uri != change.resource.uri
+        self.expected.has_spellings |= change.uri != change.resource.uri
         at = to_microseconds(change.at)
         if self._is_listed_later(change, known):
             self._ignore_content(change, known)
@@ -492,7 +469,7 @@ class ExpectationReader:
 
     def _note_doubtful(self, change: Change, reduced: ReducedChanges) -> None:
         """Mark the resource of an added change as respelled or ambiguous, if it is."""
-        uri, expected = change.uri, self._expected
+        uri, expected = change.uri, self.expected
         expected.respelled.pop(uri, None)
         expected.ambiguous.discard(uri)
         if uri in reduced.respelled:
@@ -521,14 +498,14 @@ class ExpectationReader:
     def _compare_lists(self) -> None:
         """Compare the Resource List with the changes before it, because its `at` may be wrong."""
         differing = []
-        for uri, known in self._expected.changed_before():
+        for uri, known in self.expected.changed_before():
             before, listed = known.before, known.listed
             if before is None:
                 continue
             is_there = before.change is not ChangeType.DELETED
             if is_there != (listed is not None):
-                if self._selection.wants(before) or known.entry is not None:
-                    self._expected.contested[uri] = before
+                if self.selection.wants(before) or known.entry is not None:
+                    self.expected.contested[uri] = before
             elif listed is not None and agree(before.hash, listed.hash or "") is False:
                 differing.append(before.uri)
         if differing:

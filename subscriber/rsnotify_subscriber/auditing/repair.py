@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from asyncio import to_thread
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -97,16 +99,9 @@ async def repair(
     if not dry_run:
         await to_thread(_lose, place, (), (), lambda: None)  # refused while another process follows
 
-    async def audited() -> Audit:
-        return await audit(
-            url,
-            folder,
-            state=place,
-            options=options,
-            pause=pause,
-            activity=activity,
-        )
-
+    audited = partial(
+        audit, url, folder, state=place, options=options, pause=pause, activity=activity
+    )
     found = await audited()
     held = await to_thread(_held_uris, (*found.deleted, *found.gone), folder, known, place)
     foreign = found.foreign if remove_foreign else ()
@@ -192,12 +187,9 @@ def _lose(
 
     No other process can follow during that call.
     """
-    state = DestinationState(place)
-    try:
+    with closing(DestinationState(place)) as state:
         held = {uri for uri, one in state.find_all(list(lost)).items() if one.exists}
         state.lose(held.difference(unknown))
         if forgotten := {*unknown, *lost} - held.difference(unknown):
             state.forget(sorted(forgotten))
         meanwhile()
-    finally:
-        state.close()

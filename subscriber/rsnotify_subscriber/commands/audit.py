@@ -11,13 +11,7 @@ import typer
 from rsnotify.errors import WrongOption, counted
 from rsnotify.runtime.command_line import option, run_until_stopped, with_arguments
 from rsnotify.runtime.command_reports import Quiet, print_result, progress_of
-from rsnotify_subscriber.commands.follow_options import (
-    Dest,
-    Json,
-    NetworkArguments,
-    State,
-    Url,
-)
+from rsnotify_subscriber.commands.follow_options import Dest, Json, NetworkArguments, State, Url
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit
@@ -82,8 +76,7 @@ def audit(
     if remove_foreign and not repair:
         raise WrongOption("remove_foreign", "it extends --repair; give both")
     options = FollowOptions(
-        allow_private_addresses=arguments.allow_private_addresses,
-        credentials=arguments.credentials,
+        allow_private_addresses=arguments.allow_private_addresses, credentials=arguments.credentials
     )
 
     activity = SyncActivity(ActivityKind.FINDING)
@@ -99,13 +92,7 @@ def audit(
                 remove_foreign=remove_foreign,
                 activity=activity,
             )
-        return await audit_mirror(
-            url,
-            dest,
-            state=state,
-            options=options,
-            activity=activity,
-        )
+        return await audit_mirror(url, dest, state=state, options=options, activity=activity)
 
     with progress_of(lambda: work_of(activity, compared="files"), quiet=quiet):
         result = run_until_stopped(compare)

@@ -65,11 +65,7 @@ def follow(
     """
     from rsnotify_subscriber.commands.follow_fleet import follow_all, given_settings
     from rsnotify_subscriber.commands.follow_status import serving_follower, show_status
-    from rsnotify_subscriber.commands.report import (
-        SubscriberReport,
-        follow_and_show,
-        not_level,
-    )
+    from rsnotify_subscriber.commands.report import SubscriberReport, follow_and_show, not_level
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber
 

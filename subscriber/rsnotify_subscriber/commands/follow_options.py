@@ -63,10 +63,7 @@ Login = Annotated[
 Bearer = Annotated[
     str | None,
     _network(
-        "TOKEN",
-        "Bearer token for the Source.",
-        envvar="RSNOTIFY_BEARER",
-        allow_from_autoenv=False,
+        "TOKEN", "Bearer token for the Source.", envvar="RSNOTIFY_BEARER", allow_from_autoenv=False
     ),
 ]
 #: The environment variable has one header field per line, so typer must not split it.
@@ -221,8 +218,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         _selection("PATTERN", "Follow only URIs like this, as *.ttl or maps/; repeatable."),
     ] = None
     excluded: Annotated[
-        list[str] | None,
-        _selection("PATTERN", "Follow no URIs like this; repeatable.", "--except"),
+        list[str] | None, _selection("PATTERN", "Follow no URIs like this; repeatable.", "--except")
     ] = None
     type: Annotated[
         list[str] | None,
@@ -286,8 +282,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         bool, _callbacks(None, "Answer content whose signature is wrong with 403.")
     ] = DEFAULT_TERMS.refuse
     callback_patience: Annotated[
-        float,
-        _callbacks("SECONDS", "How long a hub may take to verify a subscription.", min=0.1),
+        float, _callbacks("SECONDS", "How long a hub may take to verify a subscription.", min=0.1)
     ] = DEFAULT_TERMS.patience
     callback_settle: Annotated[
         float, _callbacks("SECONDS", "How long a hub may take to begin to deliver.", min=0.1)

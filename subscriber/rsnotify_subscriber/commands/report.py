@@ -36,11 +36,7 @@ _LEVEL = {None: "level", True: "in step", False: "other than the Source says"}
 LOOKING = str(ActivityKind.FINDING)
 #: Maximum number of doubts, limits and errors shown in a terminal.
 _SENTENCES = 3
-_PUSH = {
-    PushState.UP: "push up",
-    PushState.DOWN: "push down: polling",
-    PushState.OFF: "polling",
-}
+_PUSH = {PushState.UP: "push up", PushState.DOWN: "push down: polling", PushState.OFF: "polling"}
 
 
 class SubscriberReport(StatusReport[Status]):

@@ -53,12 +53,7 @@ from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import foreign_files
 from rsnotify_subscriber.following.push_monitor import RunContext
-from rsnotify_subscriber.handlers import (
-    CheckedHandler,
-    LocatedHandler,
-    Received,
-    deferred_handler,
-)
+from rsnotify_subscriber.handlers import CheckedHandler, LocatedHandler, Received, deferred_handler
 from rsnotify_subscriber.mirror.folder import pieces_of
 from rsnotify_subscriber.storage.destination_state import DestinationState, HeldFile
 from rsnotify_subscriber.storage.identity import Identity
