@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -164,25 +164,20 @@ def audit_lines(result: Audit, shown: int | None = None) -> Iterator[str]:
 
 def _kinds(result: Audit) -> dict[str, list[str]]:
     """Return the names of differing files and resources, with reasons, by kind of difference."""
-    not_listed = dict.fromkeys(result.foreign, "not part of this copy")
-    unknown = {name: result.reasons.get(name, _UNLISTED) for name in result.unknown}
-    kinds: dict[str, Iterable[str]] = {
-        "missing": result.created,
-        "different": result.updated,
-        "not listed": [_with_reason(name, not_listed.get(name)) for name in result.deleted],
-        "gone": [
-            _with_reason(name, "its server does not have it any more") for name in result.gone
-        ],
-        "unavailable": [
-            _with_reason(name, "its server does not have it, either") for name in result.absent
-        ],
-        _UNKNOWN: [_with_reason(name, reason) for name, reason in unknown.items()],
+    foreign = dict.fromkeys(result.foreign, "not part of this copy")
+    kinds: dict[str, dict[str, str | None]] = {
+        "missing": dict.fromkeys(result.created),
+        "different": dict.fromkeys(result.updated),
+        "not listed": {name: foreign.get(name) for name in result.deleted},
+        "gone": dict.fromkeys(result.gone, "its server does not have it any more"),
+        "unavailable": dict.fromkeys(result.absent, "its server does not have it, either"),
+        _UNKNOWN: {name: result.reasons.get(name, _UNLISTED) for name in result.unknown},
     }
-    return {kind: list(names) for kind, names in kinds.items() if names}
-
-
-def _with_reason(name: str, reason: str | None) -> str:
-    return f"{name}: {reason}" if reason else name
+    return {
+        kind: [f"{name}: {reason}" if reason else name for name, reason in reasons.items()]
+        for kind, reasons in kinds.items()
+        if reasons
+    }
 
 
 def _verdict(result: Audit) -> str:

@@ -145,13 +145,12 @@ def _first(sentences: list[str]) -> list[str]:
 
 def work_of(activity: SyncActivity, compared: str = "resources") -> Work:
     """Return the work to show. `compared` is the noun for the things that are compared."""
-    kind, things = activity.kind, "resources"
-    if kind in (ActivityKind.FINDING, ActivityKind.READING, ActivityKind.DOWNLOADING):
-        things = ""
-    elif kind is ActivityKind.VERIFYING:
-        things = "files"
-    elif kind is ActivityKind.COMPARING:
-        things = compared
+    kind = activity.kind
+    things = {
+        **dict.fromkeys((ActivityKind.FINDING, ActivityKind.READING, ActivityKind.DOWNLOADING), ""),
+        ActivityKind.VERIFYING: "files",
+        ActivityKind.COMPARING: compared,
+    }.get(kind, "resources")
     is_reading = kind is ActivityKind.READING
     return Work(
         f"{kind} the {activity.document}" if is_reading and activity.document else str(kind),
@@ -168,12 +167,10 @@ def _standing_in_words(status: Status) -> str:
         return "differs from the Source"
     if status.level:
         return "up to date" if status.push is PushState.UP else "up to date at the last poll"
-    through = status.through
-    age = 0.0 if through is None else (datetime.now(UTC) - through).total_seconds()
-    if through is None:
+    if status.through is None:
         missing = f", {counted(status.pending, 'resource')} to copy" if status.pending else ""
         return f"not complete{missing}"
-    lasting = duration(max(0.0, age))
+    lasting = duration(max(0.0, (datetime.now(UTC) - status.through).total_seconds()))
     if status.pending:
         return f"behind by {counted(status.pending, 'change')}, {lasting}"
     return f"may be behind by {lasting}"

@@ -113,7 +113,7 @@ def check_folder(handler: object, state: DestinationState, identity: Identity, a
             break
     else:
         if example:
-            raise ConfigurationError(_lost(state, state.resources, f", as that of {example}"))
+            raise ConfigurationError(_lost(state, f", as that of {example}"))
     if state.is_restored:
         logger.warning(
             "the state was restored from a backup; everything is compared with the Source"
@@ -124,14 +124,15 @@ def check_folder(handler: object, state: DestinationState, identity: Identity, a
 def check_location(handler: object, state: DestinationState) -> None:
     """Refuse a state with resources if their folder is missing. The folder is not created."""
     if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
-        raise ConfigurationError(_lost(state, state.resources))
+        raise ConfigurationError(_lost(state))
 
 
-def _lost(state: DestinationState, missing: int, example: str = "") -> str:
+def _lost(state: DestinationState, example: str = "") -> str:
+    files, name = state.resources, state.database.name
     return (
-        f"the copy lacks {missing} of the {state.resources} files that it should have according "
-        f"to {state.database.name}{example}; mount or restore the folder of the copy, or remove "
-        f"the folder and {state.database.name} to copy everything again"
+        f"the copy lacks {files} of the {files} files that it should have according to "
+        f"{name}{example}; mount or restore the folder of the copy, or remove the folder and "
+        f"{name} to copy everything again"
     )
 
 

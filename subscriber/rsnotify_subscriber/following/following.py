@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
 from random import Random
@@ -130,6 +131,7 @@ logger = logging.getLogger("rsnotify.subscriber")
 _INTERVAL = 600.0
 
 
+@dataclass
 class Rediscovery:
     """Reads the offer at intervals and on request, and stores it if it has changed.
 
@@ -142,26 +144,18 @@ class Rediscovery:
         doubt: Why the offer may be out of date; empty after a successful read.
     """
 
-    def __init__(
-        self,
-        context: RunContext,
-        tasks: Tasks,
-        changed: Callable[[Offer, Offer], None],
-        finished: Callable[[], None],
-    ) -> None:
-        self.identity = context.identity
-        self.doubt = "" if context.offer_checked else "what the Source offers has not been read yet"
-        self._offers = context.offers
-        self._state = context.state
-        self._worker = context.worker
-        self._retry = context.options.pace.retry
-        self._random = Random()
-        self._tasks = tasks
-        self._changed = changed
-        self._finished = finished
-        self._reading: asyncio.Task[None] | None = None
-        #: Whether a read has failed since `run` last waited.
-        self._failed = asyncio.Event()
+    context: RunContext
+    tasks: Tasks
+    changed: Callable[[Offer, Offer], None]
+    finished: Callable[[], None]
+    _reading: asyncio.Task[None] | None = field(default=None, init=False)
+    #: Whether a read has failed since `run` last waited.
+    _failed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        is_checked = self.context.offer_checked
+        self.identity = self.context.identity
+        self.doubt = "" if is_checked else "what the Source offers has not been read yet"
 
     @property
     def is_reading(self) -> bool:
@@ -170,12 +164,12 @@ class Rediscovery:
     def start(self) -> asyncio.Task[None]:
         """Start to read the offer, unless a read is in progress. Return the task."""
         if self._reading is None:
-            self._reading = self._tasks.spawn(self._read())
+            self._reading = self.tasks.spawn(self._read())
         return self._reading
 
     async def run(self) -> None:
         """Read the offer at intervals, and sooner after a failure."""
-        failures = 0
+        failures, retry, random = 0, self.context.options.pace.retry, Random()
         while True:
             if not self.doubt:
                 failures = 0
@@ -184,27 +178,28 @@ class Rediscovery:
             if self._failed.is_set():
                 failures += 1
                 self._failed.clear()
-                await asyncio.sleep(self._retry.delay(failures, self._random))
+                await asyncio.sleep(retry.delay(failures, random))
             await asyncio.wait({self.start()})
 
     async def _read(self) -> None:
-        before = self.identity
+        before, offers = self.identity, self.context.offers
         try:
-            offer = await self._offers.revalidate(before.offer)
+            offer = await offers.revalidate(before.offer)
         except RsnotifyError as error:
             self.doubt = f"what the Source offers could not be checked: {error}"
             self._failed.set()
             logger.info("%s", self.doubt)
         else:
             if offer != before.offer:
-                self.identity = replace(before, offer=offer, memory=self._offers.memory)
-                await call_in(self._worker, self._state.store_identity, self.identity)
-                self._changed(before.offer, offer)
+                self.identity = replace(before, offer=offer, memory=offers.memory)
+                store = self.context.state.store_identity
+                await call_in(self.context.worker, store, self.identity)
+                self.changed(before.offer, offer)
             # Not earlier: without the new offer, the follower may be level by the old documents.
             self.doubt = ""
             self._failed.clear()
         self._reading = None
-        self._finished()
+        self.finished()
 
 
 #: Minimum time between two stored comparison times: a digest may be compared every few seconds.
