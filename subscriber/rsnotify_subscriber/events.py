@@ -161,12 +161,8 @@ class FollowCounters:
 
     Attributes:
         lags: The ages at which changes were applied, in seconds.
-        copied: The number of resources that a baseline copied.
-        events: The number of events by type.
         pulls: The number of pulls by the kind of their first document.
         push_losses: The number of connections to hubs that were lost or could not be made.
-        fragments: The number of pushed fragments.
-        fragment_bytes: The number of bytes of these fragments.
         commits: The number and total duration of the state's transactions.
         flushes: The number and total duration of flushes of the files of mirrors.
     """

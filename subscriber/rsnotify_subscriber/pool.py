@@ -56,10 +56,7 @@ class SubscriberPool:
     """Connections, threads and memory for any number of subscribers. An async context manager.
 
     Attributes:
-        websockets: Connections to hubs.
-        kept: The cache of documents.
         moved: Set briefly whenever the status of a subscriber may have changed.
-        counters: The counters of all subscribers.
     """
 
     def __init__(self, limits: Limits) -> None:

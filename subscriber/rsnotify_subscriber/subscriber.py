@@ -42,7 +42,7 @@ from rsnotify_subscriber.following.copy_check import (
     check_location,
 )
 from rsnotify_subscriber.following.following import Following
-from rsnotify_subscriber.following.push_monitor import RunContext, RunObservers
+from rsnotify_subscriber.following.push_monitor import RunContext
 from rsnotify_subscriber.handlers import AnyHandler, LocatedHandler, PreparedHandler, as_handler
 from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
@@ -113,7 +113,7 @@ class Subscriber:
         #: Read by `FollowMetrics`.
         self.counters = FollowCounters() if shared is None else shared.counters
         self._announcer = Announcer(on_event, self.counters)
-        self._observers = RunObservers(self._wake, self._announcer, on_committed)
+        self._on_committed = on_committed
         self._sessions = Sessions(
             url,
             credentials=options.credentials,
@@ -328,6 +328,7 @@ class Subscriber:
         if identity != known:
             await call_in(worker, state.store_identity, identity)
         context = RunContext(
+            once=once,
             identity=identity,
             offer_checked=identifying.checked,
             state=state,
@@ -337,14 +338,17 @@ class Subscriber:
             ways=self._ways,
             handler=handler,
             options=options,
+            announce=self._announcer,
+            moved=self._wake,
+            on_committed=self._on_committed,
         )
-        await self._follow(context, once=once)
+        await self._follow(context)
 
-    async def _follow(self, context: RunContext, *, once: bool) -> None:
+    async def _follow(self, context: RunContext) -> None:
         if not self._has_transport(context.identity.offer):
             name = protocol_of(self._options.via)
             raise ConfigurationError(f"{self.url} offers no hub that speaks {name}")
-        self._following = self._followed = Following(context, self._observers, once=once)
+        self._following = self._followed = Following(context)
         if self._stopping.is_set():
             return
         presence = PresenceCheck(self._handler, context.worker)

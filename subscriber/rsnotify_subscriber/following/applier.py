@@ -353,7 +353,6 @@ class Applier:
     """Applies the changes of a follower.
 
     Args:
-        outcome: Receives the results.
         worker: Runs calls that block on the disk. It has one thread, so commits keep their order.
         selection: The resources to follow. Others are removed from the copy.
         retry: How long to wait for a store that is unavailable.

@@ -288,8 +288,6 @@ class CopyCheck:
     Args:
         perform: Performs the follower's actions.
         errors: The last errors of resources that could not be fetched, keyed by URI.
-        once: Whether the run only catches up. Its end then reports files that are not part of the
-            copy.
     """
 
     def __init__(
@@ -298,13 +296,11 @@ class CopyCheck:
         follower: Follower,
         perform: Callable[[Iterable[Action]], None],
         errors: Mapping[str, RsnotifyError],
-        *,
-        once: bool,
     ) -> None:
         handler, options = context.handler, context.options
         self._handler = handler if isinstance(handler, LocatedHandler) else None
         self._store = handler if isinstance(handler, CheckedHandler) else None
-        self._once, self._failed = once, ""
+        self._once, self._failed = context.once, ""
         self._retry = options.pace.retry
         self._state, self._worker = context.state, context.worker
         self._can_accept = not context.identity.prefer
@@ -312,7 +308,8 @@ class CopyCheck:
         self._every = options.check_files
         self._verify, self._adopt = options.verify, options.adopt
         self._follower, self._perform, self._errors = follower, perform, errors
-        self._level = logging.INFO if once else logging.WARNING
+        # A run that only catches up reports these files at its end.
+        self._level = logging.INFO if context.once else logging.WARNING
         self._due = asyncio.Event()
         self._lost = asyncio.Event()
         self._checked_at = -_NEW

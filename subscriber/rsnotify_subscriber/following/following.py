@@ -37,7 +37,6 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Document
 from rsnotify.format.offer import Offer
-from rsnotify.runtime.counters import Durations
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import Tasks, call_in, settle, wait_for_event
 from rsnotify.sync.actions import (
@@ -73,7 +72,7 @@ from rsnotify_subscriber.events import (
 )
 from rsnotify_subscriber.following.applier import Applier
 from rsnotify_subscriber.following.copy_check import CopyCheck
-from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext, RunObservers
+from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext
 from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
 from rsnotify_subscriber.storage.identity import Identity, incomparable
 
@@ -217,9 +216,9 @@ class ProgressSaver:
             process is killed, the next run has to know how recent the copy is.
     """
 
-    def __init__(self, context: RunContext, follower: Follower, flushes: Durations) -> None:
+    def __init__(self, context: RunContext, follower: Follower) -> None:
         self._state = context.state
-        self._flushes = flushes
+        self._flushes = context.announce.counters.flushes
         self._worker = context.worker
         self._follower = follower
         self._saved = self._committing = self._state.progress()
@@ -296,16 +295,13 @@ _PATIENCE = 10.0
 
 
 class Following:
-    """One run of a subscriber. With `once`, it ends when level. Not reusable."""
+    """One run of a subscriber. Not reusable."""
 
-    def __init__(self, context: RunContext, observers: RunObservers, *, once: bool) -> None:
+    def __init__(self, context: RunContext) -> None:
         self._context = context
         self._state = state = context.state
-        self._observers = observers
-        counters = observers.announce.counters
-        self._counters = StatusCounters(counters)
-        self._events = EventWatch(observers.announce, self._counters)
-        self._once = once
+        self._counters = StatusCounters(context.announce.counters)
+        self._events = EventWatch(context.announce, self._counters)
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._tasks = Tasks(self._end)
@@ -321,7 +317,7 @@ class Following:
             last_list=state.last_list(),
             incomparable=incomparable(identity),
         )
-        self._saver = ProgressSaver(context, self._follower, counters.flushes)
+        self._saver = ProgressSaver(context, self._follower)
         self._packages = DumpPackages(context.fetcher)
         content = ContentResolver(
             context.fetcher,
@@ -342,7 +338,7 @@ class Following:
             identity.selection,
             options.pace.retry,
         )
-        state.commit_times = counters.commits
+        state.commit_times = context.announce.counters.commits
         #: The document being fetched, when that began, and the bytes received before.
         self._reading: tuple[Fetch, float, int] | None = None
         #: Whether there was no copy at the start.
@@ -351,14 +347,14 @@ class Following:
         self._listed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
-        self._push = PushChannels(context, observers, self._follower, self._perform, once=once)
+        self._push = PushChannels(context, self._follower, self._perform)
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
         self._checked_for_nothing = False
         self._membership = SetMembership(
             context.fetcher, context.offers.descriptions, identity.url, state.links()
         )
-        self._copy = CopyCheck(context, self._follower, self._perform, self._errors, once=once)
+        self._copy = CopyCheck(context, self._follower, self._perform, self._errors)
 
     @property
     def status(self) -> Status:
@@ -384,7 +380,7 @@ class Following:
             level=self._is_level,
             doubts=tuple(doubts.values()),
             doubt_kinds=tuple(doubts),
-            behind_since=self._observers.announce.behind_since,
+            behind_since=self._context.announce.behind_since,
             limits=tuple(self._limits()),
             damaged=self._copy.damaged,
             verified=self._copy.verified,
@@ -487,7 +483,7 @@ class Following:
             self._tasks.spawn(self._copy.fetch_lost())
             self._begin_in_worker(self._state.backlog.clear)  # a previous run may have left changes
             self._push.start(self._tasks)
-            if not self._once:
+            if not self._context.once:
                 self._tasks.spawn(self._rediscovery.run())
             self._perform(self._follower.start(self._loop.time()))
             try:
@@ -543,7 +539,7 @@ class Following:
         if self._errors and self._is_level:
             self._errors.clear()  # the documents no longer list these resources
         self._end_if_caught_up()
-        self._observers.moved()
+        self._context.moved()
         self._audit()
 
     def _check_for_nothing(self) -> None:
@@ -685,8 +681,8 @@ class Following:
 
     def committed(self, changes: Sequence[Change]) -> None:
         self._counters.count(changes, is_current=self._events.is_level)
-        if self._observers.on_committed is not None:
-            self._observers.on_committed(changes)
+        if self._context.on_committed is not None:
+            self._context.on_committed(changes)
         self._after_change()
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
@@ -694,7 +690,7 @@ class Following:
         self._perform(self._follower.failed(change, error, self._loop.time()))
 
     def _end_if_caught_up(self) -> None:
-        if not self._once:
+        if not self._context.once:
             return
         if (away := self._applier.unavailable) is not None:
             error, since = away
@@ -712,7 +708,7 @@ class Following:
             self._end(failure(self._follower, identity, doubts, self._errors))
 
     def _offer_changed(self, before: Offer, offer: Offer) -> None:
-        self._observers.announce(OfferChanged(before, offer))
+        self._context.announce(OfferChanged(before, offer))
         self._perform(self._follower.offered(offer, self._loop.time()))
         self._push.offered(offer)
 

@@ -7,7 +7,7 @@
     lost ──a fragment newer than the changes known at the loss──> up
 
 A `PullMonitor` compares the lists with the pushed changes, so that a subscription that receives
-nothing can be replaced. `RunContext` and `RunObservers` define the components of one run.
+nothing can be replaced. `RunContext` has the components of one run.
 """
 
 from __future__ import annotations
@@ -175,14 +175,18 @@ class NoticeReceiver(PushEvents):
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
-    """The components of one run.
+    """The components of one run, and the functions that it calls.
 
     Args:
+        once: Whether the run only catches up, and then ends.
         identity: The Source and its last known offer.
         offer_checked: Whether that offer was read in this run.
         worker: Runs calls that block on the disk, one after another.
+        moved: Called whenever the status may have changed.
+        on_committed: Called with changes after they are durable.
     """
 
+    once: bool
     identity: Identity
     offer_checked: bool
     state: DestinationState
@@ -192,19 +196,9 @@ class RunContext(Struct, frozen=True, kw_only=True):
     ways: Transports
     handler: Handler | TransactionalHandler
     options: FollowOptions
-
-
-class RunObservers(Struct, frozen=True):
-    """The functions that a run calls.
-
-    Args:
-        moved: Called whenever the status may have changed.
-        on_committed: Called with changes after they are durable.
-    """
-
-    moved: Callable[[], None]
     announce: Announcer
-    on_committed: Callable[[Sequence[Change]], None] | None = None
+    moved: Callable[[], None]
+    on_committed: Callable[[Sequence[Change]], None] | None
 
 
 @dataclass
@@ -243,27 +237,19 @@ class PullMonitor:
 class PushChannels:
     """Subscribes to the changes and document notifications that the Source offers.
 
-    A run that only catches up (`once`) needs no push.
+    A run that only catches up needs no push.
     """
 
     def __init__(
-        self,
-        context: RunContext,
-        observers: RunObservers,
-        follower: Follower,
-        perform: Callable[[Iterable[Action]], None],
-        *,
-        once: bool,
+        self, context: RunContext, follower: Follower, perform: Callable[[Iterable[Action]], None]
     ) -> None:
-        self._transports = context.ways
-        self._once = once
-        self._observers = observers
+        self._context = context
         self._follower = follower
         self._perform = perform
         random = Random()
         self.changes = PushSubscription(
             (),
-            PushMonitor(follower, perform, observers.announce),
+            PushMonitor(follower, perform, context.announce),
             lambda: follower.known,
             random,
             most=context.options.hubs,
@@ -277,7 +263,7 @@ class PushChannels:
             needed=False,
         )
         self.offered(context.identity.offer)
-        self.pulls = PullMonitor(follower, self.changes, observers.announce)
+        self.pulls = PullMonitor(follower, self.changes, context.announce)
 
     @property
     def state(self) -> PushState:
@@ -286,19 +272,19 @@ class PushChannels:
         return PushState.UP if self.changes.up else PushState.DOWN
 
     def start(self, tasks: Tasks) -> None:
-        if not self._once:
+        if not self._context.once:
             tasks.spawn(self.changes.run())
             tasks.spawn(self._notices.run())
 
     def offered(self, offer: Offer) -> None:
         """Use the transports of a new offer. Connections that it still offers are kept."""
-        if not self._once:
-            self.changes.set_endpoints(self._transports.change_endpoints(offer))
-            self._notices.set_endpoints(self._transports.notice_endpoints(offer))
+        if not self._context.once:
+            self.changes.set_endpoints(self._context.ways.change_endpoints(offer))
+            self._notices.set_endpoints(self._context.ways.notice_endpoints(offer))
 
     def _changed(self, event: Event) -> None:
-        self._observers.announce(event)
-        self._observers.moved()
+        self._context.announce(event)
+        self._context.moved()
 
     def _notified(self, document: Document) -> None:
         now = asyncio.get_running_loop().time()

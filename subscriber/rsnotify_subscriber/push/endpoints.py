@@ -42,10 +42,7 @@ class Endpoint(Struct, frozen=True):
     """A hub, and how to receive the changes of a topic from it. Compares by value.
 
     Args:
-        kind: The kind of transport.
-        topic: The topic.
         hubs: The hubs that documents name. For WebSub, the topic may name others.
-        make: Returns a transport for the endpoint.
         select: The part of the topic that the hub should send, if it can omit the rest.
     """
 

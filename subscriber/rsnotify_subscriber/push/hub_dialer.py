@@ -18,7 +18,6 @@ class HubDialer:
     """Makes the TCP connection of one attempt to use a hub.
 
     Args:
-        memory: The addresses that failed in earlier attempts.
         trusts: Returns whether a host may be at any address.
     """
 

@@ -104,13 +104,9 @@ class MqttTransport:
     that closes the connection after a request gets no more requests.
 
     Args:
-        broker: The broker.
-        topic: The topic.
-        options: How to connect.
         trusts: Returns whether a host may be at any address.
         select: The part of the topic that is of interest.
         without_selections: The URLs of brokers that get no requests for a part of a topic.
-        memory: The addresses that failed in earlier attempts.
     """
 
     broker: Broker

@@ -147,7 +147,6 @@ class EndpointFailover(Generic[E]):
 
     Args:
         endpoints: The endpoints, best first.
-        random: The source of randomness for backoff.
         most: Number of endpoints that should be up at the same time.
     """
 
@@ -323,9 +322,7 @@ class PushSubscription:
 
     Args:
         endpoints: The endpoints of the topic, best first.
-        events: Receives fragments and state changes.
         since: Returns the instant up to which every change is known.
-        random: The source of randomness for backoff.
         most: Number of endpoints that should be up at the same time.
         announce: Called with an event for each endpoint that comes up or goes down.
         needed: Whether to log a warning when no endpoint is left.

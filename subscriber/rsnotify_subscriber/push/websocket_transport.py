@@ -159,12 +159,9 @@ class WebSocketTransport:
     """A connection to a hub for one topic, or part of a shared one. Implements `Transport`.
 
     Args:
-        hub: The URI of the hub.
-        topic: The topic.
         trusts: Returns whether a host may be at any address.
         select: The requested part of the topic. A hub may send more.
         credentials: Header fields of the request.
-        memory: The addresses that failed in earlier attempts.
         shared: The connections of several subscribers, or None for a separate connection.
     """
 

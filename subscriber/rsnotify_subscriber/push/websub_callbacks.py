@@ -93,10 +93,8 @@ class CallbackSubscription:
     """A requested subscription and its result. Times are on the clock of `verify`.
 
     Args:
-        topic: The topic.
         callback: The URL to which the hub of this subscription, and no other, delivers.
         secret: The secret for signatures, or None if deliveries are not signed.
-        signatures: The accepted signature methods.
         lease: The requested lease in seconds.
     """
 
