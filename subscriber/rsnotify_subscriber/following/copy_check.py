@@ -297,19 +297,14 @@ class CopyCheck:
         perform: Callable[[Iterable[Action]], None],
         errors: Mapping[str, RsnotifyError],
     ) -> None:
-        handler, options = context.handler, context.options
+        handler = context.handler
         self._handler = handler if isinstance(handler, LocatedHandler) else None
         self._store = handler if isinstance(handler, CheckedHandler) else None
-        self._once, self._failed = context.once, ""
-        self._retry = options.pace.retry
+        self._once, self._options = context.once, context.options
         self._state, self._worker = context.state, context.worker
         self._can_accept = not context.identity.prefer
-        self._batch = options.pace.in_flight
-        self._every = options.check_files
-        self._verify, self._adopt = options.verify, options.adopt
         self._follower, self._perform, self._errors = follower, perform, errors
-        # A run that only catches up reports these files at its end.
-        self._level = logging.INFO if context.once else logging.WARNING
+        self._failed = ""
         self._due = asyncio.Event()
         self._lost = asyncio.Event()
         self._checked_at = -_NEW
@@ -372,11 +367,11 @@ class CopyCheck:
     async def run(self) -> None:
         """Compare the files now and whenever that is due."""
         self.find_lost()
-        if self._store is not None or self._adopt:
+        if self._store is not None or self._options.adopt:
             # Compared with an empty state, everything in the store or folder would be superfluous.
             while self._follower.progress is None:  # noqa: ASYNC110 - as for the place
                 await asyncio.sleep(_FIRST_WAIT)
-        verify = self._verify
+        verify = self._options.verify
         while True:
             self._due.clear()
             if self._store is not None:
@@ -386,7 +381,7 @@ class CopyCheck:
             elif self._store is None:
                 return
             verify = False
-            await wait_for_event(self._due, self._every or None)
+            await wait_for_event(self._due, self._options.check_files or None)
 
     async def _compare_store(self, store: CheckedHandler) -> None:
         """Compare the store with the state, and retry until that works. With `once`, try once."""
@@ -411,7 +406,8 @@ class CopyCheck:
                 logger.log(logging.INFO if failures > 1 else logging.WARNING, "%s", self._failed)
                 self._perform(())
                 at_least = getattr(error, "retry_after", None) or 0.0
-                await asyncio.sleep(self._retry.delay(failures, Random(), at_least=at_least))
+                delay = self._options.pace.retry.delay(failures, Random(), at_least=at_least)
+                await asyncio.sleep(delay)
         if lost:
             self.damaged += lost
             logger.warning(
@@ -458,7 +454,9 @@ class CopyCheck:
         before = self.foreign, self.foreign_files
         self.foreign, self.foreign_files = len(foreign), tuple(foreign[:_NAMED])
         if foreign and before != (self.foreign, self.foreign_files):
-            logger.log(self._level, "%s", foreign_files(self.foreign, self.foreign_files))
+            # A run that only catches up reports them at its end.
+            level = logging.INFO if self._once else logging.WARNING
+            logger.log(level, "%s", foreign_files(self.foreign, self.foreign_files))
 
     async def fetch_lost(self) -> None:
         """Fetch lost resources again, whenever there are any."""
@@ -485,7 +483,8 @@ class CopyCheck:
         while changes := await call_in(self._worker, self._state.lost_changes, after, _PAGE):
             after = next(reversed(changes))
             is_left = refetch.proceed(changes.values()) or is_left
-            while self._follower.state.untried >= 2 * self._batch:  # noqa: ASYNC110 - as for the place
+            most = 2 * self._options.pace.in_flight
+            while self._follower.state.untried >= most:  # noqa: ASYNC110 - as for the place
                 await asyncio.sleep(_FIRST_WAIT)
         return is_left
 
