@@ -77,8 +77,7 @@ class Status(Struct, frozen=True):
 
     Args:
         resources: The number of resources in the copy.
-        applied: The number of changes applied since the start, including resources that a baseline
-            copied.
+        applied: The number of changes applied since the start, including those of a baseline.
         copied: The number of these that were resources copied by a baseline.
         pending: The number of resources with changes that are known but not yet applied.
         through: T, the instant up to which every change is applied. None before the first baseline.
@@ -87,8 +86,7 @@ class Status(Struct, frozen=True):
             show how long it was behind.
         lag_p99_ms: The 99th percentile of these ages.
         push: Whether changes arrive by push.
-        way: The hubs from which changes arrive now, best first. The scheme of each URI is the
-            scheme of the transport.
+        way: The hubs from which changes arrive now, best first. Their schemes name the transports.
         level: Whether the copy agrees with the Source's documents, as far as they show.
         doubts: Reasons why the copy may not agree, in sentences. Empty while `level` is true.
         doubt_kinds: The kind of each doubt, for programs.
@@ -96,15 +94,12 @@ class Status(Struct, frozen=True):
             second. None while it is level.
         limits: Changes that the Source's lists do not show, in sentences. Such a change stays
             unnoticed for a while even if `level` is true.
-        unconfirmed: The number of resources changed by push whose changes no list of the Source has
-            repeated yet.
-        compared: When the copy was last compared with the whole set, by the local clock. None if it
-            never was.
+        unconfirmed: The number of resources with pushed changes that no list has repeated yet.
+        compared: When the copy was last compared with the whole set, by the local clock, if ever.
         baseline: Whether a baseline synchronization is in progress.
         in_step: Whether the copy agreed with the count and digest of the Source's whole set when
             they were last compared (docs/audit.md). None if they were not.
-        difference: A sentence saying how the copy differed, or why it cannot be compared. None if
-            neither applies.
+        difference: A sentence saying how the copy differed, or why it cannot be compared, or None.
         damaged: The number of resources whose files in the copy were found changed or removed since
             the start. They are refetched.
         verified: The number of files read so far while all files are being read
@@ -114,8 +109,7 @@ class Status(Struct, frozen=True):
         foreign_files: The paths of the first ten of these files.
         error: The last failure that still has an effect, in a sentence. None if there is none.
         received: The number of bytes of documents and content received since the start.
-        activity: Current work that may take long, and how much of it is done. None if there is no
-            such work.
+        activity: Current work that may take long, if any, and how much of it is done.
         source: The Capability List of the set that is followed, or the document if there is no
             such list. None while it is unknown.
     """
@@ -289,8 +283,7 @@ class Audited(Struct, frozen=True, tag=True):
 
     Args:
         in_step: Whether they agree, or None if they cannot be compared.
-        reason: A sentence stating the difference, or why they cannot be compared. Empty if they
-            agree.
+        reason: The difference, or why they cannot be compared, in a sentence. Empty if they agree.
     """
 
     in_step: bool | None

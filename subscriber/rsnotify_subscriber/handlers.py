@@ -37,8 +37,7 @@ class Received(Struct, frozen=True):
         at: The datetime of the change, or of the Resource List.
         resource: The entry as the Source wrote it.
         content: A temporary file with the verified content, or None for a deletion. The file is
-            removed after `apply`. A handler that wants to keep it renames it. `read` returns the
-            content itself.
+            removed after `apply`, unless the handler has renamed it. `read` returns the content.
         alternate: The link in `resource` from which the content was fetched, if the content is an
             alternate of a preferred media type rather than the resource itself.
         hash: The digests of the content, as a `hash` attribute: SHA-256 and the announced ones.

@@ -2,8 +2,7 @@
 
 They are read from existing state on request, and counted if there is no such state
 (`FollowCounters`). The only labels for Sources are the names that the user gave them, with few
-metrics each. All other metrics are totals of the process, so that a fleet of thousands of Sources
-has few series.
+metrics each. All others are totals of the process, so a fleet of thousands has few series.
 """
 
 from __future__ import annotations

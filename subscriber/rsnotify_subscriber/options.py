@@ -26,15 +26,13 @@ from rsnotify_subscriber.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
 class FollowOptions(Struct, frozen=True, kw_only=True):
     """The options of a `Subscriber` or a `Relay`, checked on creation.
 
-    The arguments are in four groups: what is copied, how changes arrive, requests, and the files of
-    a mirror.
+    The groups of arguments: what is copied, how changes arrive, requests, and the files of a mirror.
 
     Args:
         selection: The part of the set that is followed. If it differs from the last run's, the
             whole copy is compared with the Source again.
         prefer: A media type, or several, best first. If the Source offers an alternate
-            representation of such a type, the copy holds it instead of the resource's own
-            (core §14.3).
+            representation of such a type, the copy holds that instead (core §14.3).
         exact: Whether to fetch the version of each change rather than the current one, if the
             Source keeps versions (core §14.6).
         patches: Functions that apply patches, by media type. Each takes the old content and the
@@ -44,14 +42,12 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
         via: The transport by which changes arrive.
         hubs: Number of hub connections kept open at the same time, to the best hubs that work.
         pace: The frequency of document requests, and the amount of concurrent work.
-        callbacks: The URL at which hubs reach this process, for WebSub. Any number of subscribers
-            may share it.
+        callbacks: The URL at which hubs reach this process, for WebSub. Subscribers may share it.
         terms: The terms that a relay requests of hubs over WebSub if it makes its own `callbacks`.
         mqtt: How to connect to MQTT brokers.
         logins: The logins for other transports, by the scheme of their URLs: an `XmppLogin` as
             `xmpp`, without which no PubSub service is used.
-        credentials: The credentials for the origin of the Source. By default, the netrc entry for
-            its host.
+        credentials: The credentials for the origin of the Source; by default, its netrc entry.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of the Source's URL may always have such an address: documents are
             read at the port of that URL, and a hub may be at any port.

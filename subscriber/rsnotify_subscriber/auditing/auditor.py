@@ -79,8 +79,7 @@ class Audit(Struct, frozen=True):
         updated: URIs whose content differs.
         deleted: Files that no list names, relative to the mirror.
         foreign: Files in `deleted` that are not part of the copy, according to its state.
-        absent: URIs that the Source lists, but that neither its server (404, 410) nor the mirror
-            has.
+        absent: URIs that the Source lists, and neither its server (404, 410) nor the mirror has.
         unknown: URIs that could not be compared; with doubts, also files that no list names.
         reasons: The reasons why resources could not be compared, keyed by URI.
         doubts: The reasons why the Source's lists may be incomplete.

@@ -1,8 +1,7 @@
 """Repairs a mirror: refetches or removes everything that an audit found, and repeats the audit.
 
-The differing resources are recorded as lost in the state, and a subscriber restores them, as it
-does after it has found damaged files itself. Files that are not part of the copy stay unless their
-removal is requested.
+The differing resources are recorded as lost in the state, and a subscriber restores them as it
+does damaged files. Files that are not part of the copy stay unless their removal is requested.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class Repair(Struct, frozen=True):
         fetched: URIs of resources that were refetched.
         removed: Files that were removed because the Source has no such resource.
         left: The reasons why differences remain, each a clause, keyed by URI or file.
-        after: The audit after the repair. None for a dry run, where the other fields describe what
-            would be done.
+        after: The audit after the repair. None for a dry run, where the other fields are a plan.
     """
 
     found: Audit

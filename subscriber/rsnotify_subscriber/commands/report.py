@@ -240,8 +240,7 @@ def follow_and_show(
 ) -> None:
     """Follow, answer hubs and show the status until stopped, or with `once`, until level.
 
-    The status is served within the context `serving`. The coroutine that `beside` returns runs at
-    the same time.
+    Meanwhile, the status is served within the context `serving`, and `beside` runs, if given.
     """
     import asyncio
 

@@ -13,8 +13,7 @@ counts as lost, and the state records this until its content is refetched.
 Lost content is fetched from the resource itself, and has to be identical to what was lost. If the
 Source serves other content or none, its lists are read to find out why: the change may have been
 missed, or the content may be in a dump. If the Source lists no such change, it may have changed the
-resource without listing that. In this case the served content is stored, but only after the lists
-could be read.
+resource without listing that. The served content is then stored, but only after the lists were read.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ _NEW = 300.0
 _PART = 1_000
 #: Number of arrays for the hashes of paths.
 _ARRAYS = 64
-#: Maximum number of file checks running at once in a process, regardless of how many Sources it
-#: follows.
+#: Maximum number of file checks running at once in a process, however many Sources it follows.
 _CHECKS = 2
 #: Number of lost resources to read from the state at once.
 _PAGE = 500

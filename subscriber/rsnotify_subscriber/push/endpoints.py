@@ -32,8 +32,7 @@ from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
 from rsnotify_subscriber.terms import Via
 
-#: Maximum number of hubs used of each kind, even if a Source names more. Each costs attempts and
-#: time.
+#: Maximum number of hubs used of each kind, even if a Source names more: each takes time to try.
 MOST = 16
 _AS_A_URI = re.compile(r"[\x21-\x7e]+")
 

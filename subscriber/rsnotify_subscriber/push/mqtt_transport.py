@@ -83,8 +83,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
         """Return the URLs of the brokers that can be used.
 
         Args:
-            offered: The URLs of the brokers that the Source names. URLs of an unknown form are
-                ignored.
+            offered: The URLs of the brokers that the Source names. Unknown forms are ignored.
         """
         return [self.url] if self.url is not None else list(filter(_is_known, offered))
 

@@ -34,8 +34,7 @@ class Transport(Protocol):
         """Connect, and pass everything received to the listener until the connection is lost.
 
         Args:
-            since: The instant up to which every change is known, or None to receive only
-                fragments from now on.
+            since: The instant up to which every change is known; None for fragments from now on.
             listener: Receives the messages.
 
         Raises:

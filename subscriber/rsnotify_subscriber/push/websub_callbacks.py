@@ -19,11 +19,9 @@ be lost.
     unsubscribing  -                    -          -                      over       over
 
 Content is accepted while the subscription is active or unsubscribing, if its signature is right.
-Content for a subscription that is over is answered with 410, so that the hub may end it as well
-(WebSub §7).
+Content for a subscription that is over is answered with 410, which lets the hub end it (WebSub §7).
 
-`DeliveryInbox` holds accepted deliveries until the subscriber reads them. `HubSilence` measures the
-time between deliveries.
+`DeliveryInbox` holds accepted deliveries, and `HubSilence` measures the time between them.
 """
 
 from __future__ import annotations
