@@ -26,7 +26,7 @@ from rsnotify_subscriber.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
 class FollowOptions(Struct, frozen=True, kw_only=True):
     """The options of a `Subscriber` or a `Relay`, checked on creation.
 
-    The groups of arguments: what is copied, how changes arrive, requests, and the files of a mirror.
+    The arguments concern what is copied, how changes arrive, requests, and the files of a mirror.
 
     Args:
         selection: The part of the set that is followed. If it differs from the last run's, the

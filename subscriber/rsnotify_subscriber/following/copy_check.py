@@ -13,7 +13,7 @@ counts as lost, and the state records this until its content is refetched.
 Lost content is fetched from the resource itself, and has to be identical to what was lost. If the
 Source serves other content or none, its lists are read to find out why: the change may have been
 missed, or the content may be in a dump. If the Source lists no such change, it may have changed the
-resource without listing that. The served content is then stored, but only after the lists were read.
+resource without listing that. The served content is stored then, but only once the lists are read.
 """
 
 from __future__ import annotations
