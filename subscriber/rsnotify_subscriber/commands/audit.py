@@ -130,13 +130,12 @@ def _lines(result: Audit | Repair, url: str, shown: int | None) -> Iterator[str]
     """
     from rsnotify_subscriber.auditing.repair import Repair
 
-    source = result.found.source if isinstance(result, Repair) else result.source
-    if source not in (None, url):
-        yield f"the Source was found at {source}"
+    found = result.found if isinstance(result, Repair) else result
+    if found.source not in (None, url):
+        yield f"the Source was found at {found.source}"
+    yield from audit_lines(found, shown)
     if not isinstance(result, Repair):
-        yield from audit_lines(result, shown)
         return
-    yield from audit_lines(result.found, shown)
     is_done = result.after is not None
     yield from _list("fetched" if is_done else "would fetch", result.fetched, shown)
     yield from _list("removed" if is_done else "would remove", result.removed, shown)

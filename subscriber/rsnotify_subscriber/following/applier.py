@@ -562,7 +562,8 @@ class Applier:
         except StoreUnavailable:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            if _is_cancelled():
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise
             return self._failure(error)
         return None
@@ -572,11 +573,14 @@ class Applier:
         # The handler is user code. Whatever it raises, following must continue.
         places = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)[-1:]]
         kind = type(error), *places
-        is_known = kind in self._logged or isinstance(error, RsnotifyError | OSError)
-        level = logging.DEBUG if is_known else logging.WARNING
+        is_clear = isinstance(error, RsnotifyError | OSError)
+        level = logging.DEBUG if is_clear or kind in self._logged else logging.WARNING
         logger.log(level, "the handler failed, and is called again later", exc_info=error)
         self._logged.add(kind)
-        return _reason(error)
+        name, reason = type(error).__name__, str(error)
+        if not reason:
+            return name
+        return reason if is_clear else f"{name}: {reason}"
 
     def _apply_within(self, received: Sequence[Received]) -> None:
         within = self._within
@@ -671,14 +675,3 @@ class Applier:
 def _changing(batch: Iterable[PreparedChange]) -> list[PreparedChange]:
     """Return the changes that have an effect."""
     return [ready for ready in batch if ready.decided is not None]
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, RsnotifyError | OSError):
-        return str(error) or type(error).__name__
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

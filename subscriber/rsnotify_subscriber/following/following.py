@@ -403,18 +403,16 @@ class Following:
         is_waiting = follower.state.pending.is_holding or not untried  # for the current document
         if self._reading is not None and is_waiting and not self._is_level:
             fetch, since, before = self._reading
-            is_first = follower.baselining and not self._listed
-            is_long = is_first or self._loop.time() - since >= LATE
-            if is_long and fetch.package is not None:
-                total, done = fetch.package.length, received - before
+            is_first, done = follower.baselining and not self._listed, received - before
+            if is_first or self._loop.time() - since >= LATE:
+                if fetch.package is None:
+                    return SyncActivity(ActivityKind.READING, str(fetch.kind), bytes=done)
+                total = fetch.package.length
                 return SyncActivity(ActivityKind.DOWNLOADING, "", done, total, bytes=received)
-            if is_long:
-                return SyncActivity(ActivityKind.READING, str(fetch.kind), bytes=received - before)
         is_first = self._is_first and not self._events.was_level
         if follower.baselining:
-            kind, share = ActivityKind.COMPARING, follower.share_listed
-            if is_first:
-                kind = ActivityKind.COPYING
+            kind = ActivityKind.COPYING if is_first else ActivityKind.COMPARING
+            share = follower.share_listed
             total = None if share is None else round(self._listed / share)
             done = max(0, self._listed - follower.pending)
             return SyncActivity(kind, "", done, total, share != 1, received)
@@ -428,8 +426,9 @@ class Following:
             return SyncActivity(ActivityKind.VERIFYING, "", verified, held, bytes=received)
         if untried and (before_behind := self._events.behind_from) is not None:
             done = self._counters.applied - before_behind
-            total = done + untried
-            return SyncActivity(ActivityKind.CATCHING_UP, "", done, total, is_estimate, received)
+            return SyncActivity(
+                ActivityKind.CATCHING_UP, "", done, done + untried, is_estimate, received
+            )
         return None
 
     @property
@@ -614,28 +613,29 @@ class Following:
         self._tasks.spawn(answer())
 
     async def _fetch(self, fetch: Fetch) -> None:
-        failed: RsnotifyError | None = None
-        document: Document | None = None
-        sent: Instant | None = None
+        found: tuple[Document, Instant | None] | RsnotifyError
         try:
-            if fetch.package is None:
-                document, sent = await self._document(fetch)
-            else:
-                document = await self._packages.open(fetch.package)
+            found = await self._document(fetch)
         except RsnotifyError as error:
-            failed = error
+            found = error
         self._reading = None
         if self._ended.done():
             return  # the result was reported already
-        if failed is not None:
-            self._perform(self._follower.fetch_failed(fetch, failed, self._loop.time()))
-        elif document is not None:
+        if isinstance(found, RsnotifyError):
+            self._perform(self._follower.fetch_failed(fetch, found, self._loop.time()))
+        else:
+            document, sent = found
             self._push.pulls.fetched(fetch, document)
             self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
         self._push.pulls.finished()
 
     async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
-        """GET a document of the set, and store its `rel="up"` link if that is newly accepted."""
+        """GET a document of the set, and store its `rel="up"` link if that is newly accepted.
+
+        The document of a package is its manifest.
+        """
+        if fetch.package is not None:
+            return await self._packages.open(fetch.package), None
         known, membership = self._membership.known, self._membership
         offer, holds_resources = self._rediscovery.identity.offer, self._state.resources > 0
         found = await membership.document(fetch, offer, holds_resources=holds_resources)
