@@ -368,10 +368,8 @@ class EventWatch:
     def check(self, follower: Follower, now: float, doubt: str = "") -> None:
         """Announce what has changed. Called about once a second, and after each event.
 
-        Args:
-            follower: The follower.
-            now: The time, in seconds on any clock that does not jump.
-            doubt: A reason why the copy may be wrong that the follower does not know.
+        `now` is the time on any clock that does not jump, and `doubt` a reason why the copy may be
+        wrong that the follower does not know.
         """
         has_gap, baselining = follower.state.frontiers.has_push_gap, follower.baselining
         if has_gap and not self._gap:

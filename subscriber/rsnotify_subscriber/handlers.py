@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -205,15 +206,15 @@ def in_thread(handler: Handler) -> Callable[[Sequence[Received]], object] | None
     return handler.apply if is_plain_function(handler.apply) else None
 
 
+@dataclass
 class _AsyncFunction:
     """A handler that calls an async function with each change."""
 
-    def __init__(self, function: Callable[[Received], Awaitable[None] | None]) -> None:
-        self._function = function
+    function: Callable[[Received], Awaitable[None] | None]
 
     async def apply(self, changes: Sequence[Received]) -> None:
         for change in changes:
-            applied = self._function(change)
+            applied = self.function(change)
             if not inspect.isawaitable(applied):
                 raise TypeError(
                     "the handler returned nothing to await; write it with `def` or `async def`"
@@ -221,15 +222,15 @@ class _AsyncFunction:
             await applied
 
 
+@dataclass
 class _PlainFunction:
     """A handler that calls a function with each change, in a thread."""
 
-    def __init__(self, function: Callable[[Received], object]) -> None:
-        self._function = function
+    function: Callable[[Received], object]
 
     def apply(self, changes: Sequence[Received]) -> None:
         for change in changes:
-            refuse_awaitable(self._function(change))
+            refuse_awaitable(self.function(change))
 
 
 def refuse_awaitable(result: object) -> None:

@@ -53,17 +53,14 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class SubscriberPool:
-    """Connections, threads and memory for any number of subscribers. An async context manager.
-
-    Attributes:
-        moved: Set briefly whenever the status of a subscriber may have changed.
-    """
+    """Connections, threads and memory for any number of subscribers. An async context manager."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections = Connections(most=limits.requests, per_host=limits.per_host)
         self.websockets: SharedWebSockets[HubWebSocket] = SharedWebSockets()
         self.kept = DocumentCache(_DOCUMENTS, _ENTRIES)
+        #: Set briefly whenever the status of a subscriber may have changed.
         self.moved = asyncio.Event()
         self.counters = FollowCounters()
 

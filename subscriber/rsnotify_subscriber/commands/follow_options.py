@@ -104,11 +104,7 @@ def credentials_of(
 class CallbackServer:
     """A listener for hubs. The port is bound on creation, and closed when the context ends.
 
-    Args:
-        url: The URL from outside, or None if no hub delivers to this process.
-        host: The address to listen on.
-        port: The port to listen on, or None for the port of the URL.
-        terms: The terms of subscriptions.
+    Without the URL from outside, nothing listens. Without `port`, the port of that URL is used.
     """
 
     def __init__(

@@ -563,12 +563,8 @@ def apply_unfinished(handler: object, state: DestinationState, folder: Path) -> 
     """Durably reapply the changes that an earlier run has committed but not flushed.
 
     Their resources are refetched instead if the handler defers nothing, or if it holds the copy in
-    another place: an empty folder may be the mount point of the right one.
-
-    Args:
-        handler: The handler, prepared for the state's set of resources.
-        state: The state, which was just opened.
-        folder: The folder for temporary content.
+    another place: an empty folder may be the mount point of the right one. The handler must be
+    prepared for the state's set of resources. Temporary content is written to `folder`.
     """
     unfinished = state.contents.unfinished
     if not unfinished:

@@ -155,14 +155,14 @@ class PushMonitor(PushEvents):
             self.up()
 
 
+@dataclass
 class NoticeReceiver(PushEvents):
     """Receives notifications about a Source's documents, and ignores all other events.
 
     Nothing depends on a notification: polling finds documents that are not announced.
     """
 
-    def __init__(self, received: Callable[[Document], None]) -> None:
-        self._received = received
+    received: Callable[[Document], None]
 
     def fragment(self, document: bytes) -> Instant | None:
         try:
@@ -170,7 +170,7 @@ class NoticeReceiver(PushEvents):
         except DocumentError as error:
             logger.info("%s", error)
             return None
-        self._received(read)
+        self.received(read)
         return read.until
 
 

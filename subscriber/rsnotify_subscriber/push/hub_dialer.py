@@ -17,8 +17,7 @@ AddressMemory = Alternatives[Address]
 class HubDialer:
     """Makes the TCP connection of one attempt to use a hub.
 
-    Args:
-        trusts: Returns whether a host may be at any address.
+    `trusts` returns whether a host may be at any address.
     """
 
     def __init__(

@@ -80,11 +80,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
         self.login.check()
 
     def brokers(self, offered: Sequence[str]) -> list[str]:
-        """Return the URLs of the brokers that can be used.
-
-        Args:
-            offered: The URLs of the brokers that the Source names. Unknown forms are ignored.
-        """
+        """Return the URLs of the brokers to use. Offered URLs of an unknown form are ignored."""
         return [self.url] if self.url is not None else list(filter(_is_known, offered))
 
 

@@ -77,8 +77,6 @@ class SubscriptionState(Enum):
 
 
 class CallbackDecision(Enum):
-    """The decision about delivered content."""
-
     ACCEPTED = auto()
     FORGED = auto()
     WEAK = auto()
@@ -282,7 +280,6 @@ _STATUS = {
     CallbackDecision.EARLY: 404,
     CallbackDecision.OVER: 410,
 }
-_REFUSED, _IGNORED = 403, 204
 
 
 @dataclass
@@ -472,7 +469,7 @@ class Callbacks:
             return WebResponse(503, dict(_RETRY))
         if decision is CallbackDecision.FORGED:
             self._log_forged(callback, signature)
-            return WebResponse(_REFUSED if self.terms.refuse else _IGNORED, {})
+            return WebResponse(403 if self.terms.refuse else 204, {})
         callback.notify()
         return WebResponse(_STATUS[decision], {})
 
@@ -533,12 +530,7 @@ http_logger = logging.getLogger("rsnotify.subscriber.websub.http")
 
 @asynccontextmanager
 async def listening(callbacks: Callbacks, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve callbacks within the context.
-
-    Args:
-        callbacks: The callbacks.
-        listener: A listening socket, closed at the end.
-    """
+    """Serve callbacks at a listening socket within the context, and close it at the end."""
     app = web.Application()
     app.add_routes(callbacks.routes())
     http_logger.addFilter(_is_ours)
