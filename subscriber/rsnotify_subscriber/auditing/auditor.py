@@ -226,14 +226,6 @@ class _ComparedFile(NamedTuple):
     size: int | None = None
 
 
-class _ComparedPart(NamedTuple):
-    """The number of compared files, their total size, and the files without the listed hash."""
-
-    files: int
-    bytes: int
-    undecided: list[tuple[_ComparedFile, Digester | None]]
-
-
 @dataclass
 class _MirrorComparison:
     """Compares a mirror with its Source, and later only the files that differed the last time."""
@@ -345,29 +337,29 @@ class _MirrorComparison:
         activity.total = resources if self._suspects is None else len(self._suspects)
 
         async def work() -> None:
-            while (part := await asyncio.to_thread(self._compare_part, files)).files:
-                kinds = await asyncio.gather(*(self._kind(*each) for each in part.undecided))
-                for (file, _), kind in zip(part.undecided, kinds, strict=True):
+            while True:
+                part, undecided = await asyncio.to_thread(self._compare_part, files)
+                if not part:
+                    return
+                kinds = await asyncio.gather(*(self._kind(*each) for each in undecided))
+                for (file, _), kind in zip(undecided, kinds, strict=True):
                     if kind is not None and kind in self._kinds:
                         name = file.entry.uri if file.entry else self._relative(file.path)
                         differing[file.path] = (kind, name, file.is_expected)
-                activity.done += part.files
-                activity.bytes += part.bytes
+                activity.done += len(part)
+                activity.bytes += sum(file.size or 0 for file in part)
                 activity.total = max(activity.total or 0, activity.done)  # files of no resource
 
         await asyncio.gather(*(work() for _ in range(_WORKERS)))
         return differing
 
-    def _compare_part(self, files: Iterator[_ComparedFile]) -> _ComparedPart:
-        """Compare the next files with the hashes of their entries."""
+    def _compare_part(
+        self, files: Iterator[_ComparedFile]
+    ) -> tuple[list[_ComparedFile], list[tuple[_ComparedFile, Digester | None]]]:
+        """Return the next files, and those without the listed hash together with their digests."""
         with self._finding:
             part = list(islice(files, _PART))
-        undecided, size = [], 0
-        for file in part:
-            size += file.size or 0
-            if not self._has_listed_hash(file):
-                undecided.append((file, self._digest(file)))
-        return _ComparedPart(len(part), size, undecided)
+        return part, [(one, self._digest(one)) for one in part if not self._has_listed_hash(one)]
 
     def _has_listed_hash(self, file: _ComparedFile) -> bool:
         if file.entry is None or file.size is None or not self._is_decided(file):
@@ -421,23 +413,23 @@ class _MirrorComparison:
             return None if local is None else "deleted"
         if file.uri in self.expected.ambiguous:
             return self._unknown(resource, "the lists do not say which of its changes is the last")
-        if not self._is_decided(file):
-            return await self._contested(file, local, resource)
-        if local is None:
-            return await self._missing(resource)
-        same = agree(self._announced(resource).hash, local.hashes)
-        if same is None:
-            return await self._compare_content(local, resource)
+        try:
+            if not self._is_decided(file):
+                return await self._contested(file, local, resource)
+            if local is None:
+                return await self._missing(resource)
+            same = agree(self._announced(resource).hash, local.hashes)
+            if same is None:
+                return await self._compare_content(local, resource)
+        except FetchError as error:
+            return self._unknown(resource, error.reason)
         return None if same else "updated"
 
     async def _contested(
         self, file: _ComparedFile, local: Digester | None, resource: Resource
     ) -> str | None:
         """Request a resource to find out whether it exists: the lists contradict each other."""
-        try:
-            is_there = await self.fetcher.is_there(resource.uri)
-        except FetchError as error:
-            return self._unknown(resource, error.reason)
+        is_there = await self.fetcher.is_there(resource.uri)
         is_decided = file.uri in self.expected.respelled
         if not is_decided and is_there != file.is_expected:
             return self._unknown(resource, "the lists and its server contradict each other")
@@ -450,11 +442,8 @@ class _MirrorComparison:
         self._checks += 1
         if self._checks > _MOST_CHECKS:
             return "created"
-        try:
-            home = self._wanted(resource).home.uri
-            return "created" if await self.fetcher.is_there(home) else "absent"
-        except FetchError as error:
-            return self._unknown(resource, error.reason)
+        home = self._wanted(resource).home.uri
+        return "created" if await self.fetcher.is_there(home) else "absent"
 
     def _wanted(self, resource: Resource) -> WantedRepresentation:
         change = Change(normalize(resource.uri), ChangeType.UPDATED, datetime.now(UTC), resource)
@@ -471,8 +460,6 @@ class _MirrorComparison:
             content = await self.fetcher.content(entry, fresh=True)
         except NotFound:
             return "gone"
-        except FetchError as error:
-            return self._unknown(resource, error.reason)
         await asyncio.to_thread(content.discard)
         if not agree(content.hashes, local.hashes):
             return "updated"
