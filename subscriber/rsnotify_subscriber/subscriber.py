@@ -36,10 +36,11 @@ from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.following.copy_check import (
-    PresenceCheck,
     apply_unfinished,
     check_folder,
     check_location,
+    check_place,
+    watch_place,
 )
 from rsnotify_subscriber.following.following import Following
 from rsnotify_subscriber.following.push_monitor import RunContext
@@ -351,10 +352,9 @@ class Subscriber:
         self._following = self._followed = Following(context)
         if self._stopping.is_set():
             return
-        presence = PresenceCheck(self._handler, context.worker)
-        async with running(presence.run(self._following.stop)):
+        async with running(watch_place(context, self._following.stop)):
             await self._following.run()
-            await presence.check()
+            await check_place(context)
 
     def _has_transport(self, offer: Offer) -> bool:
         return protocol_of(self._options.via) is None or bool(self._ways.change_endpoints(offer))

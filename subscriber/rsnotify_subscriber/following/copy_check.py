@@ -2,7 +2,7 @@
 
     at start   changes that were committed but not flushed before a crash are reapplied
                (`apply_unfinished`); a folder without the copy is refused (`check_folder`)
-    running    the folder has to stay the same (`PresenceCheck`), and the files are compared with
+    running    the folder has to stay the same (`watch_place`), and the files are compared with
                the state (`CopyCheck`): at once, at each comparison with the whole set, and at
                intervals (for a store, its `CheckedHandler` does that)
 
@@ -24,7 +24,7 @@ import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, takewhile
@@ -134,32 +134,26 @@ def _lost(state: DestinationState, example: str = "") -> str:
     )
 
 
-class PresenceCheck:
-    """Checks at intervals that the place of a `LocatedHandler` is still the same."""
+async def is_in_place(context: RunContext) -> bool:
+    """Return whether the place of a `LocatedHandler` is the same as at the start of the run."""
+    handler = context.handler
+    return not isinstance(handler, LocatedHandler) or (
+        await call_in(context.worker, lambda: handler.place) == context.identity.place
+    )
 
-    def __init__(self, handler: object, worker: Executor) -> None:
-        self._handler = handler if isinstance(handler, LocatedHandler) else None
-        self._worker = worker
-        self._place = self._handler.place if self._handler else ""
 
-    async def check(self) -> None:
-        """Raise `StorageError` if the place has changed or does not exist."""
-        if await self._is_lost():
-            raise StorageError(
-                "the folder of the copy was removed, unmounted or replaced while it was followed"
-            )
-
-    async def run(self, lost: Callable[[], None]) -> None:
-        """Wait until the place has changed, then call `lost` and return."""
-        while not await self._is_lost():  # noqa: ASYNC110 - no event announces it
-            await asyncio.sleep(_INTERVAL)
-        lost()
-
-    async def _is_lost(self) -> bool:
-        handler = self._handler
-        return handler is not None and (
-            await call_in(self._worker, lambda: handler.place) != self._place
+async def check_place(context: RunContext) -> None:
+    if not await is_in_place(context):
+        raise StorageError(
+            "the folder of the copy was removed, unmounted or replaced while it was followed"
         )
+
+
+async def watch_place(context: RunContext, lost: Callable[[], None]) -> None:
+    """Wait until the place has changed, then call `lost`."""
+    while await is_in_place(context):  # noqa: ASYNC110 - no event announces it
+        await asyncio.sleep(_INTERVAL)
+    lost()
 
 
 class _PathHashes:
