@@ -69,9 +69,6 @@ class _EndpointState(Generic[E]):
 
     def __init__(self, endpoint: E) -> None:
         self.endpoint = endpoint
-        self.is_open = False
-        self.is_up = False
-        self.is_mute = False
         self.failures = 0
         self.losses = 0
         #: The host and port of its hub.
@@ -80,13 +77,7 @@ class _EndpointState(Generic[E]):
         self.retry_at = -inf
         #: The time until which it is expected to come up.
         self.expected_until = -inf
-        #: When it will have been up for long enough.
-        self.held_at = inf
-        self.forgiven_at = inf
-        #: When it last received something, or came up.
-        self.received_at = -inf
-        #: When it replaces worse ones even if it has received nothing.
-        self.proven_at = inf
+        self.close()
 
     def open(self, now: float) -> None:
         self.is_open = True
@@ -122,7 +113,11 @@ class _EndpointState(Generic[E]):
 
     def close(self) -> None:
         self.is_open = self.is_up = self.is_mute = False
-        self.held_at = self.forgiven_at = self.proven_at = inf
+        #: When it will have been up for long enough, and when its losses are forgiven.
+        self.held_at = self.forgiven_at = inf
+        #: When it replaces worse ones even if it has received nothing.
+        self.proven_at = inf
+        #: When it last received something, or came up.
         self.received_at = -inf
 
     def is_up_or_expected(self, now: float) -> bool:
