@@ -223,11 +223,11 @@ class ExpectedResources:
 
     def page(self, after: str, limit: int) -> list[ExpectedFile]:
         """Return the next existing resources after a URI, in the order of their URIs."""
-        found = []
-        for uri, stored, name in self._rows(_PAGE, after, limit):
-            if (entry := self._entry(stored)) is not None:
-                found.append(ExpectedFile(uri, entry, name or entry.uri))
-        return found
+        return [
+            ExpectedFile(uri, entry, name or entry.uri)
+            for uri, stored, name in self._rows(_PAGE, after, limit)
+            if (entry := self._entry(stored)) is not None
+        ]
 
     def _rows(self, query: str, after: str, limit: int) -> list[tuple[Any, ...]]:
         with self._lock:

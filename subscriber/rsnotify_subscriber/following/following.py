@@ -3,7 +3,7 @@
     event ──> `Follower` ──actions──> `_perform` ──> worker, `Applier`, `Fetcher` ──result──> event
 
 All calls to the follower are made on the event loop, none from within another, so it needs no lock.
-Whatever blocks on the disk runs in a worker, one call at a time, in the order of the actions.
+Calls that block on the disk run in a worker, one at a time, in the order of the actions.
 
 A run also rereads the Source's offer (`Rediscovery`), and saves progress that moved without a
 change being applied (`ProgressSaver`). A run that only catches up ends when the copy is level, or

@@ -307,7 +307,6 @@ class EndpointConnection:
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-
 #: Seconds after reading the lists within which a hub may still send the same changes.
 SILENCE_GRACE = 15.0
 
