@@ -61,11 +61,7 @@ class Bucket(JetStreamStream):
     """A key-value bucket.
 
     Unacknowledged writes are retried, and stored only once. Every method raises `StorageError` if
-    NATS does not answer, or refuses the request.
-
-    Args:
-        connection: The connection to NATS.
-        name: The name of the bucket, without the prefix.
+    NATS does not answer, or refuses the request. `name` does not include the prefix.
     """
 
     def __init__(self, connection: NatsConnection, name: str) -> None:
@@ -96,20 +92,13 @@ class Bucket(JetStreamStream):
     ) -> int | None:
         """Store a value if the key has the given revision, which is 0 for an absent key.
 
-        Args:
-            key: The key.
-            value: The value.
-            revision: The expected revision.
-            unanswered: The identifiers of the caller's earlier attempts that raised an error, any
-                of which may have stored a value. Such a value is replaced, too. If this is
-                given, the caller must have stored the value that has the revision.
-            headers: Further headers.
+        Return the new revision, or None if the key has a different revision and nothing was stored.
+        `unanswered` are the identifiers of the caller's earlier attempts that raised an error, any
+        of which may have stored a value. Such a value is replaced, too. If they are given, the
+        caller must have stored the value that has the revision.
 
         Raises:
             StaleAnswer: With `unanswered`, a server answered that lacks the caller's last write.
-
-        Returns:
-            The new revision, or None if the key has a different revision and nothing was stored.
         """
         conditions = {_EXPECTED: str(revision), **_named(headers)}
         return await self._store(key, value, conditions, unanswered)
@@ -211,7 +200,7 @@ class Bucket(JetStreamStream):
             if (record := _record_of(message)) is not None:
                 receive(record.key, record.value, record.revision)
 
-        self._follower = StreamFollower(self.connection, self, received, loads_bodies=True)
+        self._follower = StreamFollower(self, received, loads_bodies=True)
         await self._follower.start(lambda: None)
 
     async def close(self) -> None:

@@ -128,10 +128,7 @@ class NatsConnection:
         self._refused = asyncio.Event()
 
     async def open(self, name: str) -> None:
-        """Connect to a server.
-
-        Args:
-            name: The name of this client, which NATS shows.
+        """Connect to a server, which shows `name` as the name of this client.
 
         Raises:
             ConfigurationError: No server could be reached, a server refused the login, or the
@@ -248,11 +245,7 @@ class NatsConnection:
             call()
 
     async def request(
-        self,
-        subject: str,
-        payload: bytes,
-        *,
-        headers: dict[str, str] | None = None,
+        self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None
     ) -> Msg:
         """Send a request, retrying until it is answered. The receiver must tolerate duplicates.
 
@@ -328,10 +321,7 @@ class NatsConnection:
     ) -> dict[str, Any]:
         """Send a request to the JetStream API, and return the answer.
 
-        Args:
-            subject: The subject of the request, without `$JS.API.`.
-            payload: The body of the request.
-            what: A description of the request for error messages.
+        `subject` does not include `$JS.API.`. `what` describes the request in error messages.
 
         Raises:
             ApiError: JetStream refused the request.

@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from typing import Generic
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel, first_cause
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_jetstream.bucket import Bucket, StaleAnswer
-from rsnotify_jetstream.records import decode, encode
+from rsnotify_jetstream.records import FencedCursors, K, V, decode, encode
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -47,34 +48,6 @@ RETRY_DELAY = 1.0
 STALE_ANSWERS = 5
 
 _encoder = msgspec.msgpack.Encoder()
-
-K = TypeVar("K", bound=bytes | str)
-V = TypeVar("V")
-
-
-class FencedContent(Struct, Generic[K, V], frozen=True):
-    """The content of one record.
-
-    `epoch` is the epoch of its owner. `parts` is the number of records, valid only in the head.
-    """
-
-    epoch: int
-    parts: int
-    cursors: dict[K, V]
-
-
-class FencedFormat(Struct, Generic[K, V], frozen=True):
-    """The format of a record: its type, and the fields that are not part of its content."""
-
-    kind: type[Any]  # CursorsRecord or BridgeRecord
-    fields: dict[str, Any] = {}
-
-    def encode(self, epoch: int, parts: int, cursors: dict[K, V]) -> bytes:
-        return encode(self.kind(epoch=epoch, parts=parts, cursors=cursors, **self.fields))
-
-    def decode(self, value: bytes) -> FencedContent[K, V]:
-        found: Any = decode(value, self.kind)
-        return FencedContent(found.epoch, found.parts, found.cursors)
 
 
 class Unconfirmed(NotOwner):
@@ -99,21 +72,17 @@ class OwnerRights(Struct, frozen=True):
 
 
 class FencedMap(Generic[K, V]):
-    """A map of keys to cursors, stored in one or more records.
+    """A map of keys to cursors, stored in one or more records like `empty`, which has no cursors.
 
-    Args:
-        bucket: The bucket that stores the records.
-        key: The key of the head. The keys of the other records are this key with a number appended.
-        format: The format of the records.
-        rights: This node's right to write.
+    `key` is the key of the head. The keys of the other records have a number appended.
     """
 
     def __init__(
-        self, bucket: Bucket, key: str, format: FencedFormat[K, V], rights: OwnerRights
+        self, bucket: Bucket, key: str, empty: FencedCursors[K, V], rights: OwnerRights
     ) -> None:
         self._bucket = bucket
         self._key = key
-        self._format = format
+        self._empty = replace(empty, epoch=rights.epoch)
         self._rights = rights
         self._parts = [self._part(0)]
         self._growing: asyncio.Task[None] | None = None
@@ -122,10 +91,10 @@ class FencedMap(Generic[K, V]):
         key = part_key(self._key, number)
         part: _Part[K, V]
 
-        def encode() -> bytes:
-            return self._format.encode(self._rights.epoch, len(self._parts), part.cursors)
+        def value() -> bytes:
+            return encode(replace(self._empty, parts=len(self._parts), cursors=part.cursors))
 
-        part = _Part(FencedRecord(self._bucket, key, encode, self._rights))
+        part = _Part(FencedRecord(self._bucket, key, value, self._rights))
         return part
 
     async def load(self) -> None:
@@ -137,28 +106,25 @@ class FencedMap(Generic[K, V]):
         """
         head = self._parts[0]
         found = await self._read(head)
-        count = 1 if found is None else found.parts
-        self._parts += [self._part(number) for number in range(1, count)]
-        self._fill(0, found)
+        self._parts += [self._part(number) for number in range(1, found.parts)]
+        self._fill(0, found.cursors)
         await head.stored.claim()
-        await _all(self._load(number) for number in range(1, count))
+        await _all(self._load(number) for number in range(1, found.parts))
 
     async def _load(self, number: int) -> None:
         part = self._parts[number]
-        self._fill(number, await self._read(part))
+        self._fill(number, (await self._read(part)).cursors)
         await part.stored.claim()
 
-    async def _read(self, part: _Part[K, V]) -> FencedContent[K, V] | None:
+    async def _read(self, part: _Part[K, V]) -> FencedCursors[K, V]:
         value = await part.stored.read()
-        found = None if value is None else self._format.decode(value)
-        if found is not None and found.epoch > self._rights.epoch:
+        found = self._empty if value is None else decode(value, type(self._empty))
+        if found.epoch > self._rights.epoch:
             raise NotOwner("a later owner has written the cursors")
         return found
 
-    def _fill(self, number: int, found: FencedContent[K, V] | None) -> None:
-        if found is not None:
-            count = len(self._parts)
-            self._parts[number].fill(assigned(found.cursors, number, count))
+    def _fill(self, number: int, cursors: dict[K, V]) -> None:
+        self._parts[number].fill(assigned(cursors, number, len(self._parts)))
 
     def get(self, key: K) -> V | None:
         return self._of(key).cursors.get(key)
@@ -204,12 +170,12 @@ class FencedMap(Generic[K, V]):
         await _all(map(self._claim, added))
         self._copy_to(added)  # again, because cursors may have moved during the writes
         self._parts += added
-        self._drop_copied(0)
+        self._fill(0, self._parts[0].cursors)  # drop the copied cursors
         for part in (self._parts[0], *added):
             part.stored.changed()
         await _retried(self._parts[0].stored.write)
         for number in range(1, count):
-            self._drop_copied(number)
+            self._fill(number, self._parts[number].cursors)
 
     async def _claim(self, part: _Part[K, V]) -> None:
         try:
@@ -229,10 +195,6 @@ class FencedMap(Generic[K, V]):
                 parts[number_of(key, total)][key] = value
         for new, cursors in zip(added, parts[count:], strict=True):
             new.fill(cursors)
-
-    def _drop_copied(self, number: int) -> None:
-        part = self._parts[number]
-        part.fill(assigned(part.cursors, number, len(self._parts)))
 
     async def write(self) -> None:
         """Write all changed records.
@@ -291,21 +253,10 @@ class _Part(Generic[K, V]):
 
 
 class FencedRecord:
-    """A value in a bucket, written shortly after each change.
-
-    Args:
-        bucket: The bucket that stores the value.
-        key: The key of the value.
-        encode: Returns the current value.
-        rights: This node's right to write.
-    """
+    """A value in a bucket, written shortly after each change. `encode` returns the value."""
 
     def __init__(
-        self,
-        bucket: Bucket,
-        key: str,
-        encode: Callable[[], bytes],
-        rights: OwnerRights,
+        self, bucket: Bucket, key: str, encode: Callable[[], bytes], rights: OwnerRights
     ) -> None:
         self._bucket = bucket
         self._key = key
@@ -433,52 +384,45 @@ class FencedRecord:
             self._writing.cancel()
 
 
-async def read_fenced(bucket: Bucket, key: str, format: FencedFormat[K, V]) -> dict[K, V]:
+async def read_fenced(bucket: Bucket, key: str, empty: FencedCursors[K, V]) -> dict[K, V]:
     """Return the cursors, regardless of which node owns them."""
-    while True:
-        count, cursors = await _read_parts(bucket, key, format)
-        _, head = await _read_part(bucket, key, format)
+    head, _ = await _read_part(bucket, key, empty)
+    while head is not None:
+        count = head.parts
+        cursors = assigned(head.cursors, 0, count)
+        for number in range(1, count):
+            part, _ = await _read_part(bucket, part_key(key, number), empty)
+            if part is not None:
+                cursors |= assigned(part.cursors, number, count)
+        head, _ = await _read_part(bucket, key, empty)
         if head is None or head.parts == count:  # otherwise, some cursors moved to new records
             return cursors
-
-
-async def _read_parts(
-    bucket: Bucket, key: str, format: FencedFormat[K, V]
-) -> tuple[int, dict[K, V]]:
-    _, head = await _read_part(bucket, key, format)
-    if head is None:
-        return 0, {}
-    cursors = assigned(head.cursors, 0, head.parts)
-    for number in range(1, head.parts):
-        _, part = await _read_part(bucket, part_key(key, number), format)
-        if part is not None:
-            cursors |= assigned(part.cursors, number, head.parts)
-    return head.parts, cursors
+    return {}
 
 
 async def _read_part(
-    bucket: Bucket, key: str, format: FencedFormat[K, V]
-) -> tuple[int, FencedContent[K, V] | None]:
+    bucket: Bucket, key: str, empty: FencedCursors[K, V]
+) -> tuple[FencedCursors[K, V] | None, int]:
     value, revision = await bucket.latest(key)
-    return revision, None if value is None else format.decode(value)
+    return None if value is None else decode(value, type(empty)), revision
 
 
 async def store_fenced(
-    bucket: Bucket, key: str, format: FencedFormat[K, V], cursors: dict[K, V]
+    bucket: Bucket, key: str, empty: FencedCursors[K, V], cursors: dict[K, V]
 ) -> None:
     """Store cursors that no node owns. Do nothing if some exist or a node is writing them."""
-    if (await _read_part(bucket, key, format))[1] is not None:
+    if (await _read_part(bucket, key, empty))[0] is not None:
         return
     total = sum(map(size_of, cursors, cursors.values()))
     count = 1
     while total > count * PART_BYTES * FILLED:
         count *= 2
     for number in reversed(range(count)):  # the head last, because it makes the others count
-        revision, found = await _read_part(bucket, part_key(key, number), format)
+        found, revision = await _read_part(bucket, part_key(key, number), empty)
         if found is not None and (number == 0 or found.epoch != NO_EPOCH):
             return
-        value = format.encode(NO_EPOCH, count, assigned(cursors, number, count))
-        if await bucket.replace(part_key(key, number), value, revision) is None:
+        part = replace(empty, parts=count, cursors=assigned(cursors, number, count))
+        if await bucket.replace(part_key(key, number), encode(part), revision) is None:
             return
 
 
@@ -499,18 +443,14 @@ def assigned(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
     return {key: value for key, value in cursors.items() if number_of(key, count) == number}
 
 
-async def _all(works: Iterable[Awaitable[None]]) -> None:
+async def _all(works: Iterable[Coroutine[None, None, None]]) -> None:
     """Await all of `works` concurrently, and raise the first error."""
     try:
         async with asyncio.TaskGroup() as group:
             for work in works:
-                group.create_task(_awaited(work))
+                group.create_task(work)
     except ExceptionGroup as error:
         raise first_cause(error) from None
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
 
 
 async def _retried(work: Callable[[], Awaitable[None]]) -> None:

@@ -80,12 +80,9 @@ CACHE_BYTES = 16 * 1024 * 1024
 class JetStreamLog:
     """A `LogStore` in NATS JetStream, for any number of nodes.
 
-    Args:
-        connection: An open connection. The caller closes it after the log.
-        retention: The size and age limits of each log.
-        clock: Returns the current instant.
-        cleans: Returns whether this node deletes the trimmed records of a topic that nobody appends
-            to. Exactly one node of the cluster should.
+    The connection is open, and the caller closes it after the log. `cleans` returns whether this
+    node deletes the trimmed records of a topic that nobody appends to. Exactly one node of the
+    cluster should.
     """
 
     def __init__(
@@ -101,8 +98,8 @@ class JetStreamLog:
         self._cleans = cleans
         self.stream = LogStream(connection)
         self._index = LogIndex(retention)
-        self._follower = StreamFollower(connection, self.stream, self._apply)
-        self._appender = Appender(connection, self.stream, self._follower, self._index.last)
+        self._follower = StreamFollower(self.stream, self._apply)
+        self._appender = Appender(self.stream, self._follower, self._index.last)
         self._reader = EntryReader(self.stream)
         self._cleaner = Cleaner(self.stream)
         self._reporter: Reporter | None = None
@@ -416,49 +413,33 @@ class Reporter:
 class Appender:
     """Appends records to the stream.
 
-    `JetStreamLog` calls `accepted` for each record that the index accepts, and `ended` after the
-    last append to a topic.
-
-    Args:
-        connection: The connection to NATS.
-        stream: The stream that contains the log.
-        follower: Applies stored records to the index.
-        last: Returns the position of a topic's last record in the index.
+    The follower applies stored records to the index. `last` returns the position of a topic's last
+    record in it. `JetStreamLog` calls `accepted` for each record that the index accepts, and
+    `ended` after the last append to a topic.
     """
 
     def __init__(
-        self,
-        connection: NatsConnection,
-        stream: LogStream,
-        follower: StreamFollower,
-        last: Callable[[str], int],
+        self, stream: LogStream, follower: StreamFollower, last: Callable[[str], int]
     ) -> None:
-        self._connection = connection
+        self._connection = stream.connection
         self._stream = stream
         self._follower = follower
         self._last = last
         self._accepted: dict[str, set[tuple[int, bytes]]] = {}
 
     def accepted(self, record: LogRecord) -> None:
-        """Record that the index has accepted a record of a topic that this node is appending to."""
         self._accepted.setdefault(record.topic, set()).add((record.after, record.digest))
 
     def ended(self, topic: str) -> None:
-        """Record that this node no longer appends to a topic."""
         self._accepted.pop(topic, None)
 
     async def append(
         self, records: Sequence[LogRecord], fragments: Sequence[Fragment | None]
     ) -> bool:
-        """Append all records to a log, or none of them.
+        """Append all records to a log, or none of them, and return whether they were stored.
 
-        Args:
-            records: The records, without positions. All but the first continue its batch.
-            fragments: The fragment of each record, or None for a reset.
-
-        Returns:
-            Whether the records were stored. If not, the servers cannot store them together, and
-            the caller may append them one at a time.
+        If they were not, the servers cannot store them together, and the caller may append them one
+        at a time. All records but the first continue its batch. The fragment of a reset is None.
 
         Raises:
             LogMoved: Another node has appended to the log, or deleted it.
@@ -522,10 +503,6 @@ class Appender:
         """Return the payload and the headers of a record, after checking their size."""
         headers = headers_of(record, None if fragment is None else fragment.content_type)
         body = b"" if fragment is None else fragment.body
-        self._check_size(headers, body)
-        return body, headers
-
-    def _check_size(self, headers: Mapping[str, str], body: bytes) -> None:
         size = sum(len(name) + len(value) + 4 for name, value in headers.items())
         limit = self._connection.client.max_payload
         if size + len(body) + _ENVELOPE > limit:
@@ -533,6 +510,7 @@ class Appender:
                 f"it has {len(body)} bytes, and NATS accepts {limit} with the headers; send "
                 "smaller fragments, or set max_payload in the configuration of the NATS servers"
             )
+        return body, headers
 
 
 class EntryReader:
@@ -554,12 +532,9 @@ class EntryReader:
             self._size -= len(self._cache.popitem(last=False)[1].fragment.body)
 
     async def read(self, expected: Mapping[int, bytes]) -> list[LogEntry]:
-        """Return the entries at some positions, in the given order.
+        """Return the entries at some positions, which must have the given digests, in order.
 
         An entry that another node has already trimmed is left out.
-
-        Args:
-            expected: The digest of the entry at each position.
         """
         reads = (self._entry(position, digest) for position, digest in expected.items())
         found = await asyncio.gather(*reads, return_exceptions=True)

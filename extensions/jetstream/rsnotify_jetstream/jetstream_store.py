@@ -38,12 +38,7 @@ log = logging.getLogger("rsnotify.hub.store")
 class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
     """A `Store` for any number of nodes, which is also its own `OpenStore`.
 
-    Args:
-        connection: An open connection. The store closes it.
-        retention: The size and age limits of each log.
-        clock: Returns the current instant.
-        node: This node, which has already read the cluster.
-        largest_fragment: The size of the largest fragment that the hub accepts, in bytes.
+    The connection is open, and the store closes it. The node has already read the cluster.
     """
 
     folder = None
@@ -189,13 +184,7 @@ async def open_jetstream(
 ) -> JetStreamStore:
     """Connect to NATS, and return its store. This node joins the cluster when `assign` is called.
 
-    Args:
-        settings: The address of NATS, and how to log in.
-        retention: The size and age limits of each log.
-        clock: Returns the current instant.
-        facts: Information about this node for the other nodes.
-        shards: The number of shards of subscriptions, in case this node creates the cluster.
-        pace: The timing of changes to nodes and shards.
+    `shards` is the number of shards of subscriptions, in case this node creates the cluster.
 
     Raises:
         ConfigurationError: NATS cannot be reached, or cannot provide the streams.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -341,7 +341,8 @@ class LogColumns:
         """Return the numbers of the entries that end at `until` or later, in the log's order."""
         if self._in_order:
             return range(bisect_left(range(len(self)), until, key=self.until), len(self))
-        return self._selected(until)
+        ends = self._rows[_UNTIL::_WIDTH]
+        return (number for number, end in enumerate(ends) if end >= until)
 
     def by_end(self, numbers: Iterable[int]) -> Iterable[int]:
         return numbers if self._in_order else sorted(numbers, key=self.until)
@@ -350,10 +351,6 @@ class LogColumns:
     def _in_order(self) -> bool:
         """Whether the entries' ends are in the order of the log, which is nearly always true."""
         return not self._rows or self._late <= self.position(0)
-
-    def _selected(self, until: int) -> Iterator[int]:
-        ends = self._rows[_UNTIL::_WIDTH]
-        return (number for number, end in enumerate(ends) if end >= until)
 
 
 class NewestTopics:

@@ -128,12 +128,8 @@ def records_of(
 ) -> list[LogRecord]:
     """Return the records of a batch of fragments. They have no positions yet.
 
-    Args:
-        topic: The topic of the log.
-        fragments: The fragments of the batch.
-        received: When the fragments arrived.
-        through: The latest `until` of the log so far, or None if there is no log.
-        place: The place of the first record in the log.
+    `through` is the latest `until` of the log so far, or None if there is no log. `place` is the
+    place of the first record in the log.
     """
     arrived = to_microseconds(received)
     latest = None if through is None else to_microseconds(through)

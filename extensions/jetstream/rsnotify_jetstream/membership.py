@@ -175,11 +175,8 @@ class NodeViews:
     def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
         """Process a write to a node's record.
 
-        Args:
-            node: The node's id.
-            is_draining: Whether the node is about to stop.
-            now: The current instant or, for this node's own record, when this node sent it.
-            bridges: Whether the node can run the bridge to a broker.
+        `now` is the current instant or, for this node's own record, when this node sent it.
+        `bridges` is whether the node can run the bridge to a broker.
         """
         known = self._members.get(node)
         if known is None:
@@ -247,11 +244,11 @@ class NodeViews:
         return view is not None and view.is_draining
 
 
-class Take(Struct, frozen=True):
-    """Become the owner of a shard by compare-and-set, then load it and call `taken`.
+class ShardAction(Struct, frozen=True):
+    """An action that writes the record of a shard by compare-and-set.
 
-    `revision` is the revision of the shard's record to replace, or 0 if there is no record. `epoch`
-    is the new epoch.
+    `revision` is the revision of the record to replace, or 0 if there is no record. `epoch` is the
+    epoch of the new record.
     """
 
     shard: str
@@ -259,20 +256,16 @@ class Take(Struct, frozen=True):
     revision: int
 
 
-class Release(Struct, frozen=True):
-    """Stop work on a shard, write its state, free it by compare-and-set, and call `released`."""
-
-    shard: str
-    epoch: int
-    revision: int
+class Take(ShardAction, frozen=True):
+    """Become the owner of a shard, then load it and call `taken`."""
 
 
-class Confirm(Struct, frozen=True):
-    """Write the record of a shard again by compare-and-set, and call `confirmed`."""
+class Release(ShardAction, frozen=True):
+    """Stop work on a shard, write its state, free it, and call `released`."""
 
-    shard: str
-    epoch: int
-    revision: int
+
+class Confirm(ShardAction, frozen=True):
+    """Write the record of an owned shard again, and call `confirmed`."""
 
 
 class Revoke(Struct, frozen=True):
@@ -316,13 +309,7 @@ _NOTHING = _Hold(_Holding.FREE, 0)
 
 
 class Membership(NodeViews):
-    """One node's view of the cluster.
-
-    Args:
-        node: The id of this node. A node gets a new id when it restarts.
-        shards: The names of all shards.
-        pace: The timing of changes to nodes and shards.
-    """
+    """One node's view of the cluster. A node gets a new id when it restarts."""
 
     def __init__(self, node: str, shards: tuple[str, ...], pace: ClusterPace) -> None:
         super().__init__(node, pace)

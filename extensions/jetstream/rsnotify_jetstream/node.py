@@ -31,6 +31,7 @@ from rsnotify_jetstream.membership import (
     Membership,
     Release,
     Revoke,
+    ShardAction,
     Sharding,
     ShardView,
     Take,
@@ -85,15 +86,10 @@ _RETRY_SECONDS = 0.2
 
 
 class ClusterNode:
-    """This node as a member of the cluster.
+    """This node as a member of the cluster, which shares `records`.
 
-    Args:
-        records: The bucket with the records that all nodes share.
-        describe: The initial record of this node. The fields `renewals`, `draining` and `shards`
-            are replaced.
-        shards: The number of shards, in case this node creates the cluster.
-        pace: The timing of changes to nodes and shards.
-        clock: The clock for the leases.
+    `record` is the initial record of this node. `shards` is the number of shards, in case this node
+    creates the cluster.
 
     Attributes:
         id: The id of this node, a new one after each start.
@@ -110,7 +106,7 @@ class ClusterNode:
     def __init__(
         self,
         records: Bucket,
-        describe: NodeRecord,
+        record: NodeRecord,
         *,
         shards: int = DEFAULT_SHARDS,
         pace: ClusterPace = ClusterPace(),  # noqa: B008 - it is immutable
@@ -121,7 +117,7 @@ class ClusterNode:
         self.report: Callable[[NodeRecord], NodeRecord] = lambda record: record
         self.moved: Counter[str] = Counter(taken=0, released=0, lost=0)
         self._records = records
-        self._record = replace(describe, started=describe.started or time.time())
+        self._record = replace(record, started=time.time())
         self._shards = shards
         self._pace = pace
         self._clock = clock
@@ -216,9 +212,7 @@ class ClusterNode:
             if key.startswith(NODES):
                 self._node_seen(key.removeprefix(NODES), value, revision)
             elif key.startswith(SHARDS) and value is not None:
-                record = decode(value, ShardRecord)
-                view = ShardView(record.owner, record.epoch, revision)
-                self.membership.shard_seen(key.removeprefix(SHARDS), view)
+                self.membership.shard_seen(key.removeprefix(SHARDS), _view(value, revision))
         except StorageError as error:
             log.warning("%s", error)
 
@@ -337,8 +331,7 @@ class ClusterNode:
     async def _take(self, take: Take) -> None:
         assert self._work is not None
         try:
-            owned = ShardRecord(epoch=take.epoch, owner=self.id)
-            revision = await self._write(take.shard, owned, take.revision)
+            revision = await self._write(take, self.id)
             if revision is None:
                 if self._is_wanted(take.shard):
                     self.membership.take_failed(take)
@@ -370,8 +363,7 @@ class ClusterNode:
     async def _confirm(self, confirm: Confirm) -> None:
         revision = None
         try:
-            owned = ShardRecord(epoch=confirm.epoch, owner=self.id)
-            revision = await self._write(confirm.shard, owned, confirm.revision)
+            revision = await self._write(confirm, self.id)
         except StorageError as error:
             self._warn(f"its shards cannot be confirmed yet: {error}")
         finally:
@@ -389,8 +381,7 @@ class ClusterNode:
         revision = None
         try:
             await self._work.finish(release.shard)
-            free = ShardRecord(epoch=release.epoch, owner=None)
-            revision = await self._write(release.shard, free, release.revision)
+            revision = await self._write(release, None)
         except StorageError as error:
             self._warn(f"shards cannot be released yet: {error}")
         finally:
@@ -399,22 +390,20 @@ class ClusterNode:
         if self._record.draining and revision is not None:
             self._wanted.set()
 
-    async def _write(self, shard: str, record: ShardRecord, expected: int) -> int | None:
+    async def _write(self, action: ShardAction, owner: str | None) -> int | None:
         """Replace the record of a shard, and return its new revision.
 
         If another node has changed the record in the meantime, read the leader's version for the
         membership, and return None.
         """
-        revision = await self._records.replace(SHARDS + shard, encode(record), expected)
-        if revision is not None:
-            return revision
-        value, current = await self._records.latest(SHARDS + shard)
-        view = ShardView()
-        if value is not None:
-            found = decode(value, ShardRecord)
-            view = ShardView(found.owner, found.epoch, current)
-        self.membership.shard_read(shard, view)
-        return None
+        key = SHARDS + action.shard
+        record = encode(ShardRecord(epoch=action.epoch, owner=owner))
+        revision = await self._records.replace(key, record, action.revision)
+        if revision is None:
+            value, current = await self._records.latest(key)
+            view = ShardView() if value is None else _view(value, current)
+            self.membership.shard_read(action.shard, view)
+        return revision
 
     # Shutdown.
 
@@ -457,3 +446,8 @@ class ClusterNode:
             for shard in self.sharding.names():
                 self._work.abandon(shard)
         await self._records.close()
+
+
+def _view(value: bytes, revision: int) -> ShardView:
+    record = decode(value, ShardRecord)
+    return ShardView(record.owner, record.epoch, revision)

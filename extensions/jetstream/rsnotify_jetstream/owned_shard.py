@@ -23,16 +23,10 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.interface import BridgeOwner, NotOwner, StoredSubscription
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
-from rsnotify_jetstream.fenced_records import (
-    RETRY_DELAY,
-    FencedFormat,
-    FencedMap,
-    OwnerRights,
-)
+from rsnotify_jetstream.fenced_records import NO_EPOCH, RETRY_DELAY, FencedMap, OwnerRights
 from rsnotify_jetstream.records import (
     BridgeRecord,
     CursorsRecord,
-    StoredCursor,
     SubscriptionRecord,
     cursor_of,
     decode,
@@ -43,6 +37,8 @@ from rsnotify_jetstream.records import (
 
 log = logging.getLogger("rsnotify.hub.store")
 
+#: The record of a shard without cursors.
+NO_CURSORS = CursorsRecord(epoch=NO_EPOCH)
 #: The last part of the key of the claim that each new owner writes.
 CLAIM = "claim"
 #: Maximum number of reads from a server that does not have the claim yet, and seconds between them.
@@ -65,12 +61,8 @@ class _Known(Struct):
 class OwnedShard:
     """A shard of subscriptions that this node owns.
 
-    Args:
-        buckets: The buckets that store the shard.
-        shard: The name of the shard.
-        rights: This node's right to write.
-        changed: Called for each late write of the previous owner, with the id of the subscription
-            and either its new state, or None if it was deleted.
+    `changed` is called for each late write of the previous owner, with the id of the subscription
+    and either its new state, or None if it was deleted.
     """
 
     def __init__(
@@ -86,7 +78,7 @@ class OwnedShard:
         self._changed = changed
         self._stamp = {"node": buckets.node, "epoch": str(rights.epoch)}
         self._known: dict[str, _Known] = {}
-        self._cursors = FencedMap(buckets.cursors, shard, CURSORS_FORMAT, rights)
+        self._cursors = FencedMap(buckets.cursors, shard, NO_CURSORS, rights)
         self._beyond: list[str] = []
         self._unapplied: set[str] = set()
         self._watch: NatsSubscription | None = None
@@ -204,27 +196,27 @@ class OwnedShard:
         begins = known.begins if known else subscription.position
         trouble = old[2] if old and known else None
         self._move(id, begins, subscription.position, trouble)
-        record = record_of(subscription, begins)
-        await self._write(id, encode(record), record)
+        await self._write(id, record_of(subscription, begins))
 
     async def delete(self, id: str) -> None:
         if self._record(id) is not None:
-            await self._write(id, None, None)
+            await self._write(id, None)
             self._cursors.remove(bytes.fromhex(id))
 
-    async def _write(self, id: str, value: bytes | None, record: SubscriptionRecord | None) -> None:
+    async def _write(self, id: str, record: SubscriptionRecord | None) -> None:
+        key = self._key(id)
         while True:
             self.check()
             known = self._known.get(id)
             revision = known.revision if known is not None else 0
-            key = self._key(id)
-            if value is not None:
+            if record is not None:
+                value = encode(record)
                 stored = await self._bucket.replace(key, value, revision, **self._stamp)
             else:
                 stored = await self._bucket.delete(key, revision, **self._stamp)
             if stored is not None:
                 # After a deletion the key no longer has a revision.
-                self._known[id] = _Known(record, stored if value is not None else 0)
+                self._known[id] = _Known(record, stored if record is not None else 0)
                 self._unapplied.add(id)
                 asyncio.get_running_loop().call_soon(self._applied, id)
                 self.check()
@@ -292,17 +284,9 @@ class OwnedShard:
                 await watch.unsubscribe()
 
 
-#: The format of a shard's cursors.
-CURSORS_FORMAT: FencedFormat[bytes, StoredCursor] = FencedFormat(CursorsRecord)
-
-
 def bridge_key(broker: str) -> str:
     """Return the key of a broker's cursors."""
     return f"bridge.{hashlib.sha256(broker.encode()).hexdigest()}"
-
-
-def bridge_format(broker: str) -> FencedFormat[str, int]:
-    return FencedFormat(BridgeRecord, {"broker": broker})
 
 
 class OwnedBridge:
@@ -319,8 +303,8 @@ class OwnedBridge:
         async with self._loading:
             found = self._brokers.get(broker)
             if found is None:
-                format = bridge_format(broker)
-                found = FencedMap(self._bucket, bridge_key(broker), format, self._rights)
+                empty = BridgeRecord(epoch=NO_EPOCH, broker=broker)
+                found = FencedMap(self._bucket, bridge_key(broker), empty, self._rights)
                 self._check()
                 await found.load()
                 self._brokers[broker] = found

@@ -7,7 +7,7 @@ because a hub ignores fields that it does not know.
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +40,8 @@ class _Versioned(Struct):
     version: int
 
 
+K = TypeVar("K", bound=bytes | str)
+V = TypeVar("V")
 R = TypeVar("R", bound=BaseRecord)
 
 
@@ -131,24 +133,29 @@ class SubscriptionRecord(BaseRecord, frozen=True, kw_only=True):
     client: str
 
 
-class CursorsRecord(BaseRecord, frozen=True, kw_only=True):
-    """The cursors of a shard's subscriptions, keyed by the bytes of their ids.
+class FencedCursors(BaseRecord, Generic[K, V], frozen=True, kw_only=True):
+    """Cursors that have one owner, or a part of them. See `FencedMap`.
 
-    `parts` is the number of records that the shard's cursors are divided among. See `FencedMap`.
+    `epoch` is the epoch of the owner. `parts` is the number of records that the cursors are divided
+    among, and valid only in the first of these records.
     """
 
     what = "a record of subscriptions in NATS"
     epoch: int
     parts: int = 1
+    if TYPE_CHECKING:  # defined in the subclasses, because its place among the fields is stored
+        cursors: dict[K, V] = {}
+
+
+class CursorsRecord(FencedCursors[bytes, StoredCursor], frozen=True, kw_only=True):
+    """The cursors of a shard's subscriptions, keyed by the bytes of their ids."""
+
     cursors: dict[bytes, StoredCursor] = {}
 
 
-class BridgeRecord(BaseRecord, frozen=True, kw_only=True):
-    """Cursors of a broker, keyed by the keys of selections. See `CursorsRecord` for `parts`."""
+class BridgeRecord(FencedCursors[str, int], frozen=True, kw_only=True):
+    """Cursors of a broker, keyed by the keys of selections."""
 
-    what = "a record of subscriptions in NATS"
-    epoch: int
-    parts: int = 1
     broker: str
     cursors: dict[str, int] = {}
 

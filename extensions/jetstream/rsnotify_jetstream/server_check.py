@@ -95,17 +95,8 @@ def _outside(instant: Instant, begin: Instant, end: Instant) -> timedelta:
 
 
 def warnings_of(facts: ServerFacts, *, largest_fragment: int) -> list[str]:
-    """Return warnings about anything that the administrator should know or change.
-
-    Args:
-        facts: The facts about the servers.
-        largest_fragment: The size of the largest fragment that the hub accepts, in bytes.
-    """
-    return [
-        *_on_durability(facts),
-        *_on_limits(facts, largest_fragment),
-        *_on_servers(facts),
-    ]
+    """Return warnings about anything that the administrator should know or change."""
+    return [*_on_durability(facts), *_on_limits(facts, largest_fragment), *_on_servers(facts)]
 
 
 def _on_durability(facts: ServerFacts) -> Iterator[str]:
@@ -166,10 +157,8 @@ def _on_servers(facts: ServerFacts) -> Iterator[str]:
 def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:
     """Yield the servers that have a copy of a stream.
 
-    Args:
-        info: The information on the stream from JetStream.
-        server: The server that this node is connected to. It is needed because a server that is not
-            part of a cluster does not name itself.
+    `server`, to which this node is connected, is used if the server is not part of a cluster,
+    because it does not name itself then.
     """
     cluster = info.get("cluster") or {"leader": server}
     if leader := cluster.get("leader"):

@@ -32,17 +32,16 @@ from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
 from rsnotify_jetstream.connection import NatsConnection
-from rsnotify_jetstream.fenced_records import OwnerRights, read_fenced, store_fenced
+from rsnotify_jetstream.fenced_records import NO_EPOCH, OwnerRights, read_fenced, store_fenced
 from rsnotify_jetstream.membership import BRIDGE, Sharding
 from rsnotify_jetstream.node import ClusterNode
 from rsnotify_jetstream.owned_shard import (
     CLAIM,
-    CURSORS_FORMAT,
+    NO_CURSORS,
     BridgeSwitch,
     OwnedBridge,
     OwnedShard,
     ShardBuckets,
-    bridge_format,
     bridge_key,
 )
 from rsnotify_jetstream.records import (
@@ -58,7 +57,6 @@ from rsnotify_jetstream.records import (
 
 log = logging.getLogger("rsnotify.hub.store")
 
-_EVERY_SHARD = "*"
 #: Seconds that the last write of cursors may take before a shard is released, which is as long as
 #: NATS usually takes to elect a leader.
 FLUSH_SECONDS = 6.0
@@ -67,9 +65,7 @@ FLUSH_SECONDS = 6.0
 class JetStreamSubscriptions:
     """A `SubscriptionStore` in NATS JetStream, which also does this node's work on its shards.
 
-    Args:
-        connection: An open connection. The caller closes it afterwards.
-        node: This node. The caller has opened it, and this object closes it.
+    The caller has opened the connection and the node. This object closes the node only.
     """
 
     def __init__(self, connection: NatsConnection, node: ClusterNode) -> None:
@@ -276,9 +272,9 @@ async def read_records(buckets: ShardBuckets, sharding: Sharding) -> Subscriptio
     cursors: dict[bytes, StoredCursor] = {}
     for shard in sharding.names():
         if shard != BRIDGE:
-            cursors |= await read_fenced(buckets.cursors, shard, CURSORS_FORMAT)
+            cursors |= await read_fenced(buckets.cursors, shard, NO_CURSORS)
     subscriptions = []
-    for id, found in (await _read(buckets.subscriptions, _EVERY_SHARD)).items():
+    for id, found in (await _read_all(buckets.subscriptions)).items():
         if found.value is not None:
             record = decode(found.value, SubscriptionRecord)
             _, position, _ = cursor_of(record, cursors.get(bytes.fromhex(id)))
@@ -287,8 +283,8 @@ async def read_records(buckets: ShardBuckets, sharding: Sharding) -> Subscriptio
     async with aclosing(buckets.cursors.read("bridge")) as bridges:
         names = {decode(each.value, BridgeRecord).broker async for each in bridges if each.value}
     for broker in names:
-        key = bridge_key(broker)
-        brokers[broker] = await read_fenced(buckets.cursors, key, bridge_format(broker))
+        empty = BridgeRecord(epoch=NO_EPOCH, broker=broker)
+        brokers[broker] = await read_fenced(buckets.cursors, bridge_key(broker), empty)
     return SubscriptionRecords(subscriptions, brokers)
 
 
@@ -296,15 +292,15 @@ async def restore_records(
     buckets: ShardBuckets, sharding: Sharding, records: SubscriptionRecords
 ) -> int:
     """Store missing subscriptions and cursors. See `SubscriptionStore.restore`."""
-    known = await _read(buckets.subscriptions, _EVERY_SHARD)
+    known = await _read_all(buckets.subscriptions)
     stored = 0
     for each in records.subscriptions:
         id = subscription_id(each.topic, each.callback)
         key = f"{sharding.shard_of(authority_of(each.callback))}.{id}"
         stored += await _restore(buckets.subscriptions, key, known.get(id), each)
     for broker, cursors in records.brokers.items():
-        key, format = bridge_key(broker), bridge_format(broker)
-        await store_fenced(buckets.cursors, key, format, dict(cursors))
+        empty = BridgeRecord(epoch=NO_EPOCH, broker=broker)
+        await store_fenced(buckets.cursors, bridge_key(broker), empty, dict(cursors))
     return stored
 
 
@@ -324,9 +320,9 @@ def _lease_end(found: BucketRecord) -> int:
     return -1 if found.value is None else decode(found.value, SubscriptionRecord).expires
 
 
-async def _read(bucket: Bucket, group: str) -> dict[str, BucketRecord]:
-    """Return the records of a group, keyed by the last part of their keys."""
-    async with aclosing(bucket.read(group)) as records:
+async def _read_all(bucket: Bucket) -> dict[str, BucketRecord]:
+    """Return the records of all shards, keyed by the last part of their keys."""
+    async with aclosing(bucket.read("*")) as records:
         found = {record.key.rpartition(".")[2]: record async for record in records}
     found.pop(CLAIM, None)
     return found

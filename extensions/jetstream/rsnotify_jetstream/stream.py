@@ -30,13 +30,9 @@ _NANOSECONDS = 1_000_000_000
 
 
 class StoredMessage(Struct, frozen=True):
-    """A message in a stream.
+    """A message in a stream, at the position that is its sequence number.
 
-    Args:
-        position: The sequence number of the message.
-        headers: The headers of the message.
-        body: The payload, or empty if only the headers were read.
-        size: The size of the payload in bytes.
+    If only the headers were read, `body` is empty. `size` is the size of the payload in any case.
     """
 
     position: int
@@ -61,12 +57,8 @@ _DELETE_FAILED = 10057
 class JetStreamStream:
     """A stream in JetStream.
 
-    Args:
-        connection: The connection to NATS.
-        name: The name of the stream.
-        subjects: The subjects of its messages, with a wildcard at the end.
-        live: The subjects under which the servers republish each stored message, with a wildcard at
-            the end.
+    `subjects` are the subjects of its messages, and `live` those under which the servers republish
+    each stored message, both with a wildcard at the end.
     """
 
     def __init__(self, connection: NatsConnection, name: str, subjects: str, live: str) -> None:
@@ -118,12 +110,8 @@ class JetStreamStream:
             "allow_rollup_hdrs": True,
             "deny_delete": False,
             "deny_purge": False,
-            "republish": {"src": self._republished, "dest": self.live},
+            "republish": {"src": self._subjects, "dest": self.live},
         }
-
-    @property
-    def _republished(self) -> str:
-        return self._subjects
 
     async def _write(self, action: str, settings: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
@@ -217,11 +205,7 @@ class JetStreamStream:
         """Yield the messages in one server's copy of the stream, beginning at a position.
 
         The copy may end before the last message, for example if the server has just started.
-
-        Args:
-            position: The first position.
-            bodies: Whether to read the payloads as well.
-            subjects: If set, yield only the messages with these subjects.
+        Payloads are read only if `bodies` is set.
 
         Raises:
             StorageError: The server stopped in between. The messages yielded so far have no gap.
@@ -299,11 +283,8 @@ class LogStream(JetStreamStream):
         self.check_subject = f"{prefix}.log.check"
 
     def _settings(self, replicas: int) -> dict[str, Any]:
-        return super()._settings(replicas) | {"allow_atomic": True}
-
-    @property
-    def _republished(self) -> str:
-        return f"{self._prefix}.log.>"
+        republished = {"src": f"{self._prefix}.log.>", "dest": self.live}
+        return super()._settings(replicas) | {"allow_atomic": True, "republish": republished}
 
     def subject(self, topic: str) -> str:
         return f"{self._prefix}.log.{topic_token(topic)}"

@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 
 from rsnotify.errors import StorageError, counted
 from rsnotify.runtime.tasks import cancel, wait_for_event
-from rsnotify_jetstream.connection import PATIENCE, ApiError, NatsConnection
+from rsnotify_jetstream.connection import PATIENCE, ApiError
 from rsnotify_jetstream.stream import NO_STREAM, JetStreamStream, StoredMessage
 
 log = logging.getLogger("rsnotify.hub.store")
@@ -41,12 +41,9 @@ _RETRY_SECONDS = 0.1
 class StreamFollower:
     """Passes on every message of a stream.
 
-    Args:
-        connection: The connection to NATS.
-        stream: The stream to follow.
-        receive: Receives each message. It must not raise any exception except StorageError, which
-            means that this hub cannot understand the log, and stops the follower for good.
-        loads_bodies: Whether the messages that `start` passes on include their payloads.
+    `receive` must not raise any exception except StorageError, which means that this hub cannot
+    understand the log, and stops the follower for good. The messages that `start` passes on include
+    their payloads only if `loads_bodies` is set.
 
     Attributes:
         position: The position up to which all messages were passed on.
@@ -56,13 +53,12 @@ class StreamFollower:
 
     def __init__(
         self,
-        connection: NatsConnection,
         stream: JetStreamStream,
         receive: Callable[[StoredMessage], None],
         *,
         loads_bodies: bool = False,
     ) -> None:
-        self._connection = connection
+        self._connection = stream.connection
         self._stream = stream
         self._receive = receive
         self._loads_bodies = loads_bodies

@@ -16,16 +16,21 @@ from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_jetstream import fenced_records as fenced_map
 from rsnotify_jetstream.bucket import Bucket, StaleAnswer
 from rsnotify_jetstream.connection import NatsConnection
-from rsnotify_jetstream.fenced_records import FencedRecord, OwnerRights, read_fenced, store_fenced
+from rsnotify_jetstream.fenced_records import (
+    NO_EPOCH,
+    FencedRecord,
+    OwnerRights,
+    read_fenced,
+    store_fenced,
+)
 from rsnotify_jetstream.membership import Sharding
 from rsnotify_jetstream.owned_shard import (
     OwnedBridge,
     OwnedShard,
     ShardBuckets,
-    bridge_format,
     bridge_key,
 )
-from rsnotify_jetstream.records import CursorsRecord, decode
+from rsnotify_jetstream.records import BridgeRecord, CursorsRecord, decode
 from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import read_records
 from tests.hub.helpers import TOPIC, at
@@ -314,17 +319,17 @@ async def test_the_bridge_has_a_cursor_in_each_of_20_000_logs(shards: Shards):
 @pytest.mark.usefixtures("small_records")
 async def test_cursors_are_read_and_stored_without_owning_them(shards: Shards, count: int):
     broker = "mqtt://broker"
-    key, format = bridge_key(broker), bridge_format(broker)
+    key, empty = bridge_key(broker), BridgeRecord(epoch=NO_EPOCH, broker=broker)
     cursors = {f"https://source.example/channels/{number:060}": number for number in range(count)}
-    await store_fenced(shards.cursors, key, format, cursors)
-    await store_fenced(shards.cursors, key, format, {"other": 1})
-    assert await read_fenced(shards.cursors, key, format) == cursors
+    await store_fenced(shards.cursors, key, empty, cursors)
+    await store_fenced(shards.cursors, key, empty, {"other": 1})
+    assert await read_fenced(shards.cursors, key, empty) == cursors
     bridge = OwnedBridge(shards.cursors, OwnerRights(1, lambda: True, lambda: None))
     assert await bridge.read(broker) == cursors
     bridge.move(broker, "another", 7)
     await bridge.flush()
     bridge.close()
-    assert await read_fenced(shards.cursors, key, format) == cursors | {"another": 7}
+    assert await read_fenced(shards.cursors, key, empty) == cursors | {"another": 7}
 
 
 @pytest.mark.usefixtures("small_records")
