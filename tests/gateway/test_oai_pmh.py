@@ -28,7 +28,7 @@ from rsnotify_gateway.adapters.oai_pmh import (
     OaiHarvest,
     OaiParser,
     OaiRecord,
-    parse_response,
+    OaiResponse,
 )
 from tests.gateway.checking import Checking, origin
 from tests.gateway.repositories import Items, RepositoryServer, oai_repo, pyoai
@@ -545,8 +545,14 @@ def record(metadata: str = "<m>text</m>", header: str = "") -> str:
     )
 
 
+def parsed(data: bytes) -> OaiResponse:
+    parser = OaiParser()
+    parser.feed(data)
+    return parser.close()
+
+
 def only(data: bytes) -> OaiRecord:
-    (found,) = parse_response(data).records
+    (found,) = parsed(data).records
     return found
 
 
@@ -577,7 +583,7 @@ def test_the_digest_does_not_depend_on_how_the_response_arrives(sizes: list[int]
         size = sizes[number % len(sizes)]
         parser.feed(data[start : start + size])
         start, number = start + size, number + 1
-    assert parser.close() == parse_response(data)
+    assert parser.close() == parsed(data)
 
 
 def test_headers_of_list_identifiers_are_records():
@@ -607,7 +613,7 @@ def test_headers_of_list_identifiers_are_records():
     ],
 )
 def test_a_response_is_read(body: str, name: str, value: object):
-    assert getattr(parse_response(response(body)), name) == value
+    assert getattr(parsed(response(body)), name) == value
 
 
 @pytest.mark.parametrize(
@@ -628,4 +634,4 @@ def test_a_response_is_read(body: str, name: str, value: object):
 )
 def test_what_cannot_be_accepted_is_refused(data: bytes, error: type[DocumentError]):
     with pytest.raises(error):
-        parse_response(data)
+        parsed(data)

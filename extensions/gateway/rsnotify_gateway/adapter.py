@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
+import msgspec
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
@@ -114,6 +115,18 @@ class OriginTerms(Struct, frozen=True):
     granularity: str | None
     deletions: str
     limits: tuple[str, ...] = ()
+
+
+class OriginCursor(Struct, omit_defaults=True):
+    """The progress in reading an origin, stored as JSON."""
+
+    @classmethod
+    def decoded(cls, cursor: str | None) -> Self:
+        """Return a stored cursor; the beginning if there is none."""
+        return cls() if cursor is None else msgspec.json.decode(cursor, type=cls)
+
+    def encoded(self) -> str:
+        return msgspec.json.encode(self).decode()
 
 
 class KnownEntries(Protocol):

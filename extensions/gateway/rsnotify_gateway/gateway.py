@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -155,30 +155,29 @@ class Gateway:
         Raises:
             RsnotifyError: The state cannot be used.
         """
-        with ExitStack() as claims:
-            self._claim(claims)
-            async with AsyncExitStack() as stack:
-                for connections in (self._connections, self._streams):
-                    await stack.enter_async_context(connections)
-                for client in self._clients:
-                    await stack.enter_async_context(client)
-                try:
-                    if on_serving is not None:
-                        await on_serving()
-                    async with asyncio.TaskGroup() as tasks:
-                        for watch in self.watches:
-                            tasks.create_task(watch.run())
-                except ExceptionGroup as group:
-                    raise first_cause(group) from None
-                finally:
-                    publishers = [watch.publisher for watch in self.watches]
-                    await asyncio.to_thread(close_all, publishers)
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._lock())
+            for connections in (self._connections, self._streams):
+                await stack.enter_async_context(connections)
+            for client in self._clients:
+                await stack.enter_async_context(client)
+            try:
+                if on_serving is not None:
+                    await on_serving()
+                async with asyncio.TaskGroup() as tasks:
+                    for watch in self.watches:
+                        tasks.create_task(watch.run())
+            except ExceptionGroup as group:
+                raise first_cause(group) from None
+            finally:
+                publishers = [watch.publisher for watch in self.watches]
+                await asyncio.to_thread(close_all, publishers)
 
-    def _claim(self, claims: ExitStack) -> None:
+    def _lock(self) -> AbstractContextManager[object]:
         """Lock the state, because two gateways would record every change twice."""
         try:
             make_durably(self._state)
-            claims.enter_context(FileLock(self._state / "gateway.lock", blocking=False))
+            return FileLock(self._state / "gateway.lock", blocking=False).acquire()
         except Timeout:
             raise ConfigurationError(
                 f"another rsnotify gateway uses the state in {self._state}; stop that one first"
@@ -206,7 +205,7 @@ def _once_ready(route: web.RouteDef, watch: OriginWatch) -> web.RouteDef:
 def about(watch: OriginWatch) -> dict[str, Any]:
     """Describe an origin: through when it was checked, and which changes it cannot show."""
     terms = watch.adapter.terms()
-    found: dict[str, Any] = {
+    return {
         "origin": watch.origin_url,
         "protocol": terms.kind,
         "granularity": terms.granularity,
@@ -216,7 +215,6 @@ def about(watch: OriginWatch) -> dict[str, Any]:
         "failing_since": _written(watch.failing_since),
         "problem": watch.problem,
     }
-    return found
 
 
 def _written(instant: int | None) -> str | None:

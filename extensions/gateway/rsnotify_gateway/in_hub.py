@@ -35,12 +35,7 @@ _PATH = "follow/"
 
 
 class HubGateway:
-    """The gateway of a hub.
-
-    Args:
-        public_url: The hub's public URL, ending in `/`.
-        listener: The socket on which the hub listens.
-    """
+    """The gateway of the hub at `public_url`, which ends in `/`. The hub listens on `listener`."""
 
     def __init__(
         self, configuration: HubConfiguration, public_url: str, listener: socket.socket

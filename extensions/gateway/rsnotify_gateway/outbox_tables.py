@@ -59,11 +59,7 @@ class TriggerState(Struct, frozen=True):
 
 
 class OutboxTables:
-    """Reads the catalog, and the view of the resources.
-
-    Args:
-        conninfo: The URL of the database.
-        table: The name of the outbox. The name of the view has `_resources` appended.
+    """Reads the catalog, and the view of the resources, for the outbox `table`.
 
     Raises:
         ConfigurationError: The URL is invalid. The message does not contain any part of it.

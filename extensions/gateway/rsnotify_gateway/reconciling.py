@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, InvalidDocument, without_credentials
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.uris import normalize
-from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
+from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry, origin_uri
 from rsnotify_publisher import Record
 from rsnotify_publisher.changes import check_record, check_uri
 from rsnotify_publisher.journal import Journal
@@ -46,6 +46,18 @@ def usable_uri(uri: str) -> str | None:
     except ConfigurationError:
         return None
     return normalize(escaped)
+
+
+def required_uri(base: str, reference: str) -> str:
+    """Return the URI of a reference in an origin's document, in usable form.
+
+    Raises:
+        InvalidDocument: The reference is not a valid URI.
+    """
+    uri = usable_uri(origin_uri(base, reference))
+    if uri is None:
+        raise InvalidDocument(f"{without_credentials(reference)[:200]!r} is no URI", source=base)
+    return uri
 
 
 def record_batch(journal: Journal, batch: OriginBatch, now: int) -> int:
@@ -80,6 +92,10 @@ def stored_check(journal: Journal) -> int | None:
     return None if checked is None else int(checked)
 
 
+def is_before(one: Instant | None, other: Instant | None) -> bool:
+    return one is not None and other is not None and one < other
+
+
 def _listed(state: str) -> str:
     return state.partition(" ")[2]
 
@@ -91,9 +107,8 @@ class _States:
         self._journal = journal
         self._at = at
         self._now = now
-        self._validators: dict[str, str | None] = {}
-        self._modified: dict[str, Instant | None] = {}
-        self._lengths: dict[str, int | None] = {}
+        #: Each resource with its validator; None if it is not recorded as present.
+        self._known: dict[str, tuple[Resource, str] | None] = {}
         self.records: list[Record] = []
         #: The earliest instant (µs) at which each record may be dated.
         self.earliest: list[int] = []
@@ -102,59 +117,46 @@ class _States:
         #: The new validators of resources that did not change, but whose places did.
         self.revalidated: dict[str, str] = {}
 
-    def _known(self, uri: str) -> str | None:
-        """Return the validator of a resource; None if the resource is not recorded as present."""
-        if uri not in self._validators:
+    def _find(self, uri: str) -> tuple[Resource, str] | None:
+        if uri not in self._known:
             found = self._journal.resource(uri)
-            self._validators[uri] = None if found is None else found[1] or ""
-            self._modified[uri] = None if found is None else found[0].lastmod
-            self._lengths[uri] = None if found is None else found[0].length
-        return self._validators[uri]
+            self._known[uri] = None if found is None else (found[0], found[1] or "")
+        return self._known[uri]
 
     def see(self, entry: SeenEntry) -> None:
-        uri = entry.resource.uri
+        seen, uri = entry.resource, entry.resource.uri
         self._spellings[normalize(uri)] = uri
-        known = self._known(uri)
-        state, places = decode_validator(known)
-        validator = encode_validator(entry.state, places | {entry.place})
-        if known is not None and entry.is_listing and _listed(state) == _listed(entry.state):
+        if (known := self._find(uri)) is None:
+            created = replace(seen, change=ChangeType.CREATED)
+            self._record(created, encode_validator(entry.state, [entry.place]), seen.lastmod)
             return
-        if known is not None and self._is_outdated(entry, places):
-            self._revalidate(uri, encode_validator(state, places | {entry.place}))
-        elif known is None or state != entry.state or self._has_other_length(entry.resource):
-            change = ChangeType.CREATED if known is None else ChangeType.UPDATED
-            self._record(replace(entry.resource, change=change), validator, entry.resource.lastmod)
-        elif validator != known:
-            self._revalidate(uri, validator)
-
-    def _has_other_length(self, resource: Resource) -> bool:
-        """Return whether a different length is recorded, which means that one is wrong."""
-        recorded = self._lengths[resource.uri]
-        return None not in (recorded, resource.length) and recorded != resource.length
-
-    def _is_outdated(self, entry: SeenEntry, places: frozenset[str]) -> bool:
-        """Return whether a later version is recorded, and listed by another place.
-
-        If both were recorded, the two versions would alternate. If the origin's entries are
-        ordered, the place does not matter.
-        """
-        is_older = self._is_before(entry.resource.uri, entry.resource.lastmod)
-        return is_older and (entry.is_ordered or bool(places - {entry.place}))
-
-    def _is_before(self, uri: str, at: Instant | None) -> bool:
-        modified = self._modified[uri]
-        return at is not None and modified is not None and at < modified
+        recorded, validator = known
+        state, places = decode_validator(validator)
+        if entry.is_listing and _listed(state) == _listed(entry.state):
+            return
+        # If the same state has two lengths, one of them is wrong.
+        lengths = {recorded.length, seen.length} - {None}
+        is_changed = state != entry.state or len(lengths) > 1
+        # If a later version that another place lists were replaced, the two would alternate.
+        is_replaceable = not entry.is_ordered and places <= {entry.place}
+        if is_changed and (is_replaceable or not is_before(seen.lastmod, recorded.lastmod)):
+            updated = replace(seen, change=ChangeType.UPDATED)
+            new = encode_validator(entry.state, places | {entry.place})
+            self._record(updated, new, seen.lastmod)
+        elif (new := encode_validator(state, places | {entry.place})) != validator:
+            self._revalidate(recorded, new)
 
     def miss(self, entry: MissingEntry) -> None:
-        known = self._known(entry.uri)
+        known = self._find(entry.uri)
         if self._spellings.get(normalize(entry.uri), entry.uri) != entry.uri:
             return  # an entry with another spelling has replaced it
-        if known is None or self._is_before(entry.uri, entry.at):
+        if known is None or is_before(entry.at, known[0].lastmod):
             return
-        state, places = decode_validator(known)
+        recorded, validator = known
+        state, places = decode_validator(validator)
         remaining = frozenset() if entry.places is None else places - entry.places
         if remaining:
-            self._revalidate(entry.uri, encode_validator(state, remaining))
+            self._revalidate(recorded, encode_validator(state, remaining))
         else:
             self._record(Resource(entry.uri, change=ChangeType.DELETED), None, entry.at)
 
@@ -165,14 +167,12 @@ class _States:
             _log.warning("metadata is left out: %s", error)
             bare = Resource(change.uri, change=change.change, lastmod=change.lastmod)
             record = check_record(Record(bare, validator))
-        self._validators[change.uri] = validator
-        self._modified[change.uri] = change.lastmod
-        self._lengths[change.uri] = change.length
+        self._known[change.uri] = None if validator is None else (change, validator)
         self.revalidated.pop(change.uri, None)
         self.records.append(record)
         stated = 0 if at is None else to_microseconds(at)
         self.earliest.append(max(self._at, min(stated, self._now)))
 
-    def _revalidate(self, uri: str, validator: str) -> None:
-        self._validators[uri] = validator
-        self.revalidated[uri] = validator
+    def _revalidate(self, recorded: Resource, validator: str) -> None:
+        self._known[recorded.uri] = recorded, validator
+        self.revalidated[recorded.uri] = validator

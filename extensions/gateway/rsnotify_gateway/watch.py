@@ -59,12 +59,8 @@ class CheckedClock:
 class OriginWatch:
     """Follows one origin while `run` is running.
 
-    Args:
-        origin: The settings of the origin.
-        adapter: Reads the origin.
-        publisher: Publishes the set, with `checked` as its clock. It is started after the first
-            complete check. The caller closes it.
-        checked: The clock that stands at the instant through which the origin was checked.
+    It starts the Publisher, whose clock is `checked`, after the first complete check. The caller
+    closes the Publisher.
 
     Attributes:
         ready: Set when all documents of the set have been written.

@@ -36,6 +36,7 @@ from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
     OriginBatch,
+    OriginCursor,
     OriginTerms,
     OriginType,
     SeenEntry,
@@ -190,7 +191,7 @@ _LEVEL_2 = frozenset({"Create", "Delete", "Move", "Add", "Remove"})
 T = TypeVar("T")
 
 
-class ActivityCursor(Struct, omit_defaults=True):
+class ActivityCursor(OriginCursor, omit_defaults=True):
     """The progress in reading a collection.
 
     Args:
@@ -206,30 +207,16 @@ class ActivityCursor(Struct, omit_defaults=True):
     gap: str | None = None
 
 
-_decode = msgspec.json.Decoder(ActivityCursor).decode
-
-
 class ChangeDiscoveryAdapter:
-    """Reads a collection.
+    """Reads a collection. At level 1, it compares the whole every `compare` seconds."""
 
-    Args:
-        url: The URL of the collection.
-        compare: Seconds between comparisons with the whole collection, at level 1.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        client: OriginClient,
-        compare: float | None = None,
-    ) -> None:
+    def __init__(self, url: str, client: OriginClient, compare: float | None) -> None:
         self._url = url
         self._reader = _PageReader(client)
         self._compare = compare or _COMPARE
         self._last = ActivityCursor()
 
     def terms(self) -> OriginTerms:
-        """Describe which changes can be detected, based on the activities at the last check."""
         last = self._last
         deletions = {
             0: "A deletion is seen as the absence from the whole collection.",
@@ -251,7 +238,7 @@ class ChangeDiscoveryAdapter:
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Read the activities since the cursor, or all of them, and yield their objects' states."""
-        before = ActivityCursor() if cursor is None else _decode(cursor)
+        before = ActivityCursor.decoded(cursor)
         began = time.time()
         latest = datetime.fromtimestamp(began, UTC) + _MOST_AHEAD
         if before.newest is not None and before.newest > latest:
@@ -279,10 +266,8 @@ class ChangeDiscoveryAdapter:
         latest = min(walk.newest, datetime.fromtimestamp(began, UTC))
         newest = latest if latest > EARLIEST else None
         self._last = ActivityCursor(newest, walk.level, compared, gap)
-        yield OriginBatch(
-            tuple(MissingEntry(uri) for uri, _ in missing),
-            msgspec.json.encode(self._last).decode(),
-        )
+        entries = tuple(MissingEntry(uri) for uri, _ in missing)
+        yield OriginBatch(entries, self._last.encoded())
 
 
 class _PageReader:
@@ -293,13 +278,8 @@ class _PageReader:
         #: The collection and its last page by URI, with the condition for the next request.
         self._kept: dict[str, tuple[tuple[str, str], Any]] = {}
 
-    async def collection(self, uri: str) -> tuple[str, str]:
-        return await self._read(uri, parse_collection, keep=True)
-
-    async def page(self, uri: str, *, is_last: bool) -> ActivityPage:
-        return await self._read(uri, parse_page, keep=is_last)
-
-    async def _read(self, uri: str, parse: Callable[[bytes, str], T], *, keep: bool) -> T:
+    async def read(self, uri: str, parse: Callable[[bytes, str], T], *, keep: bool) -> T:
+        """Return what `parse` returns for a document. Keep it if it is likely to be read again."""
         condition, kept = self._kept.get(uri, (None, None))
         data, answer = await self._client.content(uri, _MOST_BYTES, condition, _ACCEPT)
         if answer is None:
@@ -374,7 +354,7 @@ class _Walk:
 
     async def _walk(self) -> AsyncIterator[ActivityPage]:
         """Yield the pages, newest first."""
-        self._id, last = await self._reader.collection(self._url)
+        self._id, last = await self._reader.read(self._url, parse_collection, keep=True)
         uri: str | None = last
         read: set[str] = set()
         while uri is not None:
@@ -383,14 +363,14 @@ class _Walk:
             if len(read) == _MOST_PAGES:
                 raise TooLarge(f"it has more than {_MOST_PAGES:,} pages", source=self._url)
             read.add(uri)
-            page = await self._reader.page(uri, is_last=uri == last)
+            page = await self._reader.read(uri, parse_page, keep=uri == last)
             self._pages.append(hash(page))
             yield page
             uri = page.previous
 
     async def _is_settled(self, page: ActivityPage) -> bool:
         """Return whether, since a page was read, activities were only added at its end."""
-        again = await self._reader.page(page.uri, is_last=True)
+        again = await self._reader.read(page.uri, parse_page, keep=True)
         is_same = again.activities[: len(page.activities)] == page.activities
         return is_same and again.previous == page.previous
 

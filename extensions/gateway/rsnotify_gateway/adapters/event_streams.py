@@ -44,6 +44,7 @@ from rsnotify_gateway.adapter import (
     MissingEntry,
     OriginAdapter,
     OriginBatch,
+    OriginCursor,
     OriginTerms,
     OriginType,
     SeenEntry,
@@ -217,7 +218,7 @@ _RECONNECT, _MOST_RECONNECT = 3.0, 60.0
 _SECOND = 1_000_000
 
 
-class EventCursor(Struct, omit_defaults=True):
+class EventCursor(OriginCursor, omit_defaults=True):
     """The progress in reading a stream.
 
     Args:
@@ -233,23 +234,10 @@ class EventCursor(Struct, omit_defaults=True):
     unusable: int = 0
 
 
-_decode = msgspec.json.Decoder(EventCursor).decode
-
-
 class EventsAdapter:
-    """Reads a stream of events.
+    """Reads a stream of events."""
 
-    Args:
-        url: The URL of the stream.
-        mapping: Where to find the change in an event.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        client: OriginClient,
-        mapping: EventMapping,
-    ) -> None:
+    def __init__(self, url: str, client: OriginClient, mapping: EventMapping) -> None:
         self._url = url
         self._client = client
         self._mapping = mapping
@@ -258,7 +246,6 @@ class EventsAdapter:
         self._latest = self._disorder = 0
 
     def terms(self) -> OriginTerms:
-        """Describe which changes a stream shows, and which may have been missed."""
         limits = [
             "Only resources with an event since the gateway connected first are listed.",
             "Events that the stream no longer has when the gateway connects again are missed.",
@@ -279,7 +266,7 @@ class EventsAdapter:
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Yield events as they arrive. Reconnect whenever the stream ends."""
-        self._last = EventCursor() if cursor is None else _decode(cursor)
+        self._last = EventCursor.decoded(cursor)
         while True:
             parser = EventParser(self._last.id)
             self._latest = self._disorder = 0
@@ -315,7 +302,7 @@ class EventsAdapter:
         )
         # Not the beginning of the check, because an event may be read long after it happened.
         at = min(self._latest, round(time.time() * _SECOND))
-        return OriginBatch(tuple(entries), msgspec.json.encode(self._last).decode(), checked, at)
+        return OriginBatch(tuple(entries), self._last.encoded(), checked, at)
 
     def _checked(self, changes: list[StatedChange]) -> int | None:
         """Process changes, and return the instant (µs) through which the stream has been read.

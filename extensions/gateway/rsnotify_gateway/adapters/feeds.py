@@ -30,7 +30,6 @@ from typing import Any
 from xml.parsers import expat
 from xml.sax import SAXException
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -48,6 +47,7 @@ from rsnotify.runtime.extensions import missing_package
 from rsnotify_gateway.adapter import (
     KnownEntries,
     OriginBatch,
+    OriginCursor,
     OriginTerms,
     OriginType,
     SeenEntry,
@@ -289,7 +289,7 @@ _DISJOINT = "has no entry of the last check"
 _MOST_ROUNDS = 5
 
 
-class FeedCursor(Struct, omit_defaults=True):
+class FeedCursor(OriginCursor, omit_defaults=True):
     """The content of a feed at the last check.
 
     Args:
@@ -307,26 +307,10 @@ class FeedCursor(Struct, omit_defaults=True):
     has_hub: bool = False
 
 
-_decode = msgspec.json.Decoder(FeedCursor).decode
-
-
 class FeedAdapter:
-    """Reads a feed.
+    """Reads a feed. Its hub delivers to `callbacks`."""
 
-    Args:
-        url: The URL of the feed.
-        callbacks: The callbacks at which hubs deliver.
-
-    Raises:
-        MissingExtension: feedparser is not installed.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        client: OriginClient,
-        callbacks: Callbacks,
-    ) -> None:
+    def __init__(self, url: str, client: OriginClient, callbacks: Callbacks) -> None:
         _feedparser()  # a missing package is a configuration error
         self._url = url
         self._client = client
@@ -335,7 +319,6 @@ class FeedAdapter:
         self._last = FeedCursor()
 
     def terms(self) -> OriginTerms:
-        """Describe which changes a feed shows, and whether entries may have been missed."""
         limits = ["A change is seen only while the feed has the entry."]
         if self._last.gap is not None:
             limits.append(f"Entries may have been missed before {self._last.gap}.")
@@ -350,8 +333,7 @@ class FeedAdapter:
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Yield the entries of the feed, and of its older pages until one has a known entry."""
-        before = FeedCursor() if cursor is None else _decode(cursor)
-        self._last = before
+        self._last = before = FeedCursor.decoded(cursor)
         if before.has_hub:
             self._has_hub.set()
         feed, condition = await self._read(self._url, before.condition)
@@ -377,7 +359,7 @@ class FeedAdapter:
         self._last = FeedCursor(newest, condition, gap, pages[0].nameless, feed.has_hub)
         if feed.has_hub:
             self._has_hub.set()
-        yield OriginBatch(found[0], msgspec.json.encode(self._last).decode())
+        yield OriginBatch(found[0], self._last.encoded())
 
     async def _pages(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
         """Return the newest page, and older pages up to the first with an expected entry.

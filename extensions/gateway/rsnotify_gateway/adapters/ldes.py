@@ -23,15 +23,9 @@ from collections.abc import AsyncIterator
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from rsnotify.errors import (
-    InvalidDocument,
-    MalformedDocument,
-    TooLarge,
-    WrongDocument,
-)
+from rsnotify.errors import InvalidDocument, MalformedDocument, TooLarge, WrongDocument
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Resource
 from rsnotify.runtime.extensions import missing_package
@@ -39,13 +33,14 @@ from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
     OriginBatch,
+    OriginCursor,
     OriginTerms,
     OriginType,
     SeenEntry,
     origin_uri,
 )
 from rsnotify_gateway.client import OriginAnswer, OriginClient
-from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_gateway.reconciling import is_before, usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
 
 _LDES = "https://w3id.org/ldes#"
@@ -124,13 +119,7 @@ def _pyoxigraph() -> Any:
 
 
 def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> StreamPage:
-    """Parse a page.
-
-    Args:
-        data: The content of the page.
-        media_type: The page's media type.
-        uri: The page's URI, the base of relative references.
-        terms: The stream's terms from other pages.
+    """Parse the page at a URI. `terms` are the stream's terms from other pages.
 
     Raises:
         MissingExtension: pyoxigraph is not installed.
@@ -309,7 +298,7 @@ class LdesNode(Struct, omit_defaults=True):
     nameless: int = 0
 
 
-class LdesCursor(Struct, omit_defaults=True):
+class LdesCursor(OriginCursor, omit_defaults=True):
     """The progress in reading a stream.
 
     Args:
@@ -319,23 +308,13 @@ class LdesCursor(Struct, omit_defaults=True):
             versions again when it is divided into different pages.
     """
 
-    pages: dict[str, LdesNode] = {}
+    pages: dict[str, LdesNode] = field(default_factory=dict)
     terms: StreamTerms = StreamTerms()
-    deleted: dict[str, Instant] = {}
-
-
-_decode = msgspec.json.Decoder(LdesCursor).decode
+    deleted: dict[str, Instant] = field(default_factory=dict)
 
 
 class LdesAdapter:
-    """Reads an event stream.
-
-    Args:
-        url: The URL of the stream, or of its first page.
-
-    Raises:
-        MissingExtension: pyoxigraph is not installed.
-    """
+    """Reads the event stream at a URL, which may be that of its first page."""
 
     def __init__(self, url: str, client: OriginClient) -> None:
         _pyoxigraph()  # a missing package is a configuration error
@@ -344,7 +323,6 @@ class LdesAdapter:
         self._last = LdesCursor()
 
     def terms(self) -> OriginTerms:
-        """Describe which changes can be detected, based on the stream's statements."""
         stream = self._last.terms
         limits = ["A member that leaves the stream is not seen."]
         if stream.timestamp is None:
@@ -362,7 +340,7 @@ class LdesAdapter:
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Read the pages that may have changed, and yield their new members."""
-        state = LdesCursor() if cursor is None else _decode(cursor)
+        state = LdesCursor.decoded(cursor)
         reached: set[str] = {self._url}
         waiting = deque(reached)
         entries: list[SeenEntry | MissingEntry] = []
@@ -381,12 +359,12 @@ class LdesAdapter:
                 raise TooLarge(f"it has more than {_MOST_PAGES:,} pages", source=self._url)
             is_long = unstored >= max(_STORED_PAGES, len(state.pages) // _STORED_PART)
             if entries and (is_long or len(entries) >= _BATCH):
-                yield OriginBatch(tuple(entries), _encode(state) if is_long else None)
+                yield OriginBatch(tuple(entries), state.encoded() if is_long else None)
                 entries.clear()
                 unstored = 0 if is_long else unstored
         state.pages = {uri: node for uri, node in state.pages.items() if uri in reached}
         self._last = state
-        text = _encode(state)
+        text = state.encoded()
         yield OriginBatch(tuple(entries), None if text == cursor else text)
 
     async def _read(
@@ -424,9 +402,9 @@ def _states(
     found: dict[str, tuple[Instant | None, SeenEntry | MissingEntry]] = {}
     for member in members:
         uri, at = usable_uri(member.uri), member.at
-        if uri is None or _is_before(at, deleted.get(uri)):
+        if uri is None or is_before(at, deleted.get(uri)):
             continue
-        if uri in found and _is_before(at, found[uri][0]):
+        if uri in found and is_before(at, found[uri][0]):
             continue
         if member.deleted:
             found[uri] = at, MissingEntry(uri, at=at)
@@ -440,10 +418,6 @@ def _states(
     return tuple(entry for _, entry in found.values())
 
 
-def _is_before(one: Instant | None, other: Instant | None) -> bool:
-    return one is not None and other is not None and one < other
-
-
 def _state(member: StreamMember) -> str:
     return f"{'' if member.at is None else format_datetime(member.at)} {member.identity}".strip()
 
@@ -451,10 +425,6 @@ def _state(member: StreamMember) -> str:
 def _digest(member: StreamMember) -> str:
     text = f"{member.uri} {_state(member)} {member.deleted}"
     return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _encode(state: LdesCursor) -> str:
-    return msgspec.json.encode(state).decode()
 
 
 LDES = OriginType(lambda origin, client, _: LdesAdapter(without_login(origin.url), client))

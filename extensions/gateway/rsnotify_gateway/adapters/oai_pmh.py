@@ -30,7 +30,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-import msgspec
 from lxml import etree
 from msgspec import Struct
 
@@ -51,6 +50,7 @@ from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
     OriginBatch,
+    OriginCursor,
     OriginTerms,
     OriginType,
     SeenEntry,
@@ -81,9 +81,9 @@ class OaiRecord(Struct, frozen=True):
     identifier: str
     datestamp: str
     modified: Instant
-    deleted: bool = False
-    sets: tuple[str, ...] = ()
-    digest: str = ""
+    deleted: bool
+    sets: tuple[str, ...]
+    digest: str
 
 
 class OaiError(Struct, frozen=True):
@@ -103,10 +103,10 @@ class OaiResponse(Struct):
     """
 
     date: Instant
-    records: tuple[OaiRecord, ...] = ()
-    token: str | None = None
-    errors: tuple[OaiError, ...] = ()
-    fields: dict[str, str] = {}
+    records: tuple[OaiRecord, ...]
+    token: str | None
+    errors: tuple[OaiError, ...]
+    fields: dict[str, str]
 
 
 if TYPE_CHECKING:
@@ -142,13 +142,6 @@ class OaiParser:
         if response is None:
             raise InvalidDocument("it has no responseDate (OAI-PMH §3.2)")
         return response
-
-
-def parse_response(data: bytes) -> OaiResponse:
-    """Parse a whole response. Raise `DocumentError` if it is not acceptable."""
-    parser = OaiParser()
-    parser.feed(data)
-    return parser.close()
 
 
 class _OaiBuilder(_ParserTarget):
@@ -246,15 +239,11 @@ class _OaiBuilder(_ParserTarget):
             raise InvalidDocument("a record has no identifier or datestamp")
         if len(self._records) == _MOST_RECORDS:
             raise TooLarge(f"it has more than {_MOST_RECORDS} records")
+        modified = _instant(datestamp, "datestamp")
+        digest = self._digest.hexdigest() if self._has_metadata else ""
+        sets = tuple(self._sets)
         self._records.append(
-            OaiRecord(
-                identifier,
-                datestamp,
-                _instant(datestamp, "datestamp"),
-                self._deleted,
-                tuple(self._sets),
-                self._digest.hexdigest() if self._has_metadata else "",
-            )
+            OaiRecord(identifier, datestamp, modified, self._deleted, sets, digest)
         )
         self._start_record()
 
@@ -266,13 +255,8 @@ class _OaiBuilder(_ParserTarget):
         """Return the response; None if it has no date. Raising here would hide an earlier error."""
         if self._date is None:
             return None
-        return OaiResponse(
-            self._date,
-            tuple(self._records),
-            self._token,
-            tuple(self._errors),
-            self._fields,
-        )
+        records, errors = tuple(self._records), tuple(self._errors)
+        return OaiResponse(self._date, records, self._token, errors, self._fields)
 
 
 def _instant(text: str, element: str) -> Instant:
@@ -300,7 +284,7 @@ _BAD_TOKEN = {"badResumptionToken"}
 _NOT_THERE = {"idDoesNotExist", "cannotDisseminateFormat"}
 
 
-class OaiCursor(Struct, omit_defaults=True):
+class OaiCursor(OriginCursor, omit_defaults=True):
     """The progress in harvesting a repository.
 
     Args:
@@ -346,27 +330,15 @@ class _Restart(Exception):
     """The resumption token was refused."""
 
 
-_decode = msgspec.json.Decoder(OaiCursor).decode
-
-
 class OaiAdapter:
-    """Harvests a repository.
+    """Harvests the repository at a base URL."""
 
-    Args:
-        url: The repository's base URL.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        client: OriginClient,
-        harvest: OaiHarvest | None = None,
-    ) -> None:
+    def __init__(self, url: str, client: OriginClient, harvest: OaiHarvest) -> None:
         self._url = url
         self._client = client
-        self._harvest = harvest or OaiHarvest()
+        self._harvest = harvest
         #: The template for record URIs.
-        self._template = None if self._harvest.uri is None else without_login(self._harvest.uri)
+        self._template = None if harvest.uri is None else without_login(harvest.uri)
         #: The prefixes of the local parts of all identifiers ever listed.
         self._namespaces: set[str] = set()
         self._late: str | None = None
@@ -393,7 +365,6 @@ class OaiAdapter:
         return is_set or self._identity.get("deletedRecord") != "persistent"
 
     def terms(self) -> OriginTerms:
-        """Describe which changes can be detected, based on the response to `Identify`."""
         policy = self._identity.get("deletedRecord", "unknown")
         every = f"at a comparison with the whole list, every {self._every:g} seconds"
         deletions = {
@@ -427,7 +398,7 @@ class OaiAdapter:
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Harvest the changes, and compare the whole list when that is due."""
-        state = OaiCursor() if cursor is None else _decode(cursor)
+        state = OaiCursor.decoded(cursor)
         self._namespaces.update(state.namespaces)
         self._late = state.late
         began = time.time()
@@ -453,7 +424,8 @@ class OaiAdapter:
                     async for batch in batches:
                         yield batch
                 # A list begun by an earlier check lacks the changes since then.
-                harvest = _decode(batch.cursor) if is_continued and batch.cursor else None
+                lacks_changes = is_continued and batch.cursor
+                harvest = OaiCursor.decoded(batch.cursor) if lacks_changes else None
 
     async def _check(
         self,
@@ -497,7 +469,7 @@ class OaiAdapter:
         if _LOCAL in (self._template or ""):
             cursor.namespaces = tuple(sorted(self._namespaces))
         cursor.late = self._late
-        return msgspec.json.encode(cursor).decode()
+        return cursor.encoded()
 
     async def _identify(self) -> None:
         response = await self._request({"verb": "Identify"})

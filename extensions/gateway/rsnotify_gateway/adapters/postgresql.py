@@ -26,16 +26,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-from msgspec import DecodeError, Struct, json
+from msgspec import DecodeError, json
 from msgspec.structs import replace
 
-from rsnotify.errors import (
-    ConfigurationError,
-    RsnotifyError,
-    StorageError,
-    without_credentials,
-)
+from rsnotify.errors import ConfigurationError, RsnotifyError, StorageError, without_credentials
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.extensions import missing_package
@@ -44,6 +38,7 @@ from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
     OriginBatch,
+    OriginCursor,
     OriginTerms,
     OriginType,
     SeenEntry,
@@ -67,7 +62,7 @@ _COMPARE, _LOOK = 86_400.0, 60.0
 _SECOND = 1_000_000
 
 
-class TableCursor(Struct, omit_defaults=True):
+class TableCursor(OriginCursor, omit_defaults=True):
     """The state of the tables at the last comparison or change of the triggers.
 
     Args:
@@ -83,30 +78,14 @@ class TableCursor(Struct, omit_defaults=True):
     unusable: int = 0
 
 
-_decode_cursor = msgspec.json.Decoder(TableCursor).decode
-
-
 class PostgreSQLAdapter:
-    """Reads an outbox.
+    """Reads the outbox `table`.
 
-    Args:
-        url: The URL of the database.
-        table: The name of the outbox.
-        poll: Maximum seconds between reads of the outbox if there is no NOTIFY.
-        compare: Seconds between comparisons with the view of the resources.
-
-    Raises:
-        ConfigurationError: The URL or the name of the table is unusable, or psycopg is not
-            installed.
+    It reads the outbox after each NOTIFY and at least every `poll` seconds, and compares the view
+    of the resources every `compare` seconds.
     """
 
-    def __init__(
-        self,
-        url: str,
-        table: str,
-        poll: float,
-        compare: float | None = None,
-    ) -> None:
+    def __init__(self, url: str, table: str, poll: float, compare: float | None = None) -> None:
         try:
             from rsnotify_gateway.outbox_tables import OutboxTables
             from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
@@ -122,7 +101,6 @@ class PostgreSQLAdapter:
         self._last = TableCursor()
 
     def terms(self) -> OriginTerms:
-        """Describe which changes the triggers miss, and what is compared."""
         state, last = self._state, self._last
         limits = [] if state is None else list(state.limits)
         if state is None or not state.has_resources:
@@ -148,7 +126,7 @@ class PostgreSQLAdapter:
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Yield committed changes without end. Each line leaves the outbox after it is recorded."""
-        self._last = TableCursor() if cursor is None else _decode_cursor(cursor)
+        self._last = TableCursor.decoded(cursor)
         # The default thread pool is for short tasks.
         thread = ThreadPoolExecutor(1, "rsnotify-outbox")
         run = asyncio.get_running_loop().run_in_executor
@@ -170,7 +148,7 @@ class PostgreSQLAdapter:
                         is_compared = True
                     if is_due:
                         self._note(state)
-                        yield OriginBatch(cursor=msgspec.json.encode(self._last).decode())
+                        yield OriginBatch(cursor=self._last.encoded())
                 self._check_enabled()
                 # While a trigger is disabled, only a comparison shows all changes.
                 if is_compared or self._state is None or not self._state.disabled:

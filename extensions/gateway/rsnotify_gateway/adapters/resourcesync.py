@@ -26,18 +26,9 @@ from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import (
-    ConfigurationError,
-    DocumentError,
-    InvalidDocument,
-    NotFound,
-    Unavailable,
-    without_credentials,
-)
+from rsnotify.errors import ConfigurationError, DocumentError, NotFound, Unavailable
 from rsnotify.format.coverage import EARLIEST, Change, ChangeKey, Coverage, Frontier
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import ChangeType, Resource
@@ -49,14 +40,14 @@ from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
     OriginBatch,
+    OriginCursor,
     OriginTerms,
     OriginType,
     SeenEntry,
     is_due,
-    origin_uri,
 )
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_gateway.reconciling import required_uri
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery
 from rsnotify_subscriber.fetching.credentials import without_login
@@ -210,7 +201,7 @@ class ListReading:
         frontier.advance(at, over=False)
         reading = ChangeReading(self._fetcher, self._offer, frontier)
         async for uri, changes in reading.read():
-            self._changed.update(_usable(uri, change.uri) for change in changes)
+            self._changed.update(required_uri(uri, change.uri) for change in changes)
         has_gap = reading.gap_ends is not None
         self.is_outdated = has_gap and through is not None and at <= through
         self._listed |= self._changed
@@ -218,7 +209,7 @@ class ListReading:
     def _seen(self, uri: str, resources: Iterable[Resource]) -> tuple[SeenEntry, ...]:
         found = {}
         for resource in resources:
-            usable = _usable(uri, resource.uri)
+            usable = required_uri(uri, resource.uri)
             if usable not in self._changed:
                 found[usable] = _entry(usable, resource)
         self._listed.update(found)
@@ -229,7 +220,7 @@ def _latest_entries(uri: str, changes: list[Change]) -> dict[str, SeenEntry | Mi
     """Return each resource's state after the changes of a list, by URI."""
     found: dict[str, SeenEntry | MissingEntry] = {}
     for change in sorted(changes, key=lambda change: change.at):
-        usable = _usable(uri, change.uri)
+        usable = required_uri(uri, change.uri)
         found.pop(usable, None)
         is_deleted = change.change is ChangeType.DELETED
         found[usable] = MissingEntry(usable) if is_deleted else _entry(usable, change.resource)
@@ -247,13 +238,6 @@ def _entry(uri: str, resource: Resource) -> SeenEntry:
     return SeenEntry(stated, state)
 
 
-def _usable(uri: str, reference: str) -> str:
-    usable = usable_uri(origin_uri(uri, reference))
-    if usable is None:
-        raise InvalidDocument(f"{without_credentials(reference)[:200]!r} is no URI", source=uri)
-    return usable
-
-
 _log = logging.getLogger("rsnotify.gateway")
 #: Default seconds between comparisons with the Resource List.
 _COMPARE = 86_400.0
@@ -264,7 +248,7 @@ _SPEEDUP = 24
 _CACHED_DOCUMENTS, _CACHED_ENTRIES = 4, 10_000
 
 
-class SourceCursor(Struct, omit_defaults=True):
+class SourceCursor(OriginCursor, omit_defaults=True):
     """The progress in reading a Source.
 
     Args:
@@ -285,25 +269,17 @@ class SourceCursor(Struct, omit_defaults=True):
     def frontier(self) -> Frontier:
         return Frontier.at(self.through or EARLIEST, self.seen, running=self.running)
 
-    def encoded(self, frontier: Frontier) -> str:
+    def advanced(self, frontier: Frontier) -> str:
         """Advance the cursor to a frontier, and return it as JSON."""
         self.through, self.running = frontier.instant, frontier.running
         self.seen = tuple(frontier.seen.elements())
-        return msgspec.json.encode(self).decode()
-
-
-_decode = msgspec.json.Decoder(SourceCursor).decode
+        return self.encoded()
 
 
 class ResourceSyncAdapter:
-    """Reads a Source.
+    """Reads a Source, and compares its Resource List every `compare` seconds."""
 
-    Args:
-        url: The URL of a site, a Capability List or one of the documents that it lists.
-        compare: Seconds between comparisons with the Resource List.
-    """
-
-    def __init__(self, url: str, client: OriginClient, compare: float | None = None) -> None:
+    def __init__(self, url: str, client: OriginClient, compare: float | None) -> None:
         self._url = url
         cache = DocumentCache(_CACHED_DOCUMENTS, _CACHED_ENTRIES)
         self._fetcher = Fetcher(client.sessions, Path(), cache=cache)
@@ -313,7 +289,6 @@ class ResourceSyncAdapter:
         self._last = SourceCursor()
 
     def terms(self) -> OriginTerms:
-        """Describe which changes can be detected, based on the last known Capability List."""
         has_list = self._offer is None or bool(resource_documents(self._offer))
         deletions = "A deletion is seen as a change in a Change List"
         if has_list:
@@ -338,13 +313,14 @@ class ResourceSyncAdapter:
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Read the changes since the cursor, and compare the whole set when that is due."""
-        state = SourceCursor() if cursor is None else _decode(cursor)
+        state = SourceCursor.decoded(cursor)
         offer = await self._offered()
         reading = ChangeReading(self._fetcher, offer, state.frontier)
         is_first = state.through is None
         if not is_first:
-            async for batch in _batches(reading, state):
-                yield batch
+            async for uri, changes in reading.read():
+                entries = _latest_entries(uri, changes)
+                yield OriginBatch(tuple(entries.values()), state.advanced(reading.frontier))
         must = is_first or reading.gap_ends is not None or reading.has_gone_back
         if must or (is_due(state.compared, self._compare) and resource_documents(offer)):
             comparison = _Comparison(self._fetcher, offer, state, reading, self._url)
@@ -354,7 +330,7 @@ class ResourceSyncAdapter:
             state.compared = time.time() - self._compare + wait
             reading = comparison.reading
         self._last = state
-        yield OriginBatch((), state.encoded(reading.frontier))
+        yield OriginBatch((), state.advanced(reading.frontier))
 
     async def _offered(self) -> Offer:
         """Return the Source's current offer, without its dumps."""
@@ -363,7 +339,7 @@ class ResourceSyncAdapter:
         else:
             offer = await self._discovery.revalidate(self._offer)
         self._offer = offer
-        lists = msgspec.structs.replace(
+        lists = replace(
             offer,
             resource_dump=None,
             resource_dump_archive=None,
@@ -376,13 +352,6 @@ class ResourceSyncAdapter:
                 'Resource List, name that one with type = "sitemap"'
             )
         return lists
-
-
-async def _batches(reading: ChangeReading, state: SourceCursor) -> AsyncIterator[OriginBatch]:
-    """Read the Change Lists, and yield a batch for each with the cursor after it."""
-    async for uri, changes in reading.read():
-        entries = _latest_entries(uri, changes)
-        yield OriginBatch(tuple(entries.values()), state.encoded(reading.frontier))
 
 
 class _Comparison:
@@ -486,10 +455,10 @@ class _Comparison:
         async for uri, changes in self.reading.read():
             entries |= _latest_entries(uri, changes)
             if known_through is None or self.reading.frontier.instant >= known_through:
-                yield OriginBatch(tuple(entries.values()), self._state.encoded(frontier))
+                yield OriginBatch(tuple(entries.values()), self._state.advanced(frontier))
                 entries.clear()
         if entries:
-            yield OriginBatch(tuple(entries.values()), self._state.encoded(frontier))
+            yield OriginBatch(tuple(entries.values()), self._state.advanced(frontier))
 
 
 RESOURCESYNC = OriginType(

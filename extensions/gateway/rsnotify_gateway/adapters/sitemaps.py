@@ -24,13 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import (
-    DocumentError,
-    InvalidDocument,
-    Unavailable,
-    WrongDocument,
-    without_credentials,
-)
+from rsnotify.errors import DocumentError, Unavailable, WrongDocument
 from rsnotify.format.datetimes import format_datetime, to_microseconds
 from rsnotify.format.model import Capability, Resource
 from rsnotify.format.reader import SitemapReader
@@ -44,7 +38,7 @@ from rsnotify_gateway.adapter import (
     origin_uri,
 )
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_gateway.reconciling import required_uri
 from rsnotify_publisher.journal import system_clock
 from rsnotify_subscriber.fetching.credentials import without_login
 
@@ -84,12 +78,7 @@ _decode = msgspec.json.Decoder(dict[str, SitemapFile]).decode
 
 
 class SitemapAdapter:
-    """Reads a Sitemap.
-
-    Args:
-        url: The URL of a Sitemap, of an index, or of a site. For a site, the Sitemaps named in its
-            robots.txt are read, or else `/sitemap.xml`.
-    """
+    """Reads a Sitemap, an index, or a site's Sitemaps: those in robots.txt, or else sitemap.xml."""
 
     def __init__(self, url: str, client: OriginClient) -> None:
         self._url = url
@@ -97,7 +86,6 @@ class SitemapAdapter:
         self._files: dict[str, SitemapFile] = {}
 
     def terms(self) -> OriginTerms:
-        """Describe which changes can be detected, based on the entries at the last check."""
         files = self._files.values()
         total = sum(file.entries for file in files)
         limits = []
@@ -221,11 +209,7 @@ class _SitemapCheck:
         place = _place(uri)
         found: dict[str, SeenEntry] = {}
         for entry in entries:
-            usable = usable_uri(origin_uri(uri, entry.uri))
-            if usable is None:
-                raise InvalidDocument(
-                    f"{without_credentials(entry.uri)[:200]!r} is no URI", source=uri
-                )
+            usable = required_uri(uri, entry.uri)
             resource = Resource(
                 usable,
                 lastmod=entry.lastmod,
