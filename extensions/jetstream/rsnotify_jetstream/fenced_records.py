@@ -88,14 +88,10 @@ class FencedMap(Generic[K, V]):
         self._growing: asyncio.Task[None] | None = None
 
     def _part(self, number: int) -> _Part[K, V]:
-        key = part_key(self._key, number)
-        part: _Part[K, V]
+        return _Part(self._bucket, part_key(self._key, number), self._encode, self._rights)
 
-        def value() -> bytes:
-            return encode(replace(self._empty, parts=len(self._parts), cursors=part.cursors))
-
-        part = _Part(FencedRecord(self._bucket, key, value, self._rights))
-        return part
+    def _encode(self, cursors: dict[K, V]) -> bytes:
+        return encode(replace(self._empty, parts=len(self._parts), cursors=cursors))
 
     async def load(self) -> None:
         """Acquire the cursors, which another node may have owned before.
@@ -108,16 +104,16 @@ class FencedMap(Generic[K, V]):
         found = await self._read(head)
         self._parts += [self._part(number) for number in range(1, found.parts)]
         self._fill(0, found.cursors)
-        await head.stored.claim()
+        await head.claim()
         await _all(self._load(number) for number in range(1, found.parts))
 
     async def _load(self, number: int) -> None:
         part = self._parts[number]
         self._fill(number, (await self._read(part)).cursors)
-        await part.stored.claim()
+        await part.claim()
 
     async def _read(self, part: _Part[K, V]) -> FencedCursors[K, V]:
-        value = await part.stored.read()
+        value = await part.read()
         found = self._empty if value is None else decode(value, type(self._empty))
         if found.epoch > self._rights.epoch:
             raise NotOwner("a later owner has written the cursors")
@@ -172,8 +168,8 @@ class FencedMap(Generic[K, V]):
         self._parts += added
         self._fill(0, self._parts[0].cursors)  # drop the copied cursors
         for part in (self._parts[0], *added):
-            part.stored.changed()
-        await _retried(self._parts[0].stored.write)
+            part.changed()
+        await _retried(self._parts[0].write)
         for number in range(1, count):
             self._fill(number, self._parts[number].cursors)
 
@@ -183,7 +179,7 @@ class FencedMap(Generic[K, V]):
         except NotOwner:
             self._rights.lost()
             raise
-        await part.stored.claim()
+        await part.claim()
 
     def _copy_to(self, added: list[_Part[K, V]]) -> None:
         """Copy to each new record the cursors that it will hold."""
@@ -206,8 +202,8 @@ class FencedMap(Generic[K, V]):
         if self._growing is not None:
             await asyncio.shield(self._growing)
         # Write the head first because it may state a new number of records.
-        await self._parts[0].stored.flush()
-        await _all(part.stored.flush() for part in self._parts[1:])
+        await self._parts[0].flush()
+        await _all(part.flush() for part in self._parts[1:])
 
     async def flush(self) -> None:
         """Write all changed records for the last time. See `write`."""
@@ -222,34 +218,7 @@ class FencedMap(Generic[K, V]):
         if growing is not None and growing is not asyncio.current_task():
             growing.cancel()
         for part in self._parts:
-            part.stored.close()
-
-
-class _Part(Generic[K, V]):
-    """The cursors in one record."""
-
-    def __init__(self, stored: FencedRecord) -> None:
-        self.stored = stored
-        self.cursors: dict[K, V] = {}
-        self.size = 0
-
-    def fill(self, cursors: dict[K, V]) -> None:
-        self.cursors = cursors
-        self.size = sum(map(size_of, cursors, cursors.values()))
-
-    def set(self, key: K, value: V) -> None:
-        self.size += size_of(key, value) - self._size_of(key)
-        self.cursors[key] = value
-        self.stored.changed()
-
-    def remove(self, key: K) -> None:
-        self.size -= self._size_of(key)
-        if self.cursors.pop(key, None) is not None:
-            self.stored.changed()
-
-    def _size_of(self, key: K) -> int:
-        value = self.cursors.get(key)
-        return 0 if value is None else size_of(key, value)
+            part.close()
 
 
 class FencedRecord:
@@ -382,6 +351,35 @@ class FencedRecord:
             self._timer = None
         if self._writing is not None and self._writing is not asyncio.current_task():
             self._writing.cancel()
+
+
+class _Part(FencedRecord, Generic[K, V]):
+    """One of the records of a `FencedMap`, with its cursors."""
+
+    def __init__(
+        self, bucket: Bucket, key: str, encode: Callable[[dict[K, V]], bytes], rights: OwnerRights
+    ) -> None:
+        super().__init__(bucket, key, lambda: encode(self.cursors), rights)
+        self.cursors: dict[K, V] = {}
+        self.size = 0
+
+    def fill(self, cursors: dict[K, V]) -> None:
+        self.cursors = cursors
+        self.size = sum(map(size_of, cursors, cursors.values()))
+
+    def set(self, key: K, value: V) -> None:
+        self.size += size_of(key, value) - self._size_of(key)
+        self.cursors[key] = value
+        self.changed()
+
+    def remove(self, key: K) -> None:
+        self.size -= self._size_of(key)
+        if self.cursors.pop(key, None) is not None:
+            self.changed()
+
+    def _size_of(self, key: K) -> int:
+        value = self.cursors.get(key)
+        return 0 if value is None else size_of(key, value)
 
 
 async def read_fenced(bucket: Bucket, key: str, empty: FencedCursors[K, V]) -> dict[K, V]:

@@ -26,7 +26,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
@@ -189,7 +197,7 @@ class JetStreamLog:
             self._trim(topic)
             return 0
         with self._queue(topic):
-            for batch in batches([fragments[number] for number in sorted(new)]):
+            for batch in batches(new):
                 if len(batch) == 1 or not await self._append(topic, batch, replacing):
                     for fragment in batch:
                         # An unanswered attempt may still store the whole batch, even now.
@@ -209,17 +217,19 @@ class JetStreamLog:
         assert self._reporter is not None
         self._reporter.listener.appended(topic, (), state, None)
 
-    def _new(self, topic: str, fragments: Sequence[Fragment], replacing: int | None) -> set[int]:
-        """Return which fragments the log does not have yet, as indexes into `fragments`."""
-        new: dict[bytes, int] = {}
+    def _new(
+        self, topic: str, fragments: Sequence[Fragment], replacing: int | None
+    ) -> Collection[Fragment]:
+        """Return the fragments that the log does not have yet, each once."""
+        new: dict[bytes, Fragment] = {}
         state = self._index.state(topic)
-        for number, fragment in enumerate(fragments):
+        for fragment in fragments:
             digest = digest_of(fragment)
             # Equal changes end at the same instant. A body with the whole content states no end.
             may_exist = state is not None and (fragment.whole or fragment.until <= state.through)
             if not may_exist or self._index.find(topic, digest) in (None, replacing):
-                new.setdefault(digest, number)
-        return set(new.values())
+                new.setdefault(digest, fragment)
+        return new.values()
 
     async def _append(
         self, topic: str, fragments: Sequence[Fragment], replacing: int | None
@@ -322,7 +332,6 @@ class JetStreamLog:
         return await self._appender.check()
 
     async def close(self) -> None:
-        """Stop following the stream and deleting records."""
         await self._cleaner.close()
         await self._follower.close()
         self._report_now()
@@ -393,7 +402,6 @@ class Reporter:
         self._call(topic, lambda: self.listener.forgotten(topic))
 
     def report(self) -> None:
-        """Report the pending entries."""
         if not self._entries:
             return
         topic, replaced = self._topic, self._replaced

@@ -282,7 +282,6 @@ class LogColumns:
         return len(self._rows) // _WIDTH
 
     def add(self, record: LogRecord) -> None:
-        """Append the entry of a record."""
         if self._rows and record.until < self.until(len(self) - 1):
             self._late = record.position
         from_ = _ABSENT if record.from_ is None else record.from_

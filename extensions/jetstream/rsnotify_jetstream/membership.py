@@ -222,10 +222,6 @@ class NodeViews:
             and view.first_seen <= settled
         }
 
-    def bridging(self, nodes: set[str]) -> set[str]:
-        """Return the subset of `nodes` that can run the bridge to the MQTT broker."""
-        return {node for node in nodes if self._members[node].bridges}
-
     def is_alive(self, node: str, now: float) -> bool:
         """Return whether a node has renewed its record within `death_seconds`."""
         view = self._members.get(node)
@@ -421,7 +417,7 @@ class Membership(NodeViews):
             return actions
         candidates = self.candidates(now)
         self._assignment.set_nodes(candidates)
-        self._bridge.set_nodes(self.bridging(candidates))
+        self._bridge.set_nodes({node for node in candidates if self._members[node].bridges})
         own = dict.fromkeys((*self._assignment.own, *self._bridge.own))
         return [*actions, *self._confirms(), *self._releases(own), *self._takes(own, now)]
 
@@ -490,7 +486,6 @@ class Membership(NodeViews):
         return state in (_Holding.OWNED, _Holding.RELEASING) and not self.is_fenced(now)
 
     def owned(self) -> list[str]:
-        """Return the shards that this node works on."""
         return [shard for shard, hold in self._holds.items() if hold.state is _Holding.OWNED]
 
     def unconfirmed(self) -> list[str]:

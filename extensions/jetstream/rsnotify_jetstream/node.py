@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from rsnotify.errors import StorageError, counted
-from rsnotify.runtime.tasks import cancel
+from rsnotify.runtime.tasks import cancel, wait_for_event
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.membership import (
     BRIDGE,
@@ -152,11 +152,9 @@ class ClusterNode:
         if not is_created.is_set():
             created = encode(ClusterMeta(shards=self._shards))
             await self._records.replace(META, created, 0)
-            try:
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await is_created.wait()  # another node may have created it first
-            except TimeoutError:
-                raise StorageError("the records of the cluster cannot be followed") from None
+            # Another node may have created it first.
+            if not await wait_for_event(is_created, CLOSE_SECONDS):
+                raise StorageError("the records of the cluster cannot be followed")
         meta = found[META][0]
         assert meta is not None
         self.sharding = Sharding(decode(meta, ClusterMeta).shards)
@@ -174,11 +172,9 @@ class ClusterNode:
         ]
 
     def owns(self, shard: str) -> bool:
-        """Return whether this node may work on a shard right now."""
         return self.membership.owns(shard, self._clock())
 
     def may_finish(self, shard: str) -> bool:
-        """Return whether this node may write the state of a shard right now."""
         return self.membership.may_finish(shard, self._clock())
 
     def lost(self, shard: str, epoch: int) -> None:
@@ -265,9 +261,7 @@ class ClusterNode:
             except Exception:
                 log.exception("this node cannot decide which shards to take")
             self._wanted.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.tick_seconds):
-                    await self._wanted.wait()
+            await wait_for_event(self._wanted, self._pace.tick_seconds)
 
     async def _tick(self) -> None:
         now = self._clock()

@@ -213,7 +213,6 @@ class NodeMessages:
         return CallReply(answer=answer, shards=shards)
 
     async def close(self) -> None:
-        """Stop answering requests."""
         if self._subscription is not None:
             with suppress(Exception):  # the connection may be closed
                 await self._subscription.unsubscribe()

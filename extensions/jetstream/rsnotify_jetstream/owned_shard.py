@@ -285,7 +285,6 @@ class OwnedShard:
 
 
 def bridge_key(broker: str) -> str:
-    """Return the key of a broker's cursors."""
     return f"bridge.{hashlib.sha256(broker.encode()).hexdigest()}"
 
 

@@ -21,6 +21,8 @@ from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.providers import NodeFacts, OpenStore, StoreProvider
 from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
 
+_FILES = NatsFiles.__struct_fields__
+
 
 class NatsProvider(StoreProvider, frozen=True, kw_only=True):
     """A hub's settings for NATS.
@@ -46,7 +48,7 @@ class NatsProvider(StoreProvider, frozen=True, kw_only=True):
 
     def checked(self) -> NatsProvider:
         if self.url is None:
-            for name in ("password_file", "credentials", "nkey", "ca", "certificate", "key"):
+            for name in ("password_file", *_FILES):
                 if getattr(self, name):
                     reason = "this needs store, which names the servers"
                     raise WrongSetting((f"store_{name}",), reason)
@@ -67,9 +69,8 @@ class NatsProvider(StoreProvider, frozen=True, kw_only=True):
             ConfigurationError: The URL is malformed.
         """
         assert self.url is not None
-        named = (self.credentials, self.nkey, self.ca, self.certificate, self.key)
-        files = NatsFiles(*(Path(each) if each else None for each in named))
-        settings = parse_nats_url(self.url, files)
+        files = {name: Path(value) for name in _FILES if (value := getattr(self, name))}
+        settings = parse_nats_url(self.url, NatsFiles(**files))
         return replace(settings, password=self.password or settings.password)
 
     @asynccontextmanager

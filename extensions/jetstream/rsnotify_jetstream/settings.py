@@ -17,15 +17,7 @@ _REPLICAS = range(1, 6, 2)
 
 
 class NatsFiles(Struct, frozen=True):
-    """The files that a hub uses to log in to NATS.
-
-    Args:
-        credentials: A credentials file (`.creds`) with a JWT and an NKey.
-        nkey: A file with the seed of an NKey.
-        ca: The certificates of trusted authorities, or None to trust the system's authorities.
-        certificate: The hub's certificate.
-        key: The private key of the hub's certificate.
-    """
+    """The files that a hub uses to log in to NATS. See `NatsProvider`."""
 
     credentials: Path | None = None
     nkey: Path | None = None
@@ -40,14 +32,8 @@ _NO_FILES = NatsFiles()
 class NatsSettings(Struct, frozen=True):
     """The address of NATS, the login, and the names of the hub's data there.
 
-    Args:
-        servers: The URLs of the servers, without user and password.
-        user: The user name, if any.
-        password: The password, if any.
-        prefix: The prefix of the names of streams and subjects.
-        replicas: The number of copies of the data. If None, new data gets three copies on a
-            cluster, and one otherwise.
-        files: The files to log in with.
+    `servers` are URLs without user and password. The names of streams and subjects begin with
+    `prefix`. If `replicas` is None, new data gets three copies on a cluster, and one otherwise.
     """
 
     servers: tuple[str, ...]
@@ -71,11 +57,7 @@ class NatsSettings(Struct, frozen=True):
 
 
 def parse_nats_url(url: str, files: NatsFiles = _NO_FILES) -> NatsSettings:
-    """Parse `nats://[user:password@]host:port[,host:port…][?prefix=…&replicas=…]`.
-
-    Args:
-        url: The URL. Its scheme is `nats`, or `tls` for TLS.
-        files: The files to log in with.
+    """Parse `nats://[user:password@]host:port[,host:port…][?prefix=…&replicas=…]`, or `tls://…`.
 
     Raises:
         ConfigurationError: The URL does not have this form. The message does not contain the

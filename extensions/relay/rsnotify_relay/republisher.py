@@ -19,6 +19,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -56,8 +57,10 @@ class RelayNaming(Struct, frozen=True):
     def at_relay(self, uri: str) -> str | None:
         """Return the URI of a resource at the relay; None if it would be too long."""
         for relative in self._candidates(uri):
-            if not _ALTERED.search(relative) and _is_uri(self.base_url + relative):
-                return self.base_url + relative
+            if not _ALTERED.search(relative):
+                with suppress(ConfigurationError):
+                    check_uri(self.base_url + relative)
+                    return self.base_url + relative
         return None
 
     def _candidates(self, uri: str) -> list[str]:
@@ -78,14 +81,6 @@ class RelayNaming(Struct, frozen=True):
         if relative.startswith(_MARK + "/"):
             return unquote(relative.removeprefix(_MARK + "/"))
         return self.base + relative
-
-
-def _is_uri(text: str) -> bool:
-    try:
-        check_uri(text)
-    except ConfigurationError:
-        return False
-    return True
 
 
 #: Relations that apply only to the original at its own URI: its sets and collections, its canonical
@@ -164,15 +159,12 @@ def _origin_of_deletion(entry: Resource, known: Resource | None) -> list[Link]:
 
 def _usable(uri: str, links: Iterable[Link]) -> tuple[Link, ...]:
     """Return the links that are valid in the relay's documents."""
-    return tuple(link for link in links if _is_usable(Resource(uri, links=(link,))))
-
-
-def _is_usable(resource: Resource) -> bool:
-    try:
-        check_resource(resource)
-    except ConfigurationError:
-        return False
-    return True
+    found = []
+    for link in links:
+        with suppress(ConfigurationError):
+            check_resource(Resource(uri, links=(link,)))
+            found.append(link)
+    return tuple(found)
 
 
 _log = logging.getLogger("rsnotify.relay")

@@ -143,7 +143,7 @@ async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirme
         one.move(id_of(number), number + 1)
     assert one._cursors._growing is not None
     with pytest.raises(NotOwner):
-        await one._cursors._parts[0].stored.write()
+        await one._cursors._parts[0].write()
     found = await shards.revisions()
     assert {key: found[key] for key in before} == before
     shards.may_write = True
@@ -254,7 +254,7 @@ async def test_every_record_refuses_the_owner_before(shards: Shards):
         one.move(id_of(number), 9)
     for part in one._cursors._parts:
         with pytest.raises(NotOwner):
-            await part.stored.flush()
+            await part.flush()
     assert await shards.revisions() == before
 
 
