@@ -50,10 +50,8 @@ class _Group(Struct):
 class RobotsRules(Struct, frozen=True):
     """The rules of a robots.txt for the gateway.
 
-    Args:
-        rules: Path patterns, each preceded by whether it allows matching paths.
-        delay: Seconds between two requests.
-        sitemaps: The URIs of Sitemaps.
+    A rule is a path pattern, preceded by whether it allows matching paths. `delay` is the number of
+    seconds between two requests.
     """
 
     rules: tuple[tuple[bool, str], ...] = ()
@@ -313,7 +311,15 @@ class OriginClient:
     async def _admit(self, uri: str) -> None:
         """Wait until a request may be made. Raise `FetchError` if it must not be made."""
         if self._respects_robots:
-            await self._check_robots(uri)
+            rules = await self._robots(uri)
+            parts = urlsplit(uri)
+            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            if not rules.allows(path):
+                raise Unavailable(
+                    uri,
+                    "the robots.txt of its host does not allow rsnotify to read it; if you may, "
+                    "set robots = false for this origin",
+                )
         await self._rate(uri, self._delay).wait()
 
     async def sitemaps(self, uri: str) -> tuple[str, ...]:
@@ -326,17 +332,6 @@ class OriginClient:
         if rate is None:
             rate = self._rates[origin] = RequestRate(1 / delay if delay else None)
         return rate
-
-    async def _check_robots(self, uri: str) -> None:
-        rules = await self._robots(uri)
-        parts = urlsplit(uri)
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        if not rules.allows(path):
-            raise Unavailable(
-                uri,
-                "the robots.txt of its host does not allow rsnotify to read it; if you may, set "
-                "robots = false for this origin",
-            )
 
     async def _robots(self, uri: str) -> RobotsRules:
         origin = _origin(uri)

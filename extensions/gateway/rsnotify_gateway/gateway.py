@@ -137,13 +137,12 @@ class Gateway:
             prefix: The path below which they are served; by default, the path of the base URL.
         """
         prefix = urlsplit(self._base_url).path if prefix is None else prefix
+        watches = {watch.name: watch for watch in self.watches}
         found: list[web.RouteDef] = []
-        of_set = {f"{prefix}{watch.name}/": watch for watch in self.watches}
         for route in routes(self.source, prefix):
-            name = route.path.removeprefix(prefix).partition("/")[0]
-            watch = of_set.get(f"{prefix}{name}/")
+            watch = watches.get(route.path.removeprefix(prefix).partition("/")[0])
             found.append(route if watch is None else _once_ready(route, watch))
-        found += [web.get(path + ABOUT, _about(watch)) for path, watch in of_set.items()]
+        found += [web.get(f"{prefix}{it.name}/{ABOUT}", _about(it)) for it in self.watches]
         return found + self._callbacks.routes(prefix + _CALLBACKS)
 
     async def run(self, on_serving: Callable[[], Awaitable[None]] | None = None) -> None:

@@ -58,12 +58,10 @@ class Unconfirmed(NotOwner):
 
 
 class OwnerRights(Struct, frozen=True):
-    """An owner's right to write.
+    """The right to write of an owner that acquired the cursors at an epoch.
 
-    Args:
-        epoch: The epoch at which the owner acquired the cursors.
-        may_write: Returns whether it is the owner right now.
-        lost: Called when another owner has written.
+    `may_write` returns whether it is the owner right now. `lost` is called when another owner has
+    written.
     """
 
     epoch: int
@@ -193,12 +191,7 @@ class FencedMap(Generic[K, V]):
             new.fill(cursors)
 
     async def write(self) -> None:
-        """Write all changed records.
-
-        Raises:
-            NotOwner: Another node has written, or this node is not the owner.
-            StorageError: A write failed.
-        """
+        """Write all changed records. See `FencedRecord.write`."""
         if self._growing is not None:
             await asyncio.shield(self._growing)
         # Write the head first because it may state a new number of records.
@@ -331,12 +324,7 @@ class FencedRecord:
             self._stale = 0
 
     async def flush(self) -> None:
-        """Write all changes now.
-
-        Raises:
-            NotOwner: Another node has written the value, or this node is not the owner.
-            StorageError: A write failed.
-        """
+        """Write all changes now. See `write`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

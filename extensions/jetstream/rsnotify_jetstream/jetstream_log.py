@@ -235,14 +235,8 @@ class JetStreamLog:
         self, topic: str, fragments: Sequence[Fragment], replacing: int | None
     ) -> bool:
         """Append fragments together. Return False if the servers only store them one at a time."""
-        state = self._index.state(topic)
-        records = records_of(
-            topic,
-            fragments,
-            received=self._clock(),
-            through=state.through if state else None,
-            place=self._index.place(topic, replacing),
-        )
+        place = self._index.place(topic, replacing)
+        records = records_of(topic, fragments, received=self._clock(), place=place)
         return await self._appender.append(records, fragments)
 
     async def forget(self, topic: str, *, after: int) -> None:

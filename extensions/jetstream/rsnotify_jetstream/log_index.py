@@ -115,7 +115,8 @@ class LogIndex:
         ):
             number -= 1
         previous = log.entries.position(number) if number >= 0 else 0
-        return Place(self.last(topic), previous, log.reset)
+        through = log.through if log.position else None
+        return Place(self.last(topic), previous, log.reset, through)
 
     def digest(self, topic: str, position: int) -> bytes:
         """Return the digest of a kept entry, or empty bytes if none is at the position."""

@@ -50,18 +50,15 @@ class RecordKind(IntEnum):
 
 
 class LogRecord(Struct, frozen=True, gc=False):
-    """The metadata of a record that the index needs. Instants are microseconds since 1970.
+    """The metadata of a record and its fragment that the index needs.
+
+    Instants are microseconds since 1970. The size is in bytes.
 
     Args:
         position: The sequence number of the record in the stream.
-        kind: The kind of the record.
         topic: The topic, or empty for a check.
-        begins: The `begins` of the fragment.
-        from_: The `from_` of the fragment.
-        until: The `until` of the fragment.
         received: When the fragment arrived, by the clock of the node that appended the record.
         through: The latest `until` of the log up to and including this record.
-        size: The size of the fragment in bytes.
         digest: A digest that identifies equal fragments in a log.
         after: The position of the predecessor, which was the topic's last record when this record
             was created, or 0 if there was none. The record counts only if the predecessor is still
@@ -94,11 +91,15 @@ class LogRecord(Struct, frozen=True, gc=False):
 
 
 class Place(Struct, frozen=True):
-    """The place of a new record in a log. See `LogRecord` for the fields."""
+    """The place of a new record in a log. See `LogRecord` for the fields.
+
+    `through` is the latest `until` of the log so far, or None if there is no log.
+    """
 
     after: int = 0
     previous: int = 0
     reset: int = 0
+    through: int | None = None
 
 
 def topic_token(topic: str) -> str:
@@ -119,20 +120,14 @@ def digest_of(fragment: Fragment) -> bytes:
 
 
 def records_of(
-    topic: str,
-    fragments: Sequence[Fragment],
-    *,
-    received: Instant,
-    through: Instant | None,
-    place: Place,
+    topic: str, fragments: Sequence[Fragment], *, received: Instant, place: Place
 ) -> list[LogRecord]:
-    """Return the records of a batch of fragments. They have no positions yet.
+    """Return the records of a batch of fragments, the first of which has the given place.
 
-    `through` is the latest `until` of the log so far, or None if there is no log. `place` is the
-    place of the first record in the log.
+    They have no positions yet.
     """
     arrived = to_microseconds(received)
-    latest = None if through is None else to_microseconds(through)
+    latest = place.through
     records = []
     for number, fragment in enumerate(fragments):
         until = to_microseconds(fragment.until)

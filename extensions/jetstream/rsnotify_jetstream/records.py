@@ -84,15 +84,11 @@ class NodeRecord(BaseRecord, frozen=True, kw_only=True):
 
     Args:
         name: The name of the node's machine or container.
-        url: The node's public URL.
         hub: The version of the node's hub.
-        started: When the node started, in seconds since 1970.
         renewals: The number of times that the node has renewed this record.
         draining: Whether the node is about to stop.
-        shards: The number of shards that the node works on.
         bridges: Whether the node has the settings of a bridge to a broker.
-        behind: The number of records of the stream that the node did not have yet, or None if
-            unknown.
+        behind: The number of records of the stream that the node did not have yet, if known.
         server: The NATS server that the node is connected to, or empty if unknown.
     """
 

@@ -26,17 +26,14 @@ _FULL = 0.8
 
 
 class ServerFacts(Struct, frozen=True):
-    """Facts about the servers that a client can determine.
+    """Facts about the servers that a client can determine. Sizes are in bytes.
 
     Args:
         outdated: Why the server is too old, if it is. This happens if the hub has connected to a
             different server since its start.
-        max_payload: The size of the largest message that the server accepts, in bytes.
         servers: The number of servers that have a copy of the stream.
         offline: The names of the servers among them that do not answer.
-        stream: The settings of the stream.
-        storage: The number of bytes that the account uses.
-        storage_limit: The maximum number of bytes that the account may use, or None if unlimited.
+        storage: The storage that the account uses.
         skew: How far the servers' clock is at least ahead of the local clock. Negative if it is
             behind, and 0 if unknown.
     """

@@ -239,7 +239,16 @@ class JetStreamSubscriptions:
         return await read_records(self._buckets, self.node.sharding)
 
     async def restore(self, records: SubscriptionRecords) -> int:
-        return await restore_records(self._buckets, self.node.sharding, records)
+        known = await _read_all(self._buckets.subscriptions)
+        stored = 0
+        for each in records.subscriptions:
+            id = subscription_id(each.topic, each.callback)
+            key = f"{self.node.sharding.shard_of(authority_of(each.callback))}.{id}"
+            stored += await _restore(self._buckets.subscriptions, key, known.get(id), each)
+        for broker, cursors in records.brokers.items():
+            empty = BridgeRecord(epoch=NO_EPOCH, broker=broker)
+            await store_fenced(self._buckets.cursors, bridge_key(broker), empty, dict(cursors))
+        return stored
 
     async def leave(self) -> None:
         """Release all shards, and leave the cluster."""
@@ -286,22 +295,6 @@ async def read_records(buckets: ShardBuckets, sharding: Sharding) -> Subscriptio
         empty = BridgeRecord(epoch=NO_EPOCH, broker=broker)
         brokers[broker] = await read_fenced(buckets.cursors, bridge_key(broker), empty)
     return SubscriptionRecords(subscriptions, brokers)
-
-
-async def restore_records(
-    buckets: ShardBuckets, sharding: Sharding, records: SubscriptionRecords
-) -> int:
-    """Store missing subscriptions and cursors. See `SubscriptionStore.restore`."""
-    known = await _read_all(buckets.subscriptions)
-    stored = 0
-    for each in records.subscriptions:
-        id = subscription_id(each.topic, each.callback)
-        key = f"{sharding.shard_of(authority_of(each.callback))}.{id}"
-        stored += await _restore(buckets.subscriptions, key, known.get(id), each)
-    for broker, cursors in records.brokers.items():
-        empty = BridgeRecord(epoch=NO_EPOCH, broker=broker)
-        await store_fenced(buckets.cursors, bridge_key(broker), empty, dict(cursors))
-    return stored
 
 
 async def _restore(

@@ -46,9 +46,7 @@ _DOCUMENTS = RESERVED | {".well-known", "robots.txt"}
 class RelayNaming(Struct, frozen=True):
     """A one-to-one mapping between URIs at the Source and at the relay.
 
-    Args:
-        base: The URI below which the Source has its resources; ends with a slash.
-        base_url: The URI below which the relay has its resources; ends with a slash.
+    `base` and `base_url`, which end with a slash, are the URIs below which they have resources.
     """
 
     base: str

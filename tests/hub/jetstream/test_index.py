@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.log.topic_log import plan_append
@@ -76,14 +77,8 @@ class Stream:
             self.index.trim(topic, self.clock())
         entries = iter(self.last.entries)
         for batch in batches([entry.fragment for entry in self.last.entries]):
-            state = self.index.state(topic)
-            records = records_of(
-                topic,
-                batch,
-                received=self.clock(),
-                through=state.through if state else None,
-                place=self.index.place(topic, replacing),
-            )
+            place = self.index.place(topic, replacing)
+            records = records_of(topic, batch, received=self.clock(), place=place)
             replacing = None
             for record, fragment in zip(records, batch, strict=True):
                 new.remove(fragment)
@@ -238,8 +233,8 @@ def test_a_batch_counts_completely_or_not_at_all(
             Fragment(b"%d" % (len(stream) + number), "text/xml", None, at(1), at(0), False)
             for number in range(size)
         ]
-        place = Place(after, after)
-        records = records_of("one", fragments, received=at(0), through=at(1), place=place)
+        place = Place(after, after, through=to_microseconds(at(1)))
+        records = records_of("one", fragments, received=at(0), place=place)
         is_last = after == ends[-1]
         for record in records:
             if is_last and record.number == lost:

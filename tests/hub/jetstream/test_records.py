@@ -70,7 +70,9 @@ def test_a_record_is_read_as_it_was_written(
     position: int,
 ):
     batch = [fragment] * 2
-    first, record = records_of(topic, batch, received=received, through=through, place=place)
+    if through is not None:
+        place = replace(place, through=to_microseconds(through))
+    first, record = records_of(topic, batch, received=received, place=place)
     headers = sent(headers_of(first, fragment.content_type))
     assert read_record(position, headers, len(fragment.body)) == replace(first, position=position)
     headers = sent(headers_of(record, fragment.content_type))
@@ -91,7 +93,7 @@ def test_a_reset_is_read_as_it_was_written(topic: str, position: int):
 
 
 def some_headers() -> dict[str, str]:
-    (record,) = records_of(TOPIC, [made(0, 1)], received=at(1), through=None, place=Place())
+    (record,) = records_of(TOPIC, [made(0, 1)], received=at(1), place=Place())
     return headers_of(record, "application/xml")
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -49,16 +49,10 @@ from rsnotify_subscriber.fetching.credentials import without_login
 
 
 class Activity(Struct, frozen=True):
-    """An activity in a collection.
+    """An activity in a collection, of a kind such as `Update`.
 
-    Args:
-        kind: The activity's type, such as `Update`.
-        uri: The URI of the object, if there is one.
-        target: The URI of the target, if there is one.
-        origin: The URI of the collection that the object was removed from, if there is one.
-        at: The `endTime`, if there is one.
-        state: A string that differs between two activities of one object if they can be
-            distinguished.
+    `origin` is the collection that the object was removed from, and `at` the `endTime`. If two
+    activities of one object can be distinguished, their states differ.
     """
 
     kind: str
@@ -70,12 +64,7 @@ class Activity(Struct, frozen=True):
 
 
 class ActivityPage(Struct, frozen=True):
-    """A page of a collection.
-
-    Args:
-        activities: The activities, oldest first.
-        previous: The URI of the page with older activities, if there is one.
-    """
+    """A page of a collection: its activities, oldest first, and the page with older ones."""
 
     uri: str
     activities: tuple[Activity, ...]
@@ -192,13 +181,10 @@ T = TypeVar("T")
 
 
 class ActivityCursor(OriginCursor, omit_defaults=True):
-    """The progress in reading a collection.
+    """The progress in reading a collection, through its newest activity.
 
-    Args:
-        newest: The datetime of the latest activity.
-        level: The conformance level that the activities show.
-        compared: When the whole collection was last read, in seconds since 1970.
-        gap: The datetime before which activities may have been missed, if any.
+    `level` is the conformance level that the activities show. `compared` is when the whole
+    collection was last read, in seconds since 1970. Before `gap`, activities may have been missed.
     """
 
     newest: Instant | None = None
@@ -416,7 +402,7 @@ class _Walk:
             is_complete = activity.kind in _LEVEL_2
             self.level = 0 if self._is_undated else max(self.level, 2 if is_complete else 1)
 
-    def _states(self, activity: Activity) -> list[SeenEntry | MissingEntry]:
+    def _states(self, activity: Activity) -> Iterator[SeenEntry | MissingEntry]:
         seen, missing = None, None
         if activity.kind in ("Create", "Update") or self._is_here("Add", activity.target, activity):
             seen = activity.uri
@@ -424,12 +410,10 @@ class _Walk:
             missing = activity.uri
         elif activity.kind == "Move":
             seen, missing = activity.target, activity.uri
-        found: list[SeenEntry | MissingEntry] = []
         if (uri := self._new(seen)) is not None and not self._only_deletions:
-            found.append(SeenEntry(Resource(uri, lastmod=activity.at), activity.state))
+            yield SeenEntry(Resource(uri, lastmod=activity.at), activity.state)
         if (uri := self._new(missing)) is not None:
-            found.append(MissingEntry(uri))
-        return found
+            yield MissingEntry(uri)
 
     def _is_here(self, kind: str, place: str | None, activity: Activity) -> bool:
         return activity.kind == kind and place in (self._id, self._url)

@@ -91,22 +91,16 @@ class EventMapping(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerEvent(Struct, frozen=True):
-    """A server-sent event.
-
-    Args:
-        id: The last id that the stream has sent, with this event or earlier.
-    """
+    """A server-sent event, with the last id that the stream has sent with it or earlier."""
 
     id: str
     data: str
 
 
 class StatedChange(Struct, frozen=True):
-    """The change that an event states.
+    """The change that an event states, with a hash of its data.
 
-    Args:
-        uri: The URI of the resource; None if the event does not count.
-        state: A hash of the event's data.
+    `uri` is None if the event does not count.
     """
 
     uri: str | None

@@ -23,6 +23,7 @@ import re
 import time
 from calendar import timegm
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from io import BytesIO
@@ -104,11 +105,7 @@ _OLDER = ("next", "prev-archive")
 
 
 class FeedEntry(Struct, frozen=True):
-    """An entry of a feed.
-
-    Args:
-        digest: A hash of the entry's dates, texts and enclosures.
-    """
+    """An entry of a feed, with a hash of its dates, texts and enclosures."""
 
     uri: str
     updated: Instant | None
@@ -116,12 +113,9 @@ class FeedEntry(Struct, frozen=True):
 
 
 class ParsedFeed(Struct, frozen=True):
-    """A feed, or one page of it.
+    """A feed, or one page of it, and the URI of the page with older entries.
 
-    Args:
-        older: The URI of the page with older entries, if there is one.
-        nameless: The number of entries without a URI.
-        has_hub: Whether the feed names a hub (WebSub §4).
+    `nameless` is the number of entries without a URI.
     """
 
     entries: tuple[FeedEntry, ...]
@@ -189,21 +183,11 @@ def _decoded(data: bytes, uri: str) -> str:
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     if encoding is None and (declared := _DECLARED.match(data[:_DECLARATION].lstrip())):
         encoding = declared[1].decode()
-    for name in (encoding, *_LIKELY_ENCODINGS):
-        if name is None or _is_slow(name):
-            continue
-        try:
-            return data.decode(name).removeprefix("\ufeff")
-        except (LookupError, ValueError):  # unknown, or not the document's encoding
-            continue
+    for name in filter(None, (encoding, *_LIKELY_ENCODINGS)):
+        with suppress(LookupError, ValueError):  # unknown, or not the document's encoding
+            if codecs.lookup(name).name not in _SLOW_ENCODINGS:
+                return data.decode(name).removeprefix("\ufeff")
     raise MalformedDocument("it is in no encoding that is known", source=uri)
-
-
-def _is_slow(encoding: str) -> bool:
-    try:
-        return codecs.lookup(encoding).name in _SLOW_ENCODINGS
-    except LookupError:
-        return False
 
 
 def _check_structure(content: bytes, uri: str) -> None:

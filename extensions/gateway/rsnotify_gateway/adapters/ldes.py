@@ -66,13 +66,9 @@ Path = tuple[str, ...]
 
 
 class StreamTerms(Struct, frozen=True, omit_defaults=True):
-    """An event stream's statements about its members.
+    """An event stream's statements about its members: paths to what they state.
 
-    Args:
-        timestamp: The path to the datetime of a version.
-        version_of: The path to the resource that a member is a version of.
-        deletion: The path to the value that marks a deletion.
-        deleted: The value that marks a deletion.
+    A member is a deletion if the path `deletion` leads to the value `deleted`.
     """
 
     timestamp: Path | None = None
@@ -82,11 +78,9 @@ class StreamTerms(Struct, frozen=True, omit_defaults=True):
 
 
 class StreamMember(Struct, frozen=True):
-    """A member: a version of a resource.
+    """A member: a version of the resource `uri`.
 
-    Args:
-        uri: The URI of the resource.
-        identity: The URI of the member; the URI of the resource if the member is a blank node.
+    `identity` is the URI of the member, or that of the resource if the member is a blank node.
     """
 
     uri: str
@@ -96,12 +90,10 @@ class StreamMember(Struct, frozen=True):
 
 
 class StreamPage(Struct, frozen=True):
-    """A parsed page.
+    """A parsed page, with the pages that its relations lead to.
 
-    Args:
-        terms: The stream's terms, from this page and from earlier ones.
-        nodes: The pages that its relations lead to.
-        nameless: The number of members without a URI.
+    The stream's terms are from this page and from earlier ones. `nameless` is the number of members
+    without a URI.
     """
 
     terms: StreamTerms
@@ -299,13 +291,10 @@ class LdesNode(Struct, omit_defaults=True):
 
 
 class LdesCursor(OriginCursor, omit_defaults=True):
-    """The progress in reading a stream.
+    """The progress in reading a stream: the state of each page by URI, and the stream's terms.
 
-    Args:
-        pages: The pages, by URI.
-        terms: The stream's statements about its members.
-        deleted: The datetimes of deletions, by URI. They are needed because a stream shows older
-            versions again when it is divided into different pages.
+    The datetimes of deletions, by URI, are needed because a stream shows older versions again when
+    it is divided into different pages.
     """
 
     pages: dict[str, LdesNode] = field(default_factory=dict)

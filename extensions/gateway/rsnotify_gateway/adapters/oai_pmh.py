@@ -71,11 +71,9 @@ _SLICE = 65_536
 
 
 class OaiRecord(Struct, frozen=True):
-    """A record of a list, without its metadata.
+    """A record of a list, with a hash of its metadata; empty if it has none.
 
-    Args:
-        datestamp: The datestamp as the repository writes it.
-        digest: A hash of the metadata; empty if the record has none.
+    `datestamp` is as the repository writes it, and `modified` its instant.
     """
 
     identifier: str
@@ -271,7 +269,6 @@ def _instant(text: str, element: str) -> Instant:
 _MOST_RESTARTS, _MOST_TRIES = 3, 10
 _IDENTIFIER, _LOCAL = "{identifier}", "{local}"
 _SECONDS = "YYYY-MM-DDThh:mm:ssZ"
-_DAYS = "YYYY-MM-DD"
 #: Maximum number of pages in a harvest, of pages that repeat an earlier one, and of hashes kept to
 #: recognize repetitions.
 _MOST_PAGES, _MOST_REPEATED, _MOST_KNOWN = 1_000_000, 1_000, 200_000
@@ -351,8 +348,8 @@ class OaiAdapter:
     # Properties of the repository
 
     @property
-    def _granularity(self) -> str:
-        return _SECONDS if self._identity.get("granularity") == _SECONDS else _DAYS
+    def _has_seconds(self) -> bool:
+        return self._identity.get("granularity") == _SECONDS
 
     @property
     def _every(self) -> float:
@@ -366,21 +363,17 @@ class OaiAdapter:
 
     def terms(self) -> OriginTerms:
         policy = self._identity.get("deletedRecord", "unknown")
-        every = f"at a comparison with the whole list, every {self._every:g} seconds"
-        deletions = {
-            "persistent": "Each deletion is seen.",
-            "transient": "A deletion is seen while the repository keeps it, or else " + every,
-        }
-        if self._is_compared:
-            deletions["persistent"] = deletions["transient"]
+        every = f"at a comparison with the whole list, every {self._every:g} seconds."
+        if not self._is_compared:
+            deletions = "Each deletion is seen."
+        elif policy in ("persistent", "transient"):
+            deletions = "A deletion is seen while the repository keeps it, or else " + every
+        else:
+            deletions = "A deletion is seen " + every
         limits = []
-        if self._harvest.set is not None and self._is_compared:
-            limits.append(f"A record that leaves the set {self._harvest.set} is seen {every}.")
-        elif self._harvest.set is not None:
-            limits.append(
-                f"A record that leaves the set {self._harvest.set} is seen only if the repository "
-                "lists it as deleted."
-            )
+        if self._harvest.set is not None:
+            seen = every if self._is_compared else "only if the repository lists it as deleted."
+            limits.append(f"A record that leaves the set {self._harvest.set} is seen {seen}")
         if self._late is not None:
             limits.append(
                 "Records became visible later after their datestamp than overlap, "
@@ -389,8 +382,8 @@ class OaiAdapter:
             )
         return OriginTerms(
             f"OAI-PMH 2.0, deleted records: {policy}",
-            "second" if self._granularity == _SECONDS else "day",
-            deletions.get(policy, "A deletion is seen " + every).rstrip(".") + ".",
+            "second" if self._has_seconds else "day",
+            deletions,
             tuple(limits),
         )
 
@@ -404,7 +397,9 @@ class OaiAdapter:
         began = time.time()
         due = state.compared is None or is_due(state.compared, self._every)
         if due or not self._identity:
-            await self._identify()
+            response = await self._request({"verb": "Identify"})
+            _check_errors(self._url, response, set())
+            self._identity = response.fields
         compares = state.since is not None and due and self._is_compared
         if compares:
             state = OaiCursor(state.since, compared=state.compared)
@@ -471,11 +466,6 @@ class OaiAdapter:
         cursor.late = self._late
         return cursor.encoded()
 
-    async def _identify(self) -> None:
-        response = await self._request({"verb": "Identify"})
-        _check_errors(self._url, response, set())
-        self._identity = response.fields
-
     async def _list(
         self, state: OaiCursor, seen: TemporarySet | None
     ) -> AsyncIterator[OriginBatch]:
@@ -541,8 +531,7 @@ class OaiAdapter:
         return min(max(begin, earliest[: len(begin)]), self._datestamp(date))
 
     def _datestamp(self, instant: Instant) -> str:
-        form = "%Y-%m-%dT%H:%M:%SZ" if self._granularity == _SECONDS else "%Y-%m-%d"
-        return instant.strftime(form)
+        return instant.strftime("%Y-%m-%dT%H:%M:%SZ" if self._has_seconds else "%Y-%m-%d")
 
     def _entry(self, record: OaiRecord) -> SeenEntry | MissingEntry:
         uri = self._uri(record.identifier)

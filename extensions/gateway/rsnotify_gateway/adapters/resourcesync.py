@@ -289,27 +289,21 @@ class ResourceSyncAdapter:
         self._last = SourceCursor()
 
     def terms(self) -> OriginTerms:
-        has_list = self._offer is None or bool(resource_documents(self._offer))
         deletions = "A deletion is seen as a change in a Change List"
-        if has_list:
-            deletions += (
-                ", or as the absence from the Resource List at a comparison, every "
-                f"{self._compare:g} seconds"
-            )
-        limits = []
-        if has_list:
-            limits.append(
+        if self._offer is None or resource_documents(self._offer):
+            every = f"at a comparison, every {self._compare:g} seconds."
+            deletions += f", or as the absence from the Resource List {every}"
+            limits = [
                 "A change that no Change List has, or that one dates before those it had earlier, "
-                f"is seen at a comparison, every {self._compare:g} seconds."
-            )
+                f"is seen {every}"
+            ]
         else:
-            limits.append(
-                "There is no Resource List: what no Change List has mentioned is not known."
-            )
+            deletions += "."
+            limits = ["There is no Resource List: what no Change List has mentioned is not known."]
         if self._last.gap is not None:
             begin, end = map(format_datetime, self._last.gap)
             limits.append(f"Changes from {begin} to {end} may have been missed.")
-        return OriginTerms("ResourceSync", None, deletions + ".", tuple(limits))
+        return OriginTerms("ResourceSync", None, deletions, tuple(limits))
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
         """Read the changes since the cursor, and compare the whole set when that is due."""
