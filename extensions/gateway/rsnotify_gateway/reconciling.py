@@ -137,7 +137,8 @@ class _States:
         # If the same state has two lengths, one of them is wrong.
         lengths = {recorded.length, seen.length} - {None}
         is_changed = state != entry.state or len(lengths) > 1
-        # If a later version that another place lists were replaced, the two would alternate.
+        # If a later version that another place lists were replaced, the two would alternate. If the
+        # origin's entries are ordered, the place does not matter.
         is_replaceable = not entry.is_ordered and places <= {entry.place}
         if is_changed and (is_replaceable or not is_before(seen.lastmod, recorded.lastmod)):
             updated = replace(seen, change=ChangeType.UPDATED)

@@ -186,14 +186,9 @@ class OriginWatch:
         """Return the recorded URIs, with their places, for which `accepts` returns True."""
 
         def read() -> list[tuple[str, frozenset[str]]]:
-            def chosen(uri: str, validator: str | None) -> bool:
-                return accepts(uri, decode_validator(validator)[1])
-
             with self.publisher.source.open_journal() as journal:
-                return [
-                    (uri, decode_validator(validator)[1])
-                    for uri, validator in journal.select(chosen)
-                ]
+                found = journal.select(lambda uri, text: accepts(uri, decode_validator(text)[1]))
+                return [(uri, decode_validator(validator)[1]) for uri, validator in found]
 
         return await asyncio.to_thread(read)
 

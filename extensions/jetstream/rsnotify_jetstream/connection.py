@@ -134,7 +134,6 @@ class NatsConnection:
             ConfigurationError: No server could be reached, a server refused the login, or the
                 server is too old.
         """
-        options = login_options(self.settings)
         connecting = asyncio.create_task(
             self.client.connect(
                 list(self.settings.servers),
@@ -147,7 +146,7 @@ class NatsConnection:
                 max_reconnect_attempts=-1,
                 ping_interval=_PING_SECONDS,
                 max_outstanding_pings=_PINGS,
-                **options,
+                **login_options(self.settings),
             )
         )
         refused = asyncio.create_task(self._refused.wait())
@@ -166,18 +165,14 @@ class NatsConnection:
         await self.close()
         raise ConfigurationError(self._reason(error))
 
-    @property
-    def version(self) -> str:
-        """The version of the server that the client is or was last connected to."""
-        return str(self.client._server_info.get("version", ""))
-
     def outdated(self) -> str | None:
         """Return why the server is too old for a hub and what to do, or None if it is not."""
         found = self.client.connected_server_version
         if (found.major, found.minor) >= REQUIRED:
             return None
+        version = self.client._server_info.get("version", "")
         return (
-            f"NATS {self.version} at {self.settings.place} is too old: servers before "
+            f"NATS {version} at {self.settings.place} is too old: servers before "
             f"{'.'.join(map(str, REQUIRED))} can name a wrong leader, and lose records that they "
             "have acknowledged; upgrade all servers of the cluster"
         )

@@ -146,31 +146,26 @@ class JetStreamLog:
         if record is None:
             self.connection.warn(log, "the log in NATS has messages that are not of a hub")
             return
-        if self._reporter is not None and not self._reporter.continues(record):
-            self._reporter.report()
+        reporter = self._reporter
+        if reporter is not None and not reporter.continues(record):
+            reporter.report()
         applied = self._index.apply(record)
         if record.topic in self._appending and applied.accepted:
             self._appender.accepted(record)
-        if self._reporter is not None:
-            self._note(self._reporter, message, record, applied)
+        if reporter is not None and applied.forgotten:
+            reporter.forgotten(record.topic)
+        if reporter is not None and applied.added:
+            fragment = read_stored_fragment(record, message.headers, message.body)
+            entry = LogEntry(record.position, fragment)
+            self._reader.keep(entry)
+            reporter.add(record.topic, entry, applied.replaced)
         if not applied.accepted:
             # Every node does this, so that it precedes a deletion of the record that made this one
             # late.
             self._cleaner.delete(record.position)
         # A node that starts also deletes records that the appending node failed to delete.
-        elif self._reporter is None or record.topic in self._appending:
+        elif reporter is None or record.topic in self._appending:
             self._clean(record, applied)
-
-    def _note(
-        self, reporter: Reporter, message: StoredMessage, record: LogRecord, applied: Applied
-    ) -> None:
-        if applied.forgotten:
-            reporter.forgotten(record.topic)
-        if applied.added:
-            fragment = read_stored_fragment(record, message.headers, message.body)
-            entry = LogEntry(record.position, fragment)
-            self._reader.keep(entry)
-            reporter.add(record.topic, entry, applied.replaced)
 
     def _report_now(self) -> None:
         """Report all pending entries before a caller continues."""

@@ -295,10 +295,9 @@ class ClusterNode:
 
     def _revoke(self, shards: tuple[str, ...]) -> None:
         assert self._work is not None
-        if shards:
-            lost = counted(len(shards), "shard")
-            log.warning("this node has lost %s: another node has taken it, or will", lost)
-            self.moved["lost"] += len(shards)
+        lost = counted(len(shards), "shard")
+        log.warning("this node has lost %s: another node has taken it, or will", lost)
+        self.moved["lost"] += len(shards)
         for shard in shards:
             if (move := self._moves.pop(shard, None)) is not None:
                 move.cancel()

@@ -30,7 +30,7 @@ _NANOSECONDS = 1_000_000_000
 
 
 class StoredMessage(Struct, frozen=True):
-    """A message in a stream, at the position that is its sequence number.
+    """A message in a stream. Its position is its sequence number.
 
     If only the headers were read, `body` is empty. `size` is the size of the payload in any case.
     """

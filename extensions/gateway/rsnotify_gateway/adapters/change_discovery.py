@@ -194,7 +194,7 @@ class ActivityCursor(OriginCursor, omit_defaults=True):
 
 
 class ChangeDiscoveryAdapter:
-    """Reads a collection. At level 1, it compares the whole every `compare` seconds."""
+    """Reads a collection. At level 1, it reads all of it every `compare` seconds."""
 
     def __init__(self, url: str, client: OriginClient, compare: float | None) -> None:
         self._url = url

@@ -66,7 +66,7 @@ Path = tuple[str, ...]
 
 
 class StreamTerms(Struct, frozen=True, omit_defaults=True):
-    """An event stream's statements about its members: paths to what they state.
+    """An event stream's statements about its members: paths to their datetimes and resources.
 
     A member is a deletion if the path `deletion` leads to the value `deleted`.
     """
