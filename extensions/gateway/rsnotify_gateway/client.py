@@ -273,11 +273,7 @@ class OriginClient:
             )
 
     async def content(
-        self,
-        uri: str,
-        most: int,
-        condition: tuple[str, str] | None = None,
-        accept: str = "*/*",
+        self, uri: str, most: int, condition: tuple[str, str] | None = None, accept: str = "*/*"
     ) -> tuple[bytes, OriginAnswer | None]:
         """GET a document of at most `most` bytes. The answer is None after a 304.
 

@@ -76,11 +76,7 @@ def gateway(
 
 
 async def _serve(
-    gateway: Gateway,
-    listening: socket.socket,
-    at: str,
-    status: StatusServer,
-    stop: asyncio.Event,
+    gateway: Gateway, listening: socket.socket, at: str, status: StatusServer, stop: asyncio.Event
 ) -> None:
     from rsnotify.errors import counted
     from rsnotify.runtime.serving import serving

@@ -87,16 +87,11 @@ class Gateway:
         self._clients: list[OriginClient] = []
         self.watches = [self._watch(origin, hubs, options) for origin in origins]
         self.source = SourceDescription(
-            self._base_url,
-            [watch.publisher for watch in self.watches],
-            described_by=described_by,
+            self._base_url, [watch.publisher for watch in self.watches], described_by=described_by
         )
 
     def _watch(
-        self,
-        origin: OriginSettings,
-        hubs: Sequence[str | Hub],
-        options: Options | None,
+        self, origin: OriginSettings, hubs: Sequence[str | Hub], options: Options | None
     ) -> OriginWatch:
         base_url = f"{self._base_url}{origin.name}/"
         folder = self._state / origin.name

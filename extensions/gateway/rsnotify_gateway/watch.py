@@ -23,12 +23,7 @@ from rsnotify.runtime.tasks import running, wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_gateway.adapter import AnnouncingAdapter, OriginAdapter, OriginBatch
 from rsnotify_gateway.config import OriginSettings
-from rsnotify_gateway.reconciling import (
-    decode_validator,
-    record_batch,
-    stored_check,
-    stored_cursor,
-)
+from rsnotify_gateway.reconciling import decode_validator, record_batch, stored_check, stored_cursor
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.journal import Journal, system_clock
 from rsnotify_publisher.publisher import transact

@@ -117,11 +117,7 @@ class Bucket(JetStreamStream):
         return True
 
     async def _store(
-        self,
-        key: str,
-        value: bytes,
-        headers: dict[str, str],
-        unanswered: set[str] | None = None,
+        self, key: str, value: bytes, headers: dict[str, str], unanswered: set[str] | None = None
     ) -> int | None:
         identifier = token_hex(16)
         headers = {_KEY: key, _ID: identifier, **headers}

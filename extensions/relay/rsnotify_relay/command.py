@@ -15,11 +15,7 @@ from rsnotify.runtime.command_line import forced_shutdown, option, printable, ru
 from rsnotify.runtime.command_status import StatusArguments, StatusServer
 from rsnotify.runtime.listening import address, listen
 from rsnotify_publisher.commands.source import PublishingArguments
-from rsnotify_subscriber.commands.follow_options import (
-    CallbackServer,
-    FollowArguments,
-    Url,
-)
+from rsnotify_subscriber.commands.follow_options import CallbackServer, FollowArguments, Url
 
 if TYPE_CHECKING:
     import asyncio

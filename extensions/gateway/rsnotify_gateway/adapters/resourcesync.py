@@ -357,12 +357,7 @@ class _Comparison:
     """
 
     def __init__(
-        self,
-        fetcher: Fetcher,
-        offer: Offer,
-        state: SourceCursor,
-        reading: ChangeReading,
-        url: str,
+        self, fetcher: Fetcher, offer: Offer, state: SourceCursor, reading: ChangeReading, url: str
     ) -> None:
         self._fetcher = fetcher
         self._offer = offer

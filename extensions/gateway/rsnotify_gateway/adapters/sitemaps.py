@@ -211,11 +211,7 @@ class _SitemapCheck:
         for entry in entries:
             usable = required_uri(uri, entry.uri)
             resource = Resource(
-                usable,
-                lastmod=entry.lastmod,
-                hash=entry.hash,
-                length=entry.length,
-                type=entry.type,
+                usable, lastmod=entry.lastmod, hash=entry.hash, length=entry.length, type=entry.type
             )
             state = _state(entry) + (_FRESH if _is_fresh(entry, self._began) else "")
             found[usable] = SeenEntry(resource, state, place)
