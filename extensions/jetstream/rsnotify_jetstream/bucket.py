@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from rsnotify.errors import StorageError
 from rsnotify_jetstream.connection import ApiError, NatsConnection
-from rsnotify_jetstream.stream import JetStreamStream, StoredMessage
+from rsnotify_jetstream.stream import JetStreamStream, StoredMessage, sent_message
 from rsnotify_jetstream.stream_follower import StreamFollower
 
 _KEY = "Rs-Key"
@@ -175,10 +175,7 @@ class Bucket(JetStreamStream):
         """
 
         async def received(message: Msg) -> None:
-            headers = message.headers or {}
-            position = int(headers.get("Nats-Sequence", 0))
-            record = _record_of(StoredMessage(position, headers, message.data, len(message.data)))
-            if record is not None:
+            if (record := _record_of(sent_message(message))) is not None:
                 receive(record)
 
         subscription = await self._client.subscribe(f"{self._live_base}{group}.>", cb=received)

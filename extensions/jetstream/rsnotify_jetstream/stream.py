@@ -41,6 +41,13 @@ class StoredMessage(Struct, frozen=True):
     size: int
 
 
+def sent_message(message: Msg) -> StoredMessage:
+    """Return a stored message that a server has sent. Its position is 0 if it is anything else."""
+    headers = message.headers or {}
+    position = int(headers.get("Nats-Sequence", 0))
+    return StoredMessage(position, headers, message.data, len(message.data))
+
+
 #: Seconds that the server remembers a `Nats-Msg-Id`.
 _DUPLICATES_SECONDS = 120
 #: Seconds that a starting cluster may take until it can place a stream.
@@ -299,13 +306,12 @@ class LogStream(JetStreamStream):
 
         Any server with a copy of the stream may answer. If it lacks the message, ask the leader.
         """
+        which = {"seq": position}
         answer = await self.connection.request(
-            f"$JS.API.DIRECT.GET.{self.name}", msgspec.json.encode({"seq": position})
+            f"$JS.API.DIRECT.GET.{self.name}", msgspec.json.encode(which)
         )
-        headers = answer.headers or {}
-        if headers.get("Nats-Sequence") == str(position):
-            return StoredMessage(position, headers, answer.data, len(answer.data))
-        return await self._find({"seq": position}, position)
+        found = sent_message(answer)
+        return found if found.position == position else await self._find(which, position)
 
     async def delete(self, position: int) -> None:
         try:

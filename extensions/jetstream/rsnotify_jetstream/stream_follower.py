@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from rsnotify.errors import StorageError, counted
 from rsnotify.runtime.tasks import cancel, wait_for_event
 from rsnotify_jetstream.connection import PATIENCE, ApiError
-from rsnotify_jetstream.stream import NO_STREAM, JetStreamStream, StoredMessage
+from rsnotify_jetstream.stream import NO_STREAM, JetStreamStream, StoredMessage, sent_message
 
 log = logging.getLogger("rsnotify.hub.store")
 
@@ -157,21 +157,18 @@ class StreamFollower:
         await self.reach(await self._last())
 
     async def _announced(self, message: Msg) -> None:
-        headers = message.headers or {}
-        position = int(headers.get("Nats-Sequence", 0))
+        announced = sent_message(message)
         async with self._lock:
-            if position <= self.position or self.failure:
+            if announced.position <= self.position or self.failure:
                 return
-            if position != self.position + 1:
+            if announced.position != self.position + 1:
                 try:
-                    await self._read_until(position - 1, bodies=True)
+                    await self._read_until(announced.position - 1, bodies=True)
                 except StorageError as error:
                     log.warning("the log in NATS has to be read again: %s", error)
                     self._compare_now.set()
                     return
-            if position > self.position:
-                body = message.data
-                self._pass_on(StoredMessage(position, headers, body, len(body)))
+            self._pass_on(announced)
 
     async def _read_until(self, target: int, *, bodies: bool) -> None:
         """Pass on the messages up to a position that the stream has reached.
