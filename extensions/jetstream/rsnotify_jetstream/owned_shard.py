@@ -209,14 +209,15 @@ class OwnedShard:
             self.check()
             known = self._known.get(id)
             revision = known.revision if known is not None else 0
+            stored: int | None
             if record is not None:
                 value = encode(record)
                 stored = await self._bucket.replace(key, value, revision, **self._stamp)
             else:
-                stored = await self._bucket.delete(key, revision, **self._stamp)
-            if stored is not None:
                 # After a deletion the key no longer has a revision.
-                self._known[id] = _Known(record, stored if record is not None else 0)
+                stored = 0 if await self._bucket.delete(key, revision, **self._stamp) else None
+            if stored is not None:
+                self._known[id] = _Known(record, stored)
                 self._unapplied.add(id)
                 asyncio.get_running_loop().call_soon(self._applied, id)
                 self.check()

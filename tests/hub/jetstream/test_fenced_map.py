@@ -153,6 +153,20 @@ async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirme
     assert positions(again) == {URL % number: number + 1 for number in range(200)}
 
 
+async def test_a_subscription_that_the_previous_owner_wrote_late_is_deleted(shards: Shards):
+    await subscribe(await shards.take(), 1)
+    two = await shards.take()
+    assert two._watch is not None
+    await two._watch.unsubscribe()  # the deletion is sent before the late write is received
+    key = f"7.{id_of(0)}"
+    value, revision = await shards.subscriptions.latest(key)
+    assert value is not None
+    await shards.subscriptions.replace(key, value, revision, node="node 1", epoch="1")
+    await two.delete(id_of(0))
+    assert (await shards.subscriptions.latest(key))[0] is None
+    assert (await shards.take()).stored() == []
+
+
 async def test_what_was_stored_as_the_lease_ended_is_reported_once_it_is_confirmed(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ):
