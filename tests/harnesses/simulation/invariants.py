@@ -97,7 +97,8 @@ class CopyCheck:
     def _unavailable(self) -> set[str]:
         """Return the URIs that T has passed, and that are stored as doubts.
 
-        While the state is closed, between two runs, they are what they were before.
+        While the state is closed, between two runs, they are what they were before. After a crash,
+        the content of resources that were being applied is unknown until they are fetched again.
         """
         subscriber = self._destination.subscriber
         assert subscriber is not None
@@ -109,6 +110,8 @@ class CopyCheck:
             progress = opened[0].progress()
         if progress is not None:
             self._missing = {one.uri for one in progress.missing}
+        if opened is not None and not self._destination.is_level:
+            return self._missing.union(opened[0].unknown_uris())
         return self._missing
 
     def _differing(
