@@ -193,7 +193,7 @@ def _repeats(listed: Change, pushed: Change) -> bool:
 #: Seconds after the first failure of a resource until a new entry starts a new series of attempts.
 #: Some Sources give an entry a new date at each request.
 _FORGIVEN = 600.0
-#: Number of failures after which a change that was superseded while in flight counts as well.
+#: Number of failures of changes superseded while in flight that do not count for the new change.
 _SUPERSEDED = 2
 #: The `since` of a change that T does not wait for. It is later than any real datetime.
 UNWAITED = LATEST - MICROSECOND
@@ -207,6 +207,8 @@ class _Pending(Struct):
     attempts: int = 0
     #: Number of attempts that failed with earlier entries, since `failed_at`.
     earlier: int = 0
+    #: Number of these that failed after a new entry had superseded them.
+    superseded: int = 0
     #: When the first of all these attempts failed.
     failed_at: float = 0.0
     missing_since: float | None = None
@@ -614,9 +616,10 @@ class PendingChanges:
         pending = self._answered(change)
         if pending is None:
             return 0
-        if not pending.repeats(change) and pending.earlier < _SUPERSEDED:
+        if not pending.repeats(change) and pending.superseded < _SUPERSEDED:
             pending.failed_at = pending.failed_at if pending.earlier else now
             pending.earlier += 1
+            pending.superseded += 1
             self._ready.append(change.uri)
             return 0
         is_unlisted, pending.unlisted = pending.unlisted, False
@@ -626,7 +629,7 @@ class PendingChanges:
         if pending.attempts == 0:
             self._failing += 1
             if now - pending.failed_at >= _FORGIVEN:
-                pending.earlier = 0
+                pending.earlier = pending.superseded = 0
             if not pending.earlier:
                 pending.failed_at = now
             pending.missing_since = None

@@ -344,6 +344,17 @@ def test_a_resource_is_missing_since_the_first_of_its_404s_in_a_row() -> None:
     assert pending.missing_since(one) is None, "the copy does not have it any more"
 
 
+def test_a_change_that_supersedes_a_failing_one_in_flight_is_tried_at_once() -> None:
+    pending, (old,) = dispatched(change("a", 1))
+    for now in range(5):
+        pending.failed(old, 100.0 * now)
+        pending.dispatch(10, 100.0 * now + 99)
+    new = change("a", 2)
+    pending.add(new)
+    assert pending.failed(old, 500.0) == 0
+    assert pending.dispatch(10, 500.0) == [new]
+
+
 def test_an_answer_to_a_superseded_change_is_no_failure_of_the_new_one() -> None:
     pending, (old,) = dispatched(change("a", 1))
     pending.add(change("a", 2))
