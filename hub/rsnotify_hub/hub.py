@@ -24,6 +24,7 @@ from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.settings import convert_settings
 from rsnotify.runtime.status_server import MetricsText
+from rsnotify.runtime.tasks import retrieve_exception
 from rsnotify.runtime.transports import ChannelPlace, place_of, transport_of
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
@@ -94,8 +95,7 @@ class Readiness:
         self.check_open()
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self.store.check())
-            # Retrieve any error, even if no caller is left.
-            self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._checking.add_done_callback(retrieve_exception)
         checking = self._checking
         trouble = self.trouble()
         if trouble is None:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
+#: Characters that are valid in a URI in addition to unreserved ones, for `urllib.parse.quote`.
+URI_CHARACTERS = "%/:?#[]@!$&'()*+,;="
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 _ALLOWED = r"A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-"

@@ -33,7 +33,7 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_streams import ByteStream, Dial, open_byte_stream
 from rsnotify.runtime.reasons import reason_of
-from rsnotify.runtime.tasks import settle
+from rsnotify.runtime.tasks import retrieve_exception, settle
 
 #: Maximum time for an answer from a broker, in seconds.
 TIMEOUT = 10.0
@@ -236,7 +236,7 @@ class BrokerConnection:
 
     def _future(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
-        future.add_done_callback(_retrieve_exception)
+        future.add_done_callback(retrieve_exception)
         return future
 
     @property
@@ -439,11 +439,6 @@ class BrokerConnection:
         if suback is not None:
             refused = reason.is_failure
             settle(suback, subscription_refusal(self._broker.url, reason) if refused else None)
-
-
-def _retrieve_exception(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 _TOO_LARGE = 0x95

@@ -83,6 +83,12 @@ def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
         future.set_result(outcome)
 
 
+def retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Mark the exception of a completed future as retrieved, because nothing may wait for it."""
+    if not future.cancelled():
+        future.exception()
+
+
 async def call_in(executor: Executor, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in an executor, and return its result."""
     loop = asyncio.get_running_loop()

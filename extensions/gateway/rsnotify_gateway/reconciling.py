@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, InvalidDocument, without_credentials
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify.format.uris import normalize
+from rsnotify.format.uris import URI_CHARACTERS, normalize
 from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry, origin_uri
 from rsnotify_publisher import Record
 from rsnotify_publisher.changes import check_record, check_uri
@@ -25,8 +25,6 @@ _log = logging.getLogger("rsnotify.gateway")
 #: The journal's names for the cursor, and for the instant up to which the origin was checked.
 _CURSOR = "origin"
 _CHECKED = "checked"
-#: Special characters allowed in a URI. Others are escaped, because origins make mistakes.
-_URI = "%/:?#[]@!$&'()*+,;="
 
 
 def encode_validator(state: str, places: Iterable[str]) -> str:
@@ -40,7 +38,7 @@ def decode_validator(validator: str | None) -> tuple[str, frozenset[str]]:
 
 def usable_uri(uri: str) -> str | None:
     """Return an origin's URI in normal form and without a login; None if it is not a valid URI."""
-    escaped = quote(without_login(uri), safe=_URI)
+    escaped = quote(without_login(uri), safe=URI_CHARACTERS)  # origins make mistakes
     try:
         check_uri(escaped)
     except ConfigurationError:

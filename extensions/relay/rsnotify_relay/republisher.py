@@ -28,6 +28,7 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
+from rsnotify.format.uris import URI_CHARACTERS
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.changes import check_resource, check_uri
 from rsnotify_publisher.source_documents import RESERVED
@@ -101,9 +102,6 @@ _NOT_INHERITED = frozenset(
         Rel.VIA,
     }
 )
-#: Characters that are valid in a URI, in addition to unreserved ones. Others are escaped, because
-#: Sources make mistakes.
-_URI = "%/:?#[]@!$&'()*+,;="
 
 
 def republished(change: Received, uri: str, known: Resource | None) -> Resource:
@@ -134,10 +132,11 @@ def _vias(entry: Resource | None) -> list[Link]:
 def _origin(change: Received) -> list[Link]:
     entry = change.resource
     described = change.alternate or entry
+    uri = change.alternate.href if change.alternate else entry.uri
     return _vias(entry) or [
         Link(
             Rel.VIA,
-            quote(change.alternate.href if change.alternate else entry.uri, safe=_URI),
+            quote(uri, safe=URI_CHARACTERS),  # Sources make mistakes
             hash=described.hash,
             length=described.length,
             modified=entry.lastmod or entry.datetime,
@@ -152,7 +151,7 @@ def _origin_of_deletion(entry: Resource, known: Resource | None) -> list[Link]:
     If the resource is merely missing from a Resource List, the links contain only a URI.
     """
     named = [Link(Rel.VIA, link.href) for link in _vias(known)]
-    return _vias(entry) or named or [Link(Rel.VIA, quote(entry.uri, safe=_URI))]
+    return _vias(entry) or named or [Link(Rel.VIA, quote(entry.uri, safe=URI_CHARACTERS))]
 
 
 def _usable(uri: str, links: Iterable[Link]) -> tuple[Link, ...]:

@@ -30,7 +30,7 @@ from msgspec import Struct
 from rsnotify.errors import ConnectionRefused, NotPermitted, RsnotifyError, Unavailable
 from rsnotify.format.model import SITEMAP_NS
 from rsnotify.runtime.mqtt_broker import trusted_context
-from rsnotify.runtime.tasks import running, settle
+from rsnotify.runtime.tasks import retrieve_exception, running, settle
 from rsnotify_xmpp.xmpp_service import SCHEME, PubSubService, XmppLogin, check_installed
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class XmppConnection:
         self._nodes: set[str] = set()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lost.add_done_callback(_retrieve_exception)
+        self._lost.add_done_callback(retrieve_exception)
 
     # Public methods
 
@@ -263,7 +263,7 @@ class XmppConnection:
         await self._slots.acquire()
         answer = self._send("set", service.jid, publish(node, payload))
         published = asyncio.create_task(self._published(service, node, answer))
-        published.add_done_callback(_retrieve_exception)
+        published.add_done_callback(retrieve_exception)
         return published
 
     async def _published(
@@ -329,7 +329,7 @@ class XmppConnection:
 
         id = f"rsnotify-{next(self._ids)}"
         future: asyncio.Future[ElementTree.Element] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_retrieve_exception)
+        future.add_done_callback(retrieve_exception)
         if self._lost.done():
             self._lost.result()
         try:
@@ -470,7 +470,7 @@ def _handle_events(
 
     url = connection.url
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    ready.add_done_callback(_retrieve_exception)
+    ready.add_done_callback(retrieve_exception)
 
     def fail(error: Exception) -> None:
         settle(ready, error)
@@ -511,8 +511,3 @@ def _handle_events(
         path = MatchXPath(f"{{jabber:client}}{name}")
         client.register_handler(Callback(f"rsnotify {name}", path, receive))
     return ready
-
-
-def _retrieve_exception(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -23,7 +23,7 @@ from rsnotify.format.datetimes import Instant, just_before
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.writer import write_document
-from rsnotify.runtime.tasks import cancel
+from rsnotify.runtime.tasks import cancel, retrieve_exception
 from rsnotify_hub.access.limits import covers
 from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.fragments import (
@@ -87,7 +87,8 @@ class TopicFetcher:
         if topic not in self._working:
             self._check_capacity(topic)
         if topic not in self._waiting:
-            self._waiting[topic] = _retrieved(asyncio.get_running_loop().create_future())
+            waiting = self._waiting[topic] = asyncio.get_running_loop().create_future()
+            waiting.add_done_callback(retrieve_exception)  # the client that pinged may be gone
         if topic not in self._working:
             self._working[topic] = asyncio.create_task(self._work(topic))
         await asyncio.shield(self._waiting[topic])
@@ -171,12 +172,6 @@ class TopicFetcher:
         for future in self._waiting.values():
             future.cancel()
         await cancel(self._working.values())
-
-
-def _retrieved(future: asyncio.Future[None]) -> asyncio.Future[None]:
-    """Mark any exception as retrieved, since the client that pinged may be gone."""
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return future
 
 
 def news_of(

@@ -27,7 +27,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, closing, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from lxml import etree
@@ -44,7 +43,7 @@ from rsnotify.errors import (
 )
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Resource
-from rsnotify.format.xml_parser import safe_parser
+from rsnotify.format.xml_parser import ParserTarget, safe_parser
 from rsnotify.runtime.temporary_sets import TemporarySet
 from rsnotify_gateway.adapter import (
     KnownEntries,
@@ -107,12 +106,6 @@ class OaiResponse(Struct):
     fields: dict[str, str]
 
 
-if TYPE_CHECKING:
-    _ParserTarget = etree.ParserTarget[OaiResponse | None]
-else:
-    _ParserTarget = object
-
-
 class OaiParser:
     """Parses one response. Call `feed` with each chunk, then `close`. Unusable after an error."""
 
@@ -142,7 +135,7 @@ class OaiParser:
         return response
 
 
-class _OaiBuilder(_ParserTarget):
+class _OaiBuilder(ParserTarget[OaiResponse | None]):
     """The parser's target, which tracks the element path and hashes the content of `metadata`."""
 
     def __init__(self) -> None:
