@@ -41,7 +41,7 @@ def test_a_copy_is_right_or_in_doubt_whatever_trouble_its_source_or_its_place_is
     [
         ("list x selection changed", "once"),
         ("resource dump x selection changed", "once"),
-        ("resource dump x killed", "push"),
+        ("resource dump x killed", "polling"),
         ("list and dump x state restored older", "polling"),
         ("changes x entries reversed", "once"),
         ("archive x resource on a host that refuses", "push"),
