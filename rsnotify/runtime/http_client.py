@@ -388,7 +388,7 @@ class ConnectionPool:
         return reader or self._new_reader()
 
     def return_reader(self, reader: ResponseReader) -> None:
-        """Take a reader back after it has read a complete response."""
+        """Keep a reader for another response after it has read a complete one."""
         reader.start()
         self._spare = reader
 

@@ -253,7 +253,7 @@ class ShardAction(Struct, frozen=True):
 
 
 class Take(ShardAction, frozen=True):
-    """Become the owner of a shard, then load it and call `taken`."""
+    """Acquire a shard by a write to its record, then load it and call `taken`."""
 
 
 class Release(ShardAction, frozen=True):
