@@ -49,6 +49,7 @@ class WebSubTerms(Struct, frozen=True, kw_only=True):
 
     Args:
         lease: The lease to request. A hub may grant another.
+        shortest_lease: The shortest lease to accept. Renewing shorter ones would burden the hub.
         secret: Whether each subscription gets its own secret. Without one, anybody who learns the
             URL of a callback can send content to it.
         signatures: The accepted signature methods, out of `sha1`, `sha256`, `sha384` and `sha512`.
@@ -62,6 +63,7 @@ class WebSubTerms(Struct, frozen=True, kw_only=True):
     """
 
     lease: int = 86_400
+    shortest_lease: float = 10.0
     secret: bool = True
     signatures: tuple[str, ...] = ("sha256", "sha384", "sha512")
     refuse: bool = True

@@ -100,7 +100,8 @@ class CallbackSubscription:
     signatures: tuple[str, ...]
     lease: int
     state: SubscriptionState = SubscriptionState.NEW
-    #: When the lease ends.
+    #: The lease that the hub granted, in seconds, and when it ends.
+    granted: int = 0
     expires: float = 0.0
     #: The hub's reason for denying the subscription, if it gave one.
     denial: str | None = None
@@ -180,6 +181,7 @@ class CallbackSubscription:
         if lease is None:
             return False
         self.state = SubscriptionState.ACTIVE
+        self.granted = lease
         self.expires = now + lease
         return True
 

@@ -229,6 +229,7 @@ class HubMembership:
             async with asyncio.timeout(self._terms.patience):
                 await member.callback.until(lambda one: one.is_active or one.is_over)
             member.check()
+            self._check_lease(member)
         except TimeoutError:
             self._forget(member)
             raise Unavailable(hub, self._unconfirmed(member)) from None
@@ -236,6 +237,12 @@ class HubMembership:
             self._forget(member)
             raise
         return member
+
+    def _check_lease(self, member: HubMember) -> None:
+        granted = member.callback.subscription.granted
+        if granted < min(self._terms.shortest_lease, self._terms.lease):
+            reason = f"it grants a lease of only {granted} s; check its settings"
+            raise Unavailable(member.hub, reason, _DENIED)
 
     def _forget(self, member: HubMember) -> None:
         self._callbacks.close(member.callback)

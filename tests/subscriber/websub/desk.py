@@ -22,7 +22,7 @@ from tests.web_servers import serving_asgi, serving_wsgi
 
 E = TypeVar("E", bound=FetchError)
 #: As in life, but in a hurry.
-TERMS = WebSubTerms(settle=0.02, patience=30)
+TERMS = WebSubTerms(settle=0.02, patience=30, shortest_lease=1)
 
 
 class Recorder:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import FetchError, RefusedAddress, Unavailable
 from rsnotify.sync.retry import Retry
+from rsnotify_subscriber import WebSubTerms
 from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from rsnotify_subscriber.push.websub_callbacks import CallbackSubscription, HubSilence
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
@@ -117,6 +118,19 @@ async def test_a_hub_that_renews_no_lease_is_lost_when_it_ends(blog: Blog) -> No
         blog.status, blog.reason = 503, "too busy\n"
         with pytest.raises(Unavailable, match="answers 503 to subscribe: 'too busy'"):
             await recorder.ended()
+
+
+async def test_a_lease_that_would_be_renewed_all_the_time_is_refused(blog: Blog) -> None:
+    blog.lease = 9
+    async with open_desk(WebSubTerms()) as desk:
+        error = await desk.fails_to_receive(blog.topic, Unavailable, "a lease of only 9 s")
+    assert error.retry_after == 300
+
+
+async def test_a_short_lease_is_accepted_if_it_was_requested(blog: Blog) -> None:
+    blog.lease = 9
+    async with open_desk(WebSubTerms(lease=9)) as desk, desk.receiving(blog.topic) as recorder:
+        assert recorder.ups == 1
 
 
 async def test_the_subscription_at_a_silent_hub_is_renewed_and_kept_if_it_answers(
