@@ -187,7 +187,7 @@ class HubService:
             client,
             websub,
             configuration.intake,
-            open_topics=configuration.access.open_topics,
+            is_open=authorizer.is_open,
             clock=clock,
         )
         self.websub = WebSubHandler(intake, self._topics, self._pings, self._verification, limits)

@@ -299,6 +299,19 @@ async def test_a_token_is_replaced_while_the_hub_runs(
         assert (await socket.receive_json())["code"] == "forbidden"
 
 
+async def test_limits_for_open_topics_apply_to_topics_that_are_opened_while_the_hub_runs(
+    tmp_path: Path, clock: Clock, watch: LogWatch
+):
+    path = tmp_path / "hub.toml"
+    path.write_text(settings_with(OLD))
+    async with hub_of(path, clock, max_open_topics=1) as hub:
+        assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
+        write(path, 'open_topics = ["http://127.0.0.1/"]\n' + settings_with(OLD))
+        await watch.line("were reloaded")
+        status, reason = await hub.form(mode="publish", url="http://127.0.0.1/new")
+        assert (status, "too many open topics" in reason) == (503, True)
+
+
 class Overtaken(ConfigurationSource):
     """A source whose file is written again just after it was read."""
 

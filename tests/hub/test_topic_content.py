@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from rsnotify_hub.access.limits import covers
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.log.topic_log import TopicLogs
@@ -155,7 +157,7 @@ async def pinging(
             client,
             configuration.websub,
             configuration.intake,
-            open_topics=configuration.access.open_topics,
+            is_open=partial(covers, configuration.access.open_topics),
             clock=clock,
         )
         yield pings.fetch

@@ -66,8 +66,12 @@ class Authorizer:
         Anybody may ping an open topic. Other topics may be pinged only by clients that may publish
         on them.
         """
-        if not self.grants.is_open(topic):
+        if not self.is_open(topic):
             self.check_publisher(request, topic)
+
+    def is_open(self, topic: str) -> bool:
+        """Return whether anybody may ask the hub to fetch a topic."""
+        return self.grants.is_open(topic)
 
     def is_admin(self, request: web.Request) -> bool:
         """Return whether a request may read and change everything.

@@ -24,7 +24,6 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.tasks import cancel, retrieve_exception
-from rsnotify_hub.access.limits import covers
 from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.fragments import (
     MERGED_CONTENT_TYPE,
@@ -56,13 +55,17 @@ ChangeKey = tuple[str, str | None, str | None]
 
 @dataclass(eq=False, repr=False)
 class TopicFetcher:
-    """Fetches pinged topics, and appends new content to their logs."""
+    """Fetches pinged topics, and appends new content to their logs.
+
+    Args:
+        is_open: Whether anybody may ping a topic.
+    """
 
     topics: TopicLogs
     client: aiohttp.ClientSession
     websub: WebSubConfig
     intake: IntakeConfig
-    open_topics: Sequence[str]
+    is_open: Callable[[str], bool]
     clock: Callable[[], Instant]
 
     def __post_init__(self) -> None:
@@ -99,9 +102,6 @@ class TopicFetcher:
         new = self.is_open(topic) and self.topics.state(topic) is None
         if new and len(self.topics.states()) >= self.websub.max_open_topics:
             raise Refusal(Code.UNAVAILABLE, "this hub has too many open topics")
-
-    def is_open(self, topic: str) -> bool:
-        return covers(self.open_topics, topic)
 
     async def _work(self, topic: str) -> None:
         try:

@@ -80,7 +80,9 @@ class WebSubHandler:
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
             self.intake.authorizer.check_ping(request, topic)
-            if self.pings.is_open(topic):  # a small request from anybody causes a large one
+            if self.intake.authorizer.is_open(
+                topic
+            ):  # a small request from anybody causes a large one
                 self.limits.pings.check(request.remote)
         await asyncio.gather(*(self.pings.fetch(topic) for topic in ping.topics))
 
