@@ -23,7 +23,7 @@ from rsnotify_jetstream.jetstream_store import JetStreamStore
 from tests.harnesses.simulation import cluster_invariants, faults
 from tests.harnesses.simulation.cluster_invariants import LOG_NAME, ClusterCheck
 from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop
-from tests.harnesses.simulation.nats_server import Servers, SimulatedNats
+from tests.harnesses.simulation.nats_server import Backup, Servers, SimulatedNats
 from tests.harnesses.simulation.network import Network
 from tests.harnesses.simulation.run import Check, Run
 from tests.harnesses.simulation.wire import INTERVAL
@@ -221,6 +221,25 @@ def _return(run: ClusterRun, server: SimulatedNats) -> None:
         server.machine.resume()
 
 
+def back_up_or_restore(run: ClusterRun) -> None:
+    """Back up all servers once each callback is subscribed, or restore them while no node runs."""
+    if any(each.through is None for each in run.callbacks):
+        return
+    if run.backup is None:
+        run.note("back up the servers")
+        run.backup = run.servers.back_up()
+    elif run.chance.random() < 0.5:
+        run.note("restore the servers from the backup")
+        stopped: list[Simulated] = [*run.nodes, *run.servers.all]
+        for each in stopped:
+            if each.machine is not None:
+                each.kill()
+        run.servers.restore(run.backup)
+        run.check_cluster.restored(run.backup)
+        for each in reversed(stopped):
+            each.start()
+
+
 def stop_node(run: ClusterRun) -> None:
     node = run.chance.choice(run.nodes)
     if node.machine is not None:
@@ -289,6 +308,7 @@ class ClusterRun(Run):
             request_readiness: 3,
             check_servers: 6,
             wait: 3,
+            back_up_or_restore: 2,
         }
     )
 
@@ -331,6 +351,7 @@ class ClusterRun(Run):
             unanswered=chance.choice((0.0, 0.0, 0.02)),
         )
         self.servers.begin()
+        self.backup: Backup | None = None
         self.nodes = [
             HubNode(self.loop, self.network, number, self.servers.url, self.world.queue)
             for number in range(chance.choice((2, 3)))

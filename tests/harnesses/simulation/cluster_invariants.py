@@ -33,6 +33,7 @@ from rsnotify_jetstream.records import CursorsRecord, ShardRecord, decode
 from tests.harnesses.simulation import faults
 from tests.harnesses.simulation.history import Wrong
 from tests.harnesses.simulation.loop import current_loop, current_machine
+from tests.harnesses.simulation.nats_server import Backup
 from tests.harnesses.simulation.streams import Change, Message, Store, Stream
 from tests.harnesses.simulation.wire import after_last
 
@@ -80,6 +81,15 @@ class ClusterCheck:
         self.had_wrong_clock = False
 
     # What becomes durable.
+
+    def restored(self, backup: Backup) -> None:
+        """Forget what the servers stored after a backup."""
+        self._streams, self._index, self._records = {}, LogIndex(_FOREVER), {}
+        self._epochs, self._written, self._owners = {}, {}, {}
+        self._run.wire.forgotten(LOG_NAME)
+        for name, log in backup.items():
+            for _, change in log:
+                self.changed(name, change)
 
     def changed(self, name: str, change: Change) -> None:
         stream = self._streams.setdefault(name, Stream({}, 0))

@@ -23,7 +23,7 @@ import msgspec
 from rsnotify.format.datetimes import from_microseconds
 from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop
 from tests.harnesses.simulation.network import Network
-from tests.harnesses.simulation.raft import BEAT, Agreed, Append, Appended, Replica
+from tests.harnesses.simulation.raft import BEAT, Agreed, Append, Appended, Entry, Replica
 from tests.harnesses.simulation.streams import (
     Change,
     Create,
@@ -50,6 +50,10 @@ _LATENCIES = (0.0002,) * 12 + (0.002,) * 3 + (0.05,)
 #: How long a server that was suspended ignores the others, while it reads what clients have sent.
 _WAKING = (0.0, 0.05, 0.3)
 _NO_HEADERS = b""
+
+
+#: The durable records of each group.
+Backup = dict[str, list[Entry]]
 
 
 class Servers:
@@ -93,6 +97,18 @@ class Servers:
         self.begin()
         for each in self.all:
             each.start()
+
+    def back_up(self) -> Backup:
+        """Return the durable records of all groups. The first one creates the streams."""
+        return {"": [], **{name: list(log) for name, log in self.agreed.changes.items()}}
+
+    def restore(self, backup: Backup) -> None:
+        """Replace the records of all servers by those of a backup. No server may be running."""
+        self.agreed.changes = {name: list(log) for name, log in backup.items()}
+        for server in self.all:
+            server.replicas = {"": Replica(server, "", None)}
+            for name, log in backup.items():
+                server.replicas[name].restore(log)
 
     def leader(self, group: str) -> SimulatedNats | None:
         """Return the server that leads a group by a majority's view, if it runs."""

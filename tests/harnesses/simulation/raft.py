@@ -96,6 +96,17 @@ class Replica:
         self.answered: dict[str, float] = {}
         self._done: dict[int, Callable[[int], None]] = {}
 
+    def restore(self, log: Sequence[Entry]) -> None:
+        """Replace what is on the disk by what was durable when a backup was made."""
+        self._log = list(log)
+        self._term = log[-1][0] if log else 0
+        for _, change in log:
+            if isinstance(change, Create):
+                self._server.created(change)
+            if self.stream is not None:
+                self.stream.apply(change)
+        self.durable = len(log)
+
     def _hear(self) -> None:
         server = self._server
         self._deadline = server.loop.now + server.chance.uniform(*_ELECTION)
