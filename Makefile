@@ -20,11 +20,12 @@ PLATFORM ?= linux/amd64
 CHART := helm template rsnotify-hub rsnotify-hub
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Dependency groups need pip 25.1; Python 3.11 comes with an older one.
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 400
 GROUP := $(PIP) "pip>=25.1" && $(PIP) --group
 # Many tests wait for processes that they started, so two workers share a core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(2 * (os.cpu_count() or 1))")
 
-.PHONY: demo help gateway-demo test check format fuzz bench fleet shared-fleet publishing slow recipes trials replay returning killing cluster-trial torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
+.PHONY: demo help gateway-demo test proofs check format fuzz bench fleet shared-fleet publishing slow recipes trials replay returning killing cluster-trial torture soak containers simulate matrix simulate-scale simulate-fleet mutants power-cuts sabotage screenshots dist installs sbom image-sbom manifests docs docs-serve clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -32,8 +33,11 @@ demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make d
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
-test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 400 -m "not slow" $(ARGS)
+test: $(VENV)/ready-dev ## all tests but the proofs and the slow ones: make test ARGS="-k hub"
+	$(PYTEST) -m "not proof and not slow" $(ARGS)
+
+proofs: $(VENV)/ready-dev ## whole systems under faults, the pages of the documentation, and samples of the commands below
+	$(PYTEST) -m "proof and not slow" $(ARGS)
 
 slow: $(VENV)/ready-dev ## the slow tests, and the longest others with ten times as many examples
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)

@@ -86,6 +86,25 @@ _LONG = (
 )
 
 
+#: Tests of whole systems, and samples of the harnesses.
+_PROOFS = (
+    "tests/harnesses/",
+    "tests/end_to_end/",
+    "tests/hub/jetstream/",
+    "tests/hub/test_dashboard",
+    "tests/interop/",
+    "tests/core/test_follower_honest.py",
+    "tests/gateway/test_processes.py",
+    "tests/gateway/test_replay",
+    "tests/test_application_servers.py",
+    "tests/test_compose",
+    "tests/test_docker.py",
+    "tests/test_guides.py",
+    "tests/test_roles.py",
+    "tests/test_without_extensions.py",
+)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while tests are collected; what is loaded stays until the end."""
@@ -101,7 +120,11 @@ def pytest_collection() -> Generator[None, object, object]:
 _MANY = 100
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(_PROOFS):
+            item.add_marker(pytest.mark.proof)
     if len(items) >= _MANY:
         fork_server.prepare()
     items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
