@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -43,62 +42,56 @@ State = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
-Private = Annotated[
-    bool,
-    _network(
-        None,
-        "Let documents name hosts at loopback and private addresses.",
-        "--allow-private-addresses",
-    ),
-]
-Login = Annotated[
-    str | None,
-    _network(
-        "USER:PASSWORD",
-        "User and password for the Source.",
-        envvar="RSNOTIFY_LOGIN",
-        allow_from_autoenv=False,
-    ),
-]
-Bearer = Annotated[
-    str | None,
-    _network(
-        "TOKEN", "Bearer token for the Source.", envvar="RSNOTIFY_BEARER", allow_from_autoenv=False
-    ),
-]
-#: The environment variable has one header field per line, so typer must not split it.
-Header = Annotated[
-    list[str] | None,
-    _network(
-        "'NAME: VALUE'",
-        "Header field to send to the Source; repeatable. RSNOTIFY_HEADER has one a line.",
-        allow_from_autoenv=False,
-    ),
-]
-
 
 class NetworkArguments(Struct, frozen=True, kw_only=True):
-    """The options of the commands that read a Source once. Each field is an option."""
+    """The options of every command that reads a Source. Each field is an option."""
 
-    allow_private_addresses: Private = False
-    login: Login = None
-    bearer: Bearer = None
-    header: Header = None
+    allow_private_addresses: Annotated[
+        bool,
+        _network(
+            None,
+            "Let documents name hosts at loopback and private addresses.",
+            "--allow-private-addresses",
+        ),
+    ] = False
+    login: Annotated[
+        str | None,
+        _network(
+            "USER:PASSWORD",
+            "User and password for the Source.",
+            envvar="RSNOTIFY_LOGIN",
+            allow_from_autoenv=False,
+        ),
+    ] = None
+    bearer: Annotated[
+        str | None,
+        _network(
+            "TOKEN",
+            "Bearer token for the Source.",
+            envvar="RSNOTIFY_BEARER",
+            allow_from_autoenv=False,
+        ),
+    ] = None
+    # The environment variable has one header field per line, so typer must not split it.
+    header: Annotated[
+        list[str] | None,
+        _network(
+            "'NAME: VALUE'",
+            "Header field to send to the Source; repeatable. RSNOTIFY_HEADER has one a line.",
+            allow_from_autoenv=False,
+        ),
+    ] = None
 
     @property
     def credentials(self) -> Credentials:
-        return credentials_of(self.login, self.bearer, self.header)
+        """The credentials for the Source. Without `--header`, fields from the environment."""
+        from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 
-
-def credentials_of(
-    login: str | None, bearer: str | None, header: Sequence[str] | None
-) -> Credentials:
-    """Return the credentials for a Source. Without `header`, uses the environment's fields."""
-    from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
-
-    lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
-    headers = parse_header_lines(filter(str.strip, lines))
-    return Credentials(login=login, bearer=bearer, headers=headers)
+        lines = self.header
+        if lines is None:
+            lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines()
+        headers = parse_header_lines(filter(str.strip, lines))
+        return Credentials(login=self.login, bearer=self.bearer, headers=headers)
 
 
 class CallbackServer:
@@ -148,7 +141,7 @@ _mqtt = partial(option, "MQTT", advanced=True)
 _xmpp = partial(option, "XMPP", advanced=True)
 
 
-class FollowArguments(Struct, frozen=True, kw_only=True):
+class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
     """The command-line options that become `FollowOptions`. Each field is an option."""
 
     via: Annotated[
@@ -243,15 +236,8 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
             None, "Fetch the version of each change where the Source keeps versions.", "--exact"
         ),
     ] = False
-    allow_private_addresses: Private = False
-    login: Login = None
-    bearer: Bearer = None
-    header: Header = None
     callback_url: Annotated[
-        str | None,
-        _callbacks(
-            "URL", "Where hubs reach this process from outside, for WebSub.", show_default=False
-        ),
+        str | None, _callbacks("URL", "Where hubs reach this process from outside, for WebSub.")
     ] = None
     callback_host: Annotated[str, _callbacks("HOST", "Address to listen on for hubs.")] = (
         "127.0.0.1"
@@ -325,7 +311,7 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         pace = Pace()  # a single Source may use more memory than each of many
         return follow_options(
             replace(source, in_flight=pace.in_flight, hold=pace.hold),
-            credentials_of(self.login, self.bearer, self.header),
+            self.credentials,
             callbacks,
             terms=websub.terms,
         )
