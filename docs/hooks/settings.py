@@ -26,7 +26,8 @@ from rsnotify_gateway.config import GatewayConfiguration, OriginSettings
 from rsnotify_hub.config.configuration import SETTINGS, AdminGrant, PublisherGrant
 from rsnotify_publisher.config import FolderSettings, SourceConfiguration
 from rsnotify_publisher.options import Options
-from rsnotify_subscriber.fleet.configuration import FollowedSource, LimitSettings, WebSubSettings
+from rsnotify_subscriber.fleet.configuration import FollowedSource, WebSubSettings
+from rsnotify_subscriber.pool import Limits
 
 _EXAMPLE = Path(__file__).parents[2] / "hub/hub.example.toml"
 _ARGUMENT = re.compile(r"^    (\w+): (.+?)(?=^    \w|^\S|\Z)", re.DOTALL | re.MULTILINE)
@@ -64,7 +65,7 @@ def configuration() -> str:
             "`[websub]`",
             settings_table(WebSubSettings, _option_meanings("follow", "callback_")),
             "`[limits]`, of all Sources together:",
-            settings_table(LimitSettings),
+            settings_table(Limits),
             "## Gateway",
             "`rsnotify gateway FILE`, beside the settings of a Source:",
             settings_table(GatewayConfiguration, {}, without=SourceConfiguration),

@@ -23,7 +23,7 @@ _DOCUMENTS = 10_000
 _Count = Annotated[int, Meta(ge=1, le=10**6)]
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The resources of the machine that all subscribers of a process may use together.
 
     Args:

@@ -171,15 +171,11 @@ class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return WebSubTerms(**settings_for(WebSubTerms, self), signatures=self.signature)
 
 
-class LimitSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of the fleet, `[limits]` in a file."""
-
-
 class FleetConfiguration(Struct, frozen=True, kw_only=True):
     """All settings in their final form: paths are absolute, and `[defaults]` are applied."""
 
     path: str
-    limits: LimitSettings = LimitSettings()
+    limits: Limits = Limits()
     websub: WebSubSettings = WebSubSettings()
     sources: tuple[FollowedSource, ...] = ()
 
@@ -198,18 +194,13 @@ _EXCLUSIVE = (
 )
 
 
-def check_terms(terms: SourceSettings) -> None:
-    """Raise `WrongSetting` if a setting for all Sources is wrong in itself."""
-    for key, reason in _broker_faults(terms):
-        raise WrongSetting(("defaults", key), reason)
-
-
-def _broker_faults(terms: SourceSettings) -> Iterator[tuple[str, str]]:
-    if terms.mqtt_url is not None:
+def _check_broker(settings: SourceSettings, *table: str | int) -> None:
+    """Raise `WrongSetting` if the settings of a table name an MQTT broker by a wrong URL."""
+    if settings.mqtt_url is not None:
         try:
-            parse_broker(terms.mqtt_url)
+            parse_broker(settings.mqtt_url)
         except ConfigurationError as error:
-            yield "mqtt_url", str(error)
+            raise WrongSetting((*table, "mqtt_url"), str(error)) from None
 
 
 def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, str]]:
@@ -234,7 +225,6 @@ def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, s
         yield "postgresql", "the state of a mirror is kept in a folder"
     if source.via is Via.WEBSUB and not reachable:
         yield "via", "WebSub needs a url in [websub], at which hubs reach this process"
-    yield from _broker_faults(source)
 
 
 def check_apart(sources: Sequence[FollowedSource]) -> None:
@@ -332,7 +322,7 @@ def settings_of(given: Mapping[str, Any]) -> tuple[SourceSettings, WebSubSetting
     settings = _settings(None, given)
     with settings.locating():
         source = convert_settings(settings.merged["defaults"], SourceSettings, "defaults")
-        check_terms(source)
+        _check_broker(source, "defaults")
         return source, convert_settings(settings.merged["websub"], WebSubSettings, "websub")
 
 
@@ -346,11 +336,11 @@ def _settings(file: SettingsFile | None, given: Mapping[str, Any]) -> Settings:
 
 
 def _configured(path: str, file: _File, defaults: Mapping[str, Any]) -> FleetConfiguration:
-    check_terms(convert_settings(defaults, SourceSettings, "defaults"))
+    _check_broker(convert_settings(defaults, SourceSettings, "defaults"), "defaults")
     folder = PurePath(os.path.abspath(path)).parent
     configuration = FleetConfiguration(
         path=path,
-        limits=convert_settings(file.limits, LimitSettings, "limits"),
+        limits=convert_settings(file.limits, Limits, "limits"),
         websub=convert_settings(file.websub, WebSubSettings, "websub"),
         sources=tuple(
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
@@ -361,6 +351,7 @@ def _configured(path: str, file: _File, defaults: Mapping[str, Any]) -> FleetCon
     for number, source in enumerate(configuration.sources):
         for key, reason in _faults(source, reachable=configuration.websub.url is not None):
             raise WrongSetting(("source", number, key), reason)
+        _check_broker(source, "source", number)
     check_apart(configuration.sources)
     return configuration
 
