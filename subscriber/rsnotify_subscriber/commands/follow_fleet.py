@@ -32,7 +32,7 @@ from rsnotify_subscriber.commands.report import (
     work_of,
 )
 from rsnotify_subscriber.fleet.building import build
-from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
+from rsnotify_subscriber.fleet.configuration import PATHS, FleetConfiguration, load
 from rsnotify_subscriber.fleet.fleet import (
     SOURCE_NAME,
     Fleet,
@@ -162,7 +162,6 @@ _OTHER_FILES = 256
 _OF_THE_COMMAND = ("config", "once", "json", "quiet", "status", "status_port", "status_host")
 #: The options that only one Source can have.
 _OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
-_FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca"}
 
 
 def given_settings(context: typer.Context) -> dict[str, Any]:
@@ -174,7 +173,7 @@ def given_settings(context: typer.Context) -> dict[str, Any]:
             raise ConfigurationError(
                 f"with --config, {name} is set in the file, in the [[source]] that it is for"
             )
-    for name in _FILES & found.keys():
+    for name in found.keys() & PATHS:
         found[name] = os.path.abspath(found[name])  # not relative to the folder of the file
     return dict(msgspec.to_builtins(found))
 

@@ -264,7 +264,8 @@ def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
         yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
 
 
-_PATHS = ("dest", "state", *PASSWORD_FILES, "mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca")
+#: The settings that are paths. In a file, they start from its folder.
+PATHS = ("dest", "state", *PASSWORD_FILES, "mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
 #: A Source that has the key as a setting does not inherit the values from `[defaults]`.
 _INSTEAD = {
@@ -379,7 +380,7 @@ def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSo
             if source.name is None:
                 raise WrongSetting(("source", number, key), "for {name} the Source needs a name")
             found[key] = value.replace("{name}", source.name)
-    for key in _PATHS:
+    for key in PATHS:
         value = found.get(key, getattr(source, key))
         if value is not None:
             found[key] = os.path.normpath(folder / value)
