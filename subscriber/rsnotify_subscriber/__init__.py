@@ -1,4 +1,4 @@
-"""The Destination's library, which keeps a copy of a Source's resources synchronized."""
+"""The Destination's library: keeps a copy of a Source's resources in sync."""
 
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from rsnotify.sync.retry import Retry
     from rsnotify_subscriber.auditing.auditor import Audit, audit
     from rsnotify_subscriber.auditing.repair import Repair, repair
-    from rsnotify_subscriber.content.patch_functions import Patch
+    from rsnotify_subscriber.content.patches import Patch
     from rsnotify_subscriber.events import (
-        ActivityKind,
         Audited,
         BaselineBegun,
         BaselineComplete,
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
         OfferChanged,
         Pulling,
         PushDown,
-        PushState,
         PushUp,
-        Status,
-        SyncActivity,
     )
     from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
@@ -44,9 +40,10 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.push.mqtt_transport import MqttOptions
     from rsnotify_subscriber.push.transport import Transport, TransportListener
     from rsnotify_subscriber.push.websub_callbacks import Callbacks, listening
+    from rsnotify_subscriber.push_options import Via, WebSubTerms
+    from rsnotify_subscriber.status import ActivityKind, PushState, Status, SyncActivity
     from rsnotify_subscriber.storage.postgresql import PostgreSQLState
     from rsnotify_subscriber.subscriber import Subscriber
-    from rsnotify_subscriber.terms import Via, WebSubTerms
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -62,10 +59,8 @@ else:
             "rsnotify_subscriber.metrics": ("FollowMetrics",),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.options": ("FollowOptions",),
-            "rsnotify_subscriber.content.patch_functions": ("Patch",),
+            "rsnotify_subscriber.content.patches": ("Patch",),
             "rsnotify_subscriber.events": (
-                "SyncActivity",
-                "ActivityKind",
                 "Audited",
                 "BaselineBegun",
                 "BaselineComplete",
@@ -76,13 +71,11 @@ else:
                 "OfferChanged",
                 "Pulling",
                 "PushDown",
-                "PushState",
                 "PushUp",
-                "Status",
             ),
             "rsnotify_subscriber.push.mqtt_transport": ("MqttOptions",),
             "rsnotify_subscriber.push.transport": ("Transport", "TransportListener"),
-            "rsnotify_subscriber.terms": ("Via", "WebSubTerms"),
+            "rsnotify_subscriber.push_options": ("Via", "WebSubTerms"),
             "rsnotify_subscriber.push.websub_callbacks": ("Callbacks", "listening"),
             "rsnotify_subscriber.handlers": (
                 "CheckedHandler",
@@ -92,6 +85,7 @@ else:
                 "Received",
                 "TransactionalHandler",
             ),
+            "rsnotify_subscriber.status": ("ActivityKind", "PushState", "Status", "SyncActivity"),
             "rsnotify_subscriber.subscriber": ("Subscriber",),
         },
     )

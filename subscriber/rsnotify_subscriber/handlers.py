@@ -1,15 +1,15 @@
 """Handlers, which apply changes to the copy, and the changes that they receive.
 
-There are two kinds of handler:
+A handler is one of:
 
-- A callable for changes: a function of one `Received`, or an object with `apply` (`Handler`), which
-  receives many changes at once. An `async def` runs on the event loop. A plain `def` runs in the
-  thread of the state, which saves a handover between threads for each change.
-- A transactional handler, with `apply_within` (`TransactionalHandler`). It receives the connection
-  of the state, and its effect is committed together with T.
+- A function of one `Received`, or an object with `apply` (`Handler`), which receives many changes
+  at once. An `async def` runs on the event loop. A plain `def` runs in the state's thread, which
+  avoids switching threads for each change.
+- An object with `apply_within` (`TransactionalHandler`). It receives the state's database
+  connection, and its effects are committed together with T.
 
 Either may also have `prepare`, `held_content`, `find_lost`, or all methods of a `LocatedHandler`.
-The interface of a `DeferredHandler` is private to `FolderMirror`.
+Only `FolderMirror` is a `DeferredHandler`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from rsnotify.runtime.arguments import is_plain_function
 
 
 class Received(Struct, frozen=True):
-    """A change, ready to be applied.
+    """A change to apply, with its verified content.
 
     Args:
-        change: The type of change. In a baseline, a resource that is new or different is `updated`.
+        change: The type of change. In a baseline, new and different resources are `updated`.
         uri: The URI of the resource.
         at: The datetime of the change, or of the Resource List.
-        resource: The entry as the Source wrote it.
-        content: A temporary file with the verified content, or None for a deletion. The file is
-            removed after `apply`, unless the handler has renamed it. `read` returns the content.
+        resource: The Source's entry for the change.
+        content: A temporary file with the content, or None for a deletion. It is removed after
+            `apply` unless the handler has renamed it. To read the content, call `read`.
         alternate: The link in `resource` from which the content was fetched, if the content is an
             alternate of a preferred media type rather than the resource itself.
         hash: The digests of the content, as a `hash` attribute: SHA-256 and the announced ones.
@@ -61,15 +61,14 @@ class Received(Struct, frozen=True):
 
 @runtime_checkable
 class Handler(Protocol):
-    """Applies changes. `apply` is either `async def`, or plain `def` and called in a thread."""
+    """Applies changes. `apply` is `async def`, or a plain `def`, which is called in a thread."""
 
     def apply(self, changes: Sequence[Received]) -> Awaitable[None] | None:
         """Apply changes durably. Each resource has at most one change in a call.
 
-        Changes are delivered at least once: after a crash, the last ones are redelivered. If
-        this method raises `StoreUnavailable`, it is called again later with the same changes. If it
-        raises anything else, it is called with each change alone, and a change that still fails is
-        retried later.
+        Delivery is at least once: after a crash, the last changes are redelivered. If this method
+        raises `StoreUnavailable`, it is called again later with the same changes. After any other
+        exception, it is called with each change alone, and those that fail are retried later.
         """
 
 
@@ -79,39 +78,38 @@ class PreparedHandler(Protocol):
         """Prepare for the set of resources. Called once, before the first `apply`.
 
         Args:
-            base: The URI below which the Source describes its resources.
-            temporary: The folder of the state. Content is received on its file system.
+            base: The URI of the folder with the Source's documents.
+            temporary: A folder on the file system of the temporary files with content.
         """
 
 
 @runtime_checkable
 class DeferredHandler(Protocol):
-    """A handler that can make changes visible first and flush them later, many at once.
+    """A handler that can make changes visible first, and flush many of them later at once.
 
-    Its `apply` also flushes everything that was applied before without a flush. The state keeps the
-    content of unflushed changes until they are flushed. T can therefore cover them immediately, and
-    after a crash they are reapplied.
+    The state keeps the content of unflushed changes, so T can cover them at once: after a crash,
+    they are reapplied. `apply` also flushes all earlier changes.
     """
 
     def apply(self, changes: Sequence[Received]) -> None:
         """Apply changes durably, in a thread."""
 
     def apply_unflushed(self, changes: Sequence[Received]) -> None:
-        """Apply changes as `apply` does, but leave it to the next `flush` to make them durable."""
+        """Apply changes without flushing them."""
 
     def apply_again(self, changes: Sequence[Received]) -> None:
-        """Apply durably all changes that may have been applied but not flushed before a crash."""
+        """Durably reapply changes that a crash may have left unflushed."""
 
     def flush(self) -> None:
-        """Flush everything applied before. Called in another thread, even during `apply…`.
+        """Flush all applied changes. Called in another thread, even while changes are applied.
 
-        If a flush has failed, all later ones fail until `prepare` is called.
+        After a failure, all later flushes fail until `prepare` is called.
         """
 
 
 @runtime_checkable
 class TransactionalHandler(Protocol):
-    """A handler whose effect is committed in one transaction with T, so it happens exactly once.
+    """A handler whose effects are committed in one transaction with T, so they are exactly once.
 
     It needs no `apply`. Effects outside the database may be repeated.
     """
@@ -119,24 +117,24 @@ class TransactionalHandler(Protocol):
     def apply_within(self, connection: Any, changes: Sequence[Received]) -> None:
         """Apply changes without committing. Each resource has at most one change in a call.
 
-        If this method raises, its effect is rolled back. It is then called with each change alone,
-        and a change that still fails is retried later.
+        If this method raises, its effects are rolled back. It is then called with each change
+        alone, and those that fail are retried later.
 
         Args:
-            connection: A connection to the database of the state: a `psycopg.Connection` with
-                `PostgreSQLState`. It belongs to the transaction and must not be kept.
+            connection: The connection of the transaction: a `psycopg.Connection` if the state is a
+                `PostgreSQLState`. Do not keep it.
             changes: The changes.
         """
 
 
 @runtime_checkable
 class ReadableHandler(Protocol):
-    """A handler that can return the content it holds, so that patches can be applied to it."""
+    """A handler that can return the content of its copy, so that patches can be applied."""
 
     def held_content(self, uri: str) -> Path | None:
-        """Return a file with the last applied content of a resource, if there is one.
+        """Return a file with the content of a resource, or None.
 
-        The file is only read. Its hash is checked before a patch is applied to it.
+        The subscriber only reads the file, and verifies its hash before applying a patch.
         """
 
 
@@ -154,32 +152,32 @@ class HeldResource(Struct, frozen=True):
 
 @runtime_checkable
 class CheckedHandler(Protocol):
-    """A handler that compares its store with the content that it should hold.
+    """A handler that can check its store for lost content.
 
-    The copy is not level until the handler has done so: at each start, after each comparison with
-    the whole set, and at the interval `FollowOptions.check_files`.
+    The store is checked at each start, after each comparison with the whole set, and every
+    `FollowOptions.check_files` seconds. Until the first check is complete, the copy is not level.
     """
 
     def find_lost(self, held: Mapping[str, HeldResource]) -> Iterable[str]:
         """Return the URIs of resources whose content the store lacks. They are refetched.
 
-        This method may remove resources from the store that are not in `held`. It is called in a
+        This method may delete resources that are not in `held` from the store. It is called in a
         thread, and never concurrently with `apply`. If it raises, the check is repeated later.
         """
 
 
 @runtime_checkable
 class LocatedHandler(ReadableHandler, Protocol):
-    """A handler that holds resources in a place that may disappear, such as a mounted folder."""
+    """A handler that keeps files in a place that may disappear, such as a mounted folder."""
 
     @property
     def place(self) -> str:
-        """An identifier of the place, which is empty while the place does not exist."""
+        """An identifier of the place, or an empty string while the place does not exist."""
 
     def find_files(self, uris: Sequence[str]) -> Iterable[tuple[str, os.stat_result | None]]:
-        """Yield each resource's path and the status of its file, which is None without a file.
+        """Yield the path of each resource, and the `stat` result of its file, or None if missing.
 
-        Like `paths`, this is called in any thread, even while changes are being applied.
+        Like `paths`, this can be called in any thread, even while changes are being applied.
         """
 
     def paths(self) -> Iterator[str]:
@@ -187,9 +185,9 @@ class LocatedHandler(ReadableHandler, Protocol):
 
 
 def deferred_handler(handler: object) -> DeferredHandler | None:
-    """Return the handler if it may defer its flushes, or None.
+    """Return the handler if it can defer its flushes, or None.
 
-    A subclass that overrides `apply` but not `apply_unflushed` may not defer them.
+    A subclass that overrides `apply` but not `apply_unflushed` cannot.
     """
     if not isinstance(handler, DeferredHandler):
         return None
@@ -202,7 +200,7 @@ def deferred_handler(handler: object) -> DeferredHandler | None:
 
 
 def in_thread(handler: Handler) -> Callable[[Sequence[Received]], object] | None:
-    """Return the method that applies changes in a thread, or None if `apply` must be awaited."""
+    """Return `apply` if it must be called in a thread, or None if it must be awaited."""
     return handler.apply if is_plain_function(handler.apply) else None
 
 
@@ -217,7 +215,7 @@ class _AsyncFunction:
             applied = self.function(change)
             if not inspect.isawaitable(applied):
                 raise TypeError(
-                    "the handler returned nothing to await; write it with `def` or `async def`"
+                    "the handler returned nothing to await; define it with `def` or `async def`"
                 )
             await applied
 
@@ -234,11 +232,11 @@ class _PlainFunction:
 
 
 def refuse_awaitable(result: object) -> None:
-    """Raise `TypeError` if a plain function returned an awaitable, which would apply nothing."""
+    """Raise `TypeError` if a plain function returned an awaitable, which was not awaited."""
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
-        raise TypeError("the handler returned something to await; write it with `async def`")
+        raise TypeError("the handler returned an awaitable; define it with `async def`")
 
 
 #: The handlers that a `Subscriber` accepts.
@@ -249,21 +247,21 @@ def as_handler(handler: AnyHandler) -> Handler | TransactionalHandler:
     """Return an object with `apply` or `apply_within` for any kind of handler.
 
     Raises:
-        ConfigurationError: It is not a handler, or an async method would be called in a thread.
+        ConfigurationError: It is not a handler, or a method that runs in a thread is `async def`.
     """
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if isinstance(handler, type):
-        raise ConfigurationError(f"the handler {name} is a class; give an instance of it")
+        raise ConfigurationError(f"the handler {name} is a class; pass an instance")
     for method in ("apply_within", "find_lost"):
         if inspect.iscoroutinefunction(getattr(handler, method, None)):
             raise ConfigurationError(
-                f"{name}.{method} is called in a thread and not awaited; write it `def`"
+                f"{name}.{method} is called in a thread; define it with `def`, not `async def`"
             )
     if isinstance(handler, TransactionalHandler | Handler):
         return handler
     if not callable(handler):
         raise ConfigurationError(
-            f"the handler is of type {name}; give an object with `apply` or `apply_within`, or a "
-            "function"
+            f"a handler of type {name} is not supported; pass a function, or an object with "
+            "`apply` or `apply_within`"
         )
     return _PlainFunction(handler) if is_plain_function(handler) else _AsyncFunction(handler)

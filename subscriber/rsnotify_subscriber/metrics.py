@@ -1,8 +1,8 @@
 """The metrics of Destinations in the Prometheus format, for `/metrics` or a custom registry.
 
-They are read from existing state on request, and counted if there is no such state
-(`FollowCounters`). The only labels for Sources are the names that the user gave them, with few
-metrics each. All others are totals of the process, so a fleet of thousands has few series.
+Each scrape reads the statuses of the subscribers, and `FollowCounters` for everything that these
+lack. To limit the number of series in a large fleet, few metrics have a label for the Source. All
+others are totals for the process.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from rsnotify.runtime.status_server import Families
 from rsnotify.runtime.tasks import call_in_loop
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.doubts import DoubtKind
-from rsnotify_subscriber.events import BaselineBegun, FollowCounters, GapSeen, PushState
+from rsnotify_subscriber.events import BaselineBegun, GapSeen
 from rsnotify_subscriber.fleet.fleet import Fleet, FollowedSourceStatus, Phase, Standing, standing
+from rsnotify_subscriber.status import FollowCounters, PushState
 from rsnotify_subscriber.subscriber import Subscriber
 
 _named = Families("rsnotify_follow_")
 _UNKNOWN = float("nan")
 _RESPONSES = ("2xx", "3xx", "4xx", "5xx", "none")
-#: Maximum number of Sources named in a sentence.
-_SHOWN = 3
+#: Maximum number of Sources to name in a message.
+_MAX_NAMED_SOURCES = 3
 
 Statuses = Mapping[str, FollowedSourceStatus]
 
 
 def statuses(follower: Subscriber | Fleet) -> dict[str, FollowedSourceStatus]:
-    """Return the status of each Source: by its name in a fleet, or else by its URL."""
+    """Return the status of each Source by its name in a fleet, or else by its URL."""
 
     def read() -> dict[str, FollowedSourceStatus]:
         if isinstance(follower, Fleet):
@@ -47,7 +48,7 @@ def statuses(follower: Subscriber | Fleet) -> dict[str, FollowedSourceStatus]:
 
 
 def not_ready(follower: Subscriber | Fleet) -> str:
-    """Return a sentence saying why not all copies are level, or '' if they are."""
+    """Return why not all copies are level, as a sentence, or '' if all are."""
     found = statuses(follower)
     late = {name: one for name, one in found.items() if standing(one) is not Standing.LEVEL}
     if not late:
@@ -56,17 +57,18 @@ def not_ready(follower: Subscriber | Fleet) -> str:
         (one,) = late.values()
         reasons = one.status.doubts or (one.error or "the Source has not been read yet",)
         return f"not level: {'; '.join(reasons)}"
-    names = ", ".join(list(late)[:_SHOWN]) + (", …" if len(late) > _SHOWN else "")
+    names = ", ".join(list(late)[:_MAX_NAMED_SOURCES])
+    names += ", …" if len(late) > _MAX_NAMED_SOURCES else ""
     return f"not level: {len(late):,} of {counted(len(found), 'Source')}: {names}"
 
 
 class FollowMetrics(Collector):
-    """Registers the metrics of subscribers and fleets.
+    """The metrics of subscribers and fleets.
 
     Args:
-        followers: The subscribers and fleets to measure. Their counters are summed.
-        registry: The registry for the metrics, such as `prometheus_client.REGISTRY`. A registry can
-            have these metrics only once.
+        followers: The subscribers and fleets to measure. Their counters are added up.
+        registry: Where to register the metrics, such as `prometheus_client.REGISTRY`. They can be
+            registered only once.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class FollowMetrics(Collector):
         )
         yield _named.counters(
             "requests",
-            "HTTP responses by the class of their status; none: requests without a response",
+            "HTTP responses, by the class of their status; none: requests without a response",
             "status",
             responses,
         )
@@ -96,11 +98,11 @@ class FollowMetrics(Collector):
         yield _named.counter("received_bytes", "Bytes of the content of these responses", received)
 
 
-#: The metrics of each Source: the name, the description, and the function of its status.
+#: The metrics of each Source: name, description, and the value for its status.
 _OF_SOURCES: tuple[tuple[str, str, Callable[[FollowedSourceStatus], float]], ...] = (
     (
         "level",
-        "Whether the copy is level; changes that are applied within a second do not count",
+        "Whether the copy is level, ignoring changes that are applied within a second",
         lambda one: standing(one) is Standing.LEVEL,
     ),
     (
@@ -115,18 +117,18 @@ _OF_SOURCES: tuple[tuple[str, str, Callable[[FollowedSourceStatus], float]], ...
     ),
     (
         "push_up",
-        "Whether changes arrive by push; NaN if the Source offers no push that is used",
+        "Whether changes arrive by push; NaN if push is off",
         lambda one: {PushState.UP: True, PushState.DOWN: False}.get(one.status.push, _UNKNOWN),
     ),
     (
         "pending",
-        "Resources with changes that are known and not applied",
+        "Resources with changes that are known but not yet applied",
         lambda one: one.status.pending,
     ),
-    ("resources", "Resources that the copy has", lambda one: one.status.resources),
+    ("resources", "Resources in the copy", lambda one: one.status.resources),
     (
         "failing",
-        "Whether the last attempt at something failed and was not made good",
+        "Whether there is a failure that still has an effect",
         lambda one: one.error is not None,
     ),
 )
@@ -159,22 +161,22 @@ def _sum(each: list[FollowCounters]) -> FollowCounters:
 def _counted(counters: FollowCounters) -> Iterator[Metric]:
     yield _named.histogram(
         "lag_seconds",
-        "From the datetime of a change to when it was applied, by the clocks of both",
+        "Time from a change, by the Source's clock, until it was applied, by the local clock",
         counters.lags,
     )
     yield _named.counter("copied", "Resources that a baseline copied", counters.copied)
     yield _named.counter("fragments", "Pushed fragments", counters.fragments)
     yield _named.counter("fragment_bytes", "Bytes of these fragments", counters.fragment_bytes)
-    yield _named.counter("gaps", "Gaps between T and what was pushed", counters.events[GapSeen])
+    yield _named.counter("gaps", "Gaps between T and pushed changes", counters.events[GapSeen])
     yield _named.counter(
         "push_losses",
-        "Connections to hubs that were lost, or could not be made",
+        "Connections to hubs that were lost or failed",
         counters.push_losses,
     )
     yield _named.counter("baselines", "Comparisons of a whole set", counters.events[BaselineBegun])
     yield _named.counters(
         "pulls",
-        "Pulls by the kind of document",
+        "Pulls, by the kind of document",
         "document",
         {kind: counters.pulls[kind] for kind in DocumentKind},
     )

@@ -14,13 +14,13 @@ from rsnotify.runtime.arguments import require, require_struct
 from rsnotify.runtime.transports import check_logins, has_account, transport_of
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.content.patch_functions import Patch
+from rsnotify_subscriber.content.patches import Patch
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
-from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
+from rsnotify_subscriber.fetching.fetcher import MAX_CONTENT_BYTES
 from rsnotify_subscriber.fetching.sessions import PER_HOST
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttOptions
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
-from rsnotify_subscriber.terms import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
+from rsnotify_subscriber.push_options import BUILT_IN, DEFAULT_TERMS, Via, WebSubTerms
 
 
 class FollowOptions(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     prefer: str | Sequence[str] = ()
     exact: bool = False
     patches: Mapping[str, Patch] = {}
-    largest: int = MOST_CONTENT_BYTES
+    largest: int = MAX_CONTENT_BYTES
     # How changes arrive.
     via: Via = Via.AUTO
     hubs: int = 1

@@ -1,4 +1,4 @@
-"""The connections, threads and memory that the subscribers of one process share."""
+"""What the subscribers of a process share: connections, threads, cached documents and limits."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from msgspec import Meta, Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify.runtime.tasks import Lane
-from rsnotify_subscriber.events import FollowCounters
 from rsnotify_subscriber.fetching.fetcher import DocumentCache
 from rsnotify_subscriber.fetching.sessions import PER_HOST, Connections
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket
+from rsnotify_subscriber.status import FollowCounters
 
-#: Maximum number of document entries kept in memory, for all Sources together.
-_ENTRIES = 100_000
-#: Maximum number of documents kept. Documents of Sources that rarely change have few entries.
-_DOCUMENTS = 10_000
+#: Maximum number of cached documents, and of entries in all of them.
+_MAX_DOCUMENTS, _MAX_ENTRIES = 10_000, 100_000
 _Count = Annotated[int, Meta(ge=1, le=10**6)]
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The resources of the machine that all subscribers of a process may use together.
+    """Limits for all subscribers of a process together.
 
     Args:
         requests: Maximum number of concurrent HTTP requests.
@@ -32,7 +30,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         per_source: Maximum number of concurrent requests of one subscriber.
         workers: Number of threads that access the disk and call handlers.
         starting: Maximum number of subscribers that start at the same time. The others wait until
-            these are level, or have taken a while.
+            one of these is level, has failed, or has been starting for ten seconds.
     """
 
     requests: _Count = 256
@@ -42,24 +40,24 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     starting: _Count = 16
 
     def check(self) -> None:
-        """Reject limits that would stop all work.
+        """Check the limits.
 
         Raises:
             ConfigurationError: A limit is less than one.
         """
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} has to be at least 1")
+                raise ConfigurationError(f"{name} must be at least 1")
 
 
 class SubscriberPool:
-    """Connections, threads and memory for any number of subscribers. An async context manager."""
+    """The shared resources of any number of subscribers. An async context manager."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections = Connections(most=limits.requests, per_host=limits.per_host)
         self.websockets: SharedWebSockets[HubWebSocket] = SharedWebSockets()
-        self.kept = DocumentCache(_DOCUMENTS, _ENTRIES)
+        self.documents = DocumentCache(_MAX_DOCUMENTS, _MAX_ENTRIES)
         #: Set briefly whenever the status of a subscriber may have changed.
         self.moved = asyncio.Event()
         self.counters = FollowCounters()
@@ -74,7 +72,7 @@ class SubscriberPool:
         self._threads.shutdown()
 
     def wake(self) -> None:
-        """Wake all current waiters on `moved`. Later waiters wait for the next call."""
+        """Wake everybody who currently waits on `moved`."""
         self.moved.set()
         self.moved.clear()
 

@@ -1,4 +1,4 @@
-"""The library: keeps a Destination synchronized, given a Source's URL and a handler."""
+"""`Subscriber`, which keeps a copy of a Source in sync through the application's handler."""
 
 from __future__ import annotations
 
@@ -24,14 +24,7 @@ from rsnotify.runtime.tasks import call_in, running, wait_for_event
 from rsnotify.selection import push_selection_for
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, SourceIdentification
-from rsnotify_subscriber.events import (
-    ActivityKind,
-    Announcer,
-    Event,
-    FollowCounters,
-    Status,
-    SyncActivity,
-)
+from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -45,13 +38,14 @@ from rsnotify_subscriber.following.copy_check import (
 from rsnotify_subscriber.following.following import Following
 from rsnotify_subscriber.following.push_monitor import RunContext
 from rsnotify_subscriber.handlers import AnyHandler, LocatedHandler, PreparedHandler, as_handler
-from rsnotify_subscriber.mirror.folder import FolderMirror
+from rsnotify_subscriber.mirror.folder_mirror import FolderMirror
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
-from rsnotify_subscriber.push.endpoints import Transports
-from rsnotify_subscriber.storage.destination_state import DestinationState, opened
+from rsnotify_subscriber.push.endpoints import EndpointFactory
+from rsnotify_subscriber.push_options import Via, protocol_of
+from rsnotify_subscriber.status import ActivityKind, FollowCounters, Status, SyncActivity
+from rsnotify_subscriber.storage.destination_state import DestinationState, open_state
 from rsnotify_subscriber.storage.state_database import StateLocation
-from rsnotify_subscriber.terms import Via, protocol_of
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -59,21 +53,21 @@ logger = logging.getLogger("rsnotify.subscriber")
 class Subscriber:
     """Follows one set of resources of a Source.
 
-    Use `run` or `catch_up`, or use the subscriber as an async context manager, which follows in the
-    background while it is open.
+    Call `run` or `catch_up`, or use the subscriber as an async context manager: it then follows in
+    the background.
 
     Args:
-        url: The Source: a site, a well-known URI, a Capability List, a Change List, ... A user and
-            password in it are sent in the same way as `Credentials.login`.
+        url: The Source: the URL of a site, a well-known URI, a Capability List, a Change List or
+            another of its documents. A user and password in the URL are used like
+            `Credentials.login`.
         handler: Applies changes: an object with `apply` or `apply_within`, or a function of one
             change. A plain `def` is called in a thread.
         state: The folder of the state, created if it does not exist, or another `StateLocation`.
-            Only one subscriber may use it at a time, always for the same Source.
-        options: How the Source is followed.
-        on_committed: Called with changes after they and T have become durable, for effects that
-            must not come earlier.
-        on_event: Called, on the event loop, when the state changes (`rsnotify_subscriber.events`).
-        shared: The resources that a `Fleet` shares among its subscribers (`Fleet.shared`).
+            Only one subscriber at a time can use it, always for the same Source.
+        options: How to follow the Source.
+        on_committed: Called with changes once they and T are durable.
+        on_event: Called with each event (`rsnotify_subscriber.events`), on the event loop.
+        shared: `Fleet.shared`, if the subscriber is part of a fleet.
 
     Raises:
         ConfigurationError: WebSub is requested without callbacks, the state of a `FolderMirror` is
@@ -98,17 +92,17 @@ class Subscriber:
         require_function("on_committed", on_committed)
         require_function("on_event", on_event)
         if str(state).startswith(("postgresql:/", "postgres:/")):  # a Path has one slash
-            reason = "a URL is not a folder; a program passes PostgreSQLState(…) for a database"
+            reason = "a URL is not a folder; for a database, pass PostgreSQLState(…)"
             raise ConfigurationError(f"state: {reason}")
         if options.via is Via.WEBSUB and options.callbacks is None:
-            raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
+            raise ConfigurationError("WebSub requires a callback URL")
         self._url = without_login(url)
         self._handler = as_handler(handler)
-        # A path would pass as a StateLocation, because it has `open`.
+        # Check for a path first: it has a method `open`, like a StateLocation.
         self._location = Path(state).absolute() if isinstance(state, str | os.PathLike) else state
         if isinstance(handler, FolderMirror) and not isinstance(self._location, Path):
-            # Only a lock that ends with the process keeps a suspended process from writing files.
-            raise ConfigurationError("the state of a mirror is kept in a folder; name one")
+            # A lease would not keep a suspended process from writing files later; a file lock does.
+            raise ConfigurationError("the state of a mirror must be in a folder")
         self._options = options
         self._shared = shared
         #: Read by `FollowMetrics`.
@@ -123,7 +117,7 @@ class Subscriber:
             shared=shared.connections if shared is not None else None,
         )
         self.connections = self._sessions.connections
-        self._ways = Transports(
+        self._endpoints = EndpointFactory(
             options.via,
             self._sessions,
             options.callbacks,
@@ -138,10 +132,10 @@ class Subscriber:
         self._moved = asyncio.Event()
         self._over = False
         self._following: Following | None = None
-        #: The last run. Its handler may still be running although the run has ended.
+        #: The last run, whose handler may still be running after its end.
         self._followed: Following | None = None
         self._last = Status()
-        #: The state of the current run, and the executor for calls that block on it.
+        #: The state of the current run, and the executor for blocking calls to it.
         self._open: tuple[DestinationState, Executor] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -159,7 +153,7 @@ class Subscriber:
 
     @property
     def in_handler(self) -> list[str]:
-        """The Source's URL while a call to its handler has not returned, or an empty list."""
+        """The Source's URL while its handler is running, or else an empty list."""
         is_in_handler = self._followed is not None and self._followed.is_in_handler
         return [self.url] if is_in_handler else []
 
@@ -167,7 +161,7 @@ class Subscriber:
         """Wait until the status meets a condition, such as `lambda status: status.level`.
 
         Returns:
-            True if it does, or False if the subscriber ended first.
+            Whether the condition was met, or False if the subscriber ended before.
         """
         while not condition(self.status):
             if self._over:
@@ -180,7 +174,7 @@ class Subscriber:
         await self.until(lambda status: False)
 
     def _wake(self) -> None:
-        self._moved.set()  # wakes the current waiters, while later ones wait for the next change
+        self._moved.set()  # wakes only the current waiters
         self._moved.clear()
         if self._shared is not None:
             self._shared.wake()
@@ -188,15 +182,14 @@ class Subscriber:
     async def run(self) -> None:
         """Follow until `stop` is called.
 
-        A full or failing disk does not end the run. After a delay, everything is reopened, and the
-        run continues from the last commit.
+        If the disk is full or fails, the subscriber waits, and then continues from the last commit.
 
         Raises:
-            RsnotifyError: The run cannot begin, or cannot continue.
+            RsnotifyError: The subscriber cannot start, or cannot continue.
         """
         failures = 0
         retry = self._options.pace.retry
-        with self._under_way():
+        with self._in_progress():
             while True:
                 begun = monotonic()
                 try:
@@ -213,27 +206,28 @@ class Subscriber:
         """Follow until the copy is level with the Source's lists.
 
         Raises:
-            RsnotifyError: The copy could not become level. The error names what was not fetched.
+            RsnotifyError: The copy could not become level. The error names the resources that could
+                not be fetched.
         """
-        with self._under_way():
+        with self._in_progress():
             await self._run(once=True)
 
     async def verify(self, uris: Iterable[str] | None = None) -> int:
         """Mark the given resources, or all resources, as lost, so that they are refetched.
 
-        The marks are stored. If no run is in progress, the next run fetches the resources. Until
-        then, the copy is not level. A handler receives each resource as an update, or as a deletion
-        if the Source no longer has it. URIs that the copy never had do not count.
+        The marks are durable: the resources are refetched by the current run, or by the next one.
+        Until then, the copy is not level. The handler receives each resource as an update, or as a
+        deletion if the Source no longer has it. URIs that are not in the copy are ignored.
 
         Returns:
-            The number of resources to be refetched, including resources marked by earlier calls.
+            The number of resources to refetch, including those marked by earlier calls.
 
         Raises:
             StorageError: The state cannot be read or written.
-            ConfigurationError: Another process follows with this state.
+            ConfigurationError: Another process uses this state.
         """
         if isinstance(uris, str):
-            raise ConfigurationError("verify takes several URIs; give a list of them")
+            raise ConfigurationError("verify requires a list of URIs, not a single one")
         given = None if uris is None else list(uris)
         if self._open is not None:
             state, worker = self._open
@@ -242,11 +236,11 @@ class Subscriber:
                 self._following.find_lost()
             return lost
         with ThreadPoolExecutor(1, "rsnotify-state") as own:
-            async with opened(self._location, own) as state:
+            async with open_state(self._location, own) as state:
                 return await call_in(own, state.lose, given)
 
     def stop(self) -> None:
-        """End `run` or `catch_up` gracefully: a commit that has begun is completed."""
+        """End `run` or `catch_up` gracefully, after completing a commit in progress."""
         self._stopping.set()
         if self._following is not None:
             self._following.stop()
@@ -261,7 +255,7 @@ class Subscriber:
             await self._task
 
     @contextmanager
-    def _under_way(self) -> Iterator[None]:
+    def _in_progress(self) -> Iterator[None]:
         self.loop = asyncio.get_running_loop()
         self._over = False
         self._last = Status()
@@ -271,19 +265,19 @@ class Subscriber:
             self._over = True
             self._wake()
 
-    # One run, from opening the state until closing it
+    # One run, from opening the state to closing it
 
     async def _run(self, *, once: bool) -> None:
         shared = self._shared
-        # The executor for everything that blocks on the disk, one call at a time.
+        # Runs blocking calls one at a time.
         with shared.worker() if shared else ThreadPoolExecutor(1, "rsnotify-state") as worker:
-            async with opened(self._location, worker) as state, self._sessions:
+            async with open_state(self._location, worker) as state, self._sessions:
                 incoming = await call_in(worker, state.make_incoming)
                 self._last = await call_in(worker, _status_of, state)
                 failure = ""
                 self._open = state, worker
                 try:
-                    await self._run_with(state, worker, incoming, once=once)
+                    await self._follow(state, worker, incoming, once=once)
                 except RsnotifyError as error:
                     failure = str(error)
                     self._announcer.set_behind()
@@ -295,12 +289,12 @@ class Subscriber:
                     self._following = None
                     self._wake()
 
-    async def _run_with(
+    async def _follow(
         self, state: DestinationState, worker: Executor, incoming: Path, *, once: bool
     ) -> None:
-        kept = self._shared.kept if self._shared is not None else None
+        cache = self._shared.documents if self._shared is not None else None
         options = self._options
-        fetcher = Fetcher(self._sessions, incoming, options.largest, kept, options.pace.rate)
+        fetcher = Fetcher(self._sessions, incoming, options.largest, cache, options.pace.rate)
         known = await call_in(worker, state.identity)
         handler = self._handler
         folder = self._location if isinstance(self._location, Path) else incoming
@@ -312,7 +306,12 @@ class Subscriber:
         memory = known.memory if known is not None else None
         offers = OfferDiscovery(DescriptionReader(fetcher, memory), self._url)
         identifying = SourceIdentification(
-            self._url, self._location, offers, self._stopping, self._waiting, self._has_transport
+            self._url,
+            self._location,
+            offers,
+            self._stopping,
+            self._report_waiting,
+            self._has_transport,
         )
         identity = await identifying.identify(known, patient=not once)
         if identity is None:
@@ -328,6 +327,9 @@ class Subscriber:
         )
         if identity != known:
             await call_in(worker, state.store_identity, identity)
+        if not self._has_transport(identity.offer):
+            name = protocol_of(options.via)
+            raise ConfigurationError(f"{self.url} offers no hub that supports {name}")
         context = RunContext(
             once=once,
             identity=identity,
@@ -336,19 +338,13 @@ class Subscriber:
             worker=worker,
             fetcher=fetcher,
             offers=offers,
-            ways=self._ways,
+            ways=self._endpoints,
             handler=handler,
             options=options,
             announce=self._announcer,
             moved=self._wake,
             on_committed=self._on_committed,
         )
-        await self._follow(context)
-
-    async def _follow(self, context: RunContext) -> None:
-        if not self._has_transport(context.identity.offer):
-            name = protocol_of(self._options.via)
-            raise ConfigurationError(f"{self.url} offers no hub that speaks {name}")
         self._following = self._followed = Following(context)
         if self._stopping.is_set():
             return
@@ -357,15 +353,17 @@ class Subscriber:
             await check_place(context)
 
     def _has_transport(self, offer: Offer) -> bool:
-        return protocol_of(self._options.via) is None or bool(self._ways.change_endpoints(offer))
+        return protocol_of(self._options.via) is None or bool(
+            self._endpoints.change_endpoints(offer)
+        )
 
-    def _waiting(self, reason: str) -> None:
+    def _report_waiting(self, reason: str) -> None:
         self._last = replace(self._last, error=reason)
         self._wake()
 
 
 def _status_of(state: DestinationState) -> Status:
-    """Return the status according to the state, before the Source is reached."""
+    """Return the status as of the last commit, before the Source is reached."""
     progress = state.progress()
     through = progress.through if progress is not None else None
     return Status(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsnotify.format.uris import normalize, normalize_beginning
-from rsnotify_subscriber.mirror.folder import MirrorLayout
+from rsnotify_subscriber.mirror.paths import MirrorLayout
 
 #: Each line has spellings of one URI, the normal form first; no two lines have an equal one.
 EQUAL = [

@@ -70,14 +70,14 @@ def test_the_beginning_and_the_end_of_push_are_events(log: EventLog) -> None:
         log.push(at(second), state)
     assert [(event.at, event.text.partition(":")[0]) for event in log.events] == [
         (at(1), "Push is up"),
-        (at(3), "Push is away"),
+        (at(3), "Push is down"),
         (at(5), "Push is up"),
         (at(7), "Push is up"),
     ]
 
 
 def test_other_messages_of_the_destination_are_events_unless_they_repeat_one(log: EventLog) -> None:
-    log.note(at(0), "push is away, the lists are polled: no answer in time")
+    log.note(at(0), "push is down; polling the lists: no answer in time")
     log.note(at(1), "could not apply, try 1: 404")
     log.note(at(2), "baseline from the Resource List http://127.0.0.1:1/resourcelist.xml")
     assert [text.partition(" http")[0] for text in texts(log)] == [

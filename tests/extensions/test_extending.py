@@ -89,7 +89,7 @@ print((Path("state/documents/capabilitylist.xml")).read_text())
 
 def test_the_patch(run: Run) -> None:
     program = """
-from rsnotify_subscriber.content.patch_functions import PatchFunctions
+from rsnotify_subscriber.content.patches import PatchFunctions
 print(PatchFunctions({}).load("application/x-appended")(b"a", b"b"))
 """
     assert run(program) == "b'ab'\n"

@@ -10,7 +10,7 @@ import pytest
 from rsnotify.runtime import extensions
 from rsnotify.runtime.extensions import offered
 from rsnotify_subscriber import Patch
-from rsnotify_subscriber.content.patch_functions import PatchFunctions
+from rsnotify_subscriber.content.patches import PatchFunctions
 
 JSON = (b'{"a": 1}', b'[{"op": "replace", "path": "/a", "value": 2}]', b'{"a": 2}')
 XML_PATCH = (
@@ -65,16 +65,16 @@ def test_content_of_another_type_is_an_exception(media_type: str, function: Patc
 def test_a_missing_function_is_logged_once_with_the_extra(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rsnotify_subscriber.content.patch_functions.offered", lambda _group: {})
+    monkeypatch.setattr("rsnotify_subscriber.content.patches.offered", lambda _group: {})
     monkeypatch.setattr(extensions, "offered", lambda _group: {})
     functions = PatchFunctions({})
     with caplog.at_level(logging.WARNING, "rsnotify.subscriber"):
         assert not any(functions.offers("application/json-patch+json") for _ in range(3))
         assert not functions.offers("text/x-diff")
     assert [record.getMessage() for record in caplog.records] == [
-        "resources are fetched whole, not patched: a function for application/json-patch+json is "
-        "not installed; install it with pip install 'rsnotify[patching]'",
-        "resources are fetched whole, not patched: a function for text/x-diff is not installed; "
+        "fetching whole resources instead of patches: a function for application/json-patch+json "
+        "is not installed; install it with pip install 'rsnotify[patching]'",
+        "fetching whole resources instead of patches: a function for text/x-diff is not installed; "
         "installed are: none",
     ]
 

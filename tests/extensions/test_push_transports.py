@@ -60,7 +60,9 @@ class Case(Struct, frozen=True):
 
 def mqtt_case(server: Mosquitto) -> Case:
     def receive(topic: str) -> Transport:
-        return MqttTransport(parse_broker(server.url), topic, MqttOptions(), trusts=anywhere)
+        return MqttTransport(
+            parse_broker(server.url), topic, MqttOptions(), allows_any_address=anywhere
+        )
 
     return Case(
         server.url, ("mqtt:", "mqtt://"), BrokerLogin, lambda: parse_hub(server.url), receive

@@ -385,7 +385,7 @@ async def test_an_outage_with_retry_after_is_respected(start: Start):
         await checking.check()
     assert caught.value.retry_after == 120
     requests = server.verbs.total()
-    with pytest.raises(Unavailable, match="asked for no requests"):
+    with pytest.raises(Unavailable, match="does not accept requests now"):
         await checking.check()
     assert server.verbs.total() == requests
 

@@ -244,7 +244,7 @@ async def test_nothing_is_read_while_robots_txt_cannot_be(site: Site, checking: 
         await checking.check()
     assert caught.value.retry_after == 30
     assert site.requests["/sitemap.xml"] == 0
-    with pytest.raises(Unavailable, match="asked for no requests"):
+    with pytest.raises(Unavailable, match="does not accept requests now"):
         await checking.check()
     assert site.requests["/robots.txt"] == 1
 

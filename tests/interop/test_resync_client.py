@@ -177,7 +177,7 @@ def test_its_copy_is_taken_over_without_fetching_it_again(
     said = follow(process.url, client.copy, "--adopt")
     assert f"1 file here is not part of the copy: {client.copy / 'mine'}" in said
     assert contents(client.copy) == {**contents(folder), "mine": b"of somebody else"}
-    assert said.count("is fetched, as the file in its place differs") == 1
+    assert said.count("because the existing file differs") == 1
     assert is_in_step(process.url, client.copy, "--repair", "--remove-foreign")
     assert contents(client.copy) == contents(folder)
 

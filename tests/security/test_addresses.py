@@ -151,14 +151,18 @@ class Silent:
 
 async def websocket_hubs(world: World, urls: list[str], anywhere: bool) -> None:
     async with Sessions(world.site(), allow_private_addresses=anywhere) as sessions:
-        made = [WebSocketTransport("ws" + url[4:], TOPIC, sessions.trusts) for url in urls]
+        made = [
+            WebSocketTransport("ws" + url[4:], TOPIC, sessions.allows_any_address) for url in urls
+        ]
         await attempted(*(each.receive(None, Silent()) for each in made))
 
 
 async def mqtt_brokers(world: World, urls: list[str], anywhere: bool) -> None:
     async def join(sessions: Sessions, url: str) -> None:
         broker = parse_broker(url)
-        await MqttTransport(broker, TOPIC, DEFAULT_MQTT, sessions.trusts).receive(None, Silent())
+        await MqttTransport(broker, TOPIC, DEFAULT_MQTT, sessions.allows_any_address).receive(
+            None, Silent()
+        )
 
     async with Sessions(world.site(), allow_private_addresses=anywhere) as sessions:
         for scheme in ("mqtt", "ws+mqtt"):

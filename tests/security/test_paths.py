@@ -23,7 +23,7 @@ from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_relay.republisher import RelayNaming
 from rsnotify_subscriber import FolderMirror, Received, audit
 from rsnotify_subscriber.mirror import MirrorTree
-from rsnotify_subscriber.mirror.folder import MirrorLayout, PathNames
+from rsnotify_subscriber.mirror.paths import MirrorLayout, PathNames
 from tests.publisher.helpers import serving
 from tests.relay.running import Running
 from tests.security.corpus import vectors

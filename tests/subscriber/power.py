@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from rsnotify.runtime import state_folders as disk
-from rsnotify_subscriber.mirror import folder as mirror_folder
+from rsnotify_subscriber.mirror import folder_mirror
 
 
 class Disk:
@@ -26,7 +26,7 @@ class Disk:
         self._entries: dict[int, dict[str, int]] = {}
         self._kept: list[int] = []  # descriptors, so that no inode is used twice
         self.flushes_to_fail = 0
-        patch.setattr(mirror_folder, "flush", self._flush)
+        patch.setattr(folder_mirror, "flush", self._flush)
         self._note(root)
 
     def close(self) -> None:

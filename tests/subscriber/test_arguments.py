@@ -60,11 +60,11 @@ def refused(**given: Any) -> str:
 @pytest.mark.parametrize(
     ("handler", "said"),
     [
-        (AsyncWithin(), "AsyncWithin.apply_within is called in a thread and not awaited"),
-        (Indexer, "the handler Indexer is a class; give an instance"),
-        (FolderMirror, "the handler FolderMirror is a class; give an instance"),
-        ("copy", "the handler is of type str; give an object with `apply`"),
-        (None, "the handler is of type NoneType"),
+        (AsyncWithin(), "AsyncWithin.apply_within is called in a thread; define it with"),
+        (Indexer, "the handler Indexer is a class; pass an instance"),
+        (FolderMirror, "the handler FolderMirror is a class; pass an instance"),
+        ("copy", "a handler of type str is not supported; pass a function"),
+        (None, "a handler of type NoneType"),
     ],
 )
 def test_a_handler_that_cannot_work_is_refused(handler: object, said: str) -> None:
@@ -93,14 +93,14 @@ def test_a_plain_function_that_returns_a_coroutine_applies_nothing_and_says_so()
 
     change: Any = None
     handler: Any = as_handler(forgotten)
-    with pytest.raises(TypeError, match="write it with `async def`"):
+    with pytest.raises(TypeError, match="define it with `async def`"):
         handler.apply([change])
 
 
 async def test_a_callable_that_returns_nothing_to_await_fails_with_a_sentence() -> None:
     change: Any = None
     handler: Any = as_handler(lambda _: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="write it with `def` or `async def`"):
+    with pytest.raises(TypeError, match="define it with `def` or `async def`"):
         await handler.apply([change])
 
 
@@ -109,8 +109,8 @@ async def test_a_callable_that_returns_nothing_to_await_fails_with_a_sentence() 
     [
         ({"url": Path("source")}, "url is of type PosixPath; give the URL"),
         ({"state": 5}, "state is of type int; give the path of a folder"),
-        ({"state": "postgresql://user:secret@a/b"}, "state: a URL is not a folder; a program"),
-        ({"state": Path("postgresql://a/b")}, "state: a URL is not a folder; a program"),
+        ({"state": "postgresql://user:secret@a/b"}, "state: a URL is not a folder; for a database"),
+        ({"state": Path("postgresql://a/b")}, "state: a URL is not a folder; for a database"),
         ({"via": "carrier pigeon"}, "via is 'carrier pigeon'; give one of auto, websocket"),
         ({"pace": {"poll": 5}}, "pace is of type dict; give a Pace"),
         ({"pace": Pace(poll="5")}, "pace: poll: it has to be a number"),  # type: ignore[arg-type]

@@ -103,5 +103,5 @@ async def test_a_source_that_offers_nothing_to_follow_gets_one_sentence(
     document = source.capability_list()
     nothing = replace(document, resources=(Resource(source.base + "x", capability="wishlist"),))
     source.publish("capabilitylist.xml", nothing)
-    with pytest.raises(ConfigurationError, match="neither a Resource List nor a Change List"):
+    with pytest.raises(ConfigurationError, match="without a Resource List, Change List"):
         await destination.catch_up()

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify_subscriber import default_state, events
-from rsnotify_subscriber.events import Announcer, FollowCounters, StatusCounters
+from rsnotify_subscriber import default_state, status
+from rsnotify_subscriber.events import Announcer
+from rsnotify_subscriber.status import FollowCounters, StatusCounters
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource
@@ -31,9 +32,9 @@ def test_lags_are_not_kept_until_a_clock_that_was_set_back_is_there_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SetClock()
-    monkeypatch.setattr(events, "datetime", clock)
+    monkeypatch.setattr(status, "datetime", clock)
     seconds = 0.0
-    monkeypatch.setattr(events, "monotonic", lambda: seconds, raising=False)
+    monkeypatch.setattr(status, "monotonic", lambda: seconds, raising=False)
     counters = StatusCounters(FollowCounters())
     change = Change(
         "a", ChangeType.UPDATED, datetime.now(UTC), Resource("a", change=ChangeType.UPDATED)

@@ -136,7 +136,7 @@ async def test_a_host_that_asked_one_to_wait_is_left_alone_by_all(source: SmallS
         Sessions(source.url, shared=shared) as other,
     ):
         await ask(one, source.site + "busy")
-        with pytest.raises(Unavailable, match="asked for no requests"):
+        with pytest.raises(Unavailable, match="does not accept requests now"):
             await ask(other, source.url)
     assert source.gets["/data/capabilitylist.xml"] == 0
 

@@ -137,7 +137,7 @@ async def test_a_netrc_file_without_the_host_or_that_is_broken_is_not_used(
     source: LockedSource, destination: Destination, netrc: Path, text: str
 ) -> None:
     netrc.write_text(text)
-    with pytest.raises(Unavailable, match="401: it asks for credentials, and none were sent"):
+    with pytest.raises(Unavailable, match="401: it requires credentials, but none were sent"):
         await destination.catch_up(source.site)
     assert source.sent("/") == [None]
 
@@ -203,12 +203,15 @@ async def test_a_hub_at_the_origin_of_the_source_gets_the_credentials_too() -> N
         (Credentials(login=SECRET.replace(":", "")), "write USER:PASSWORD"),
         (Credentials(bearer=f"{SECRET}\r\nX: y"), "the bearer token"),
         (Credentials(bearer=f"{SECRET} x"), "the bearer token"),
-        (Credentials(login=f"me:{SECRET}", bearer="x"), "one of a login, a bearer token"),
-        (Credentials(bearer="x", headers={"authorization": SECRET}), "one of a login"),
+        (
+            Credentials(login=f"me:{SECRET}", bearer="x"),
+            "a login, a bearer token and an Authorization header",
+        ),
+        (Credentials(bearer="x", headers={"authorization": SECRET}), "a login, a bearer token"),
         (Credentials(headers={"X Key": SECRET}), "'X Key' is not the name of a header field"),
         (Credentials(headers={"X-Key": f"{SECRET}\nX: y"}), "the value of the header field X-Key"),
-        (Credentials(headers={"range": "bytes=0-1"}), "range is set by rsnotify itself"),
-        (Credentials(headers={"If-None-Match": "*"}), "If-None-Match is set by rsnotify itself"),
+        (Credentials(headers={"range": "bytes=0-1"}), "rsnotify sets the header field range"),
+        (Credentials(headers={"If-None-Match": "*"}), "rsnotify sets the header field If-None"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_without_repeating_a_secret(

@@ -13,7 +13,12 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
-from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover, find_top
+from rsnotify_subscriber.discovery.discovery import (
+    OfferDiscovery,
+    base_of,
+    discover,
+    find_top_document,
+)
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.identity import DescriptionMemory
@@ -122,8 +127,8 @@ async def test_several_sets_of_resources_are_listed_so_that_one_can_be_named(
     with pytest.raises(ConfigurationError) as caught:
         await discover(fetcher, source.site)
     assert all(f"\n  {uri}" in str(caught.value) for uri in sets)
-    assert "give the URL of one of them instead" in str(caught.value)
-    assert await find_top(fetcher, source.site) == source.site + WELL_KNOWN[1:]
+    assert "use the URL of one of them instead" in str(caught.value)
+    assert await find_top_document(fetcher, source.site) == source.site + WELL_KNOWN[1:]
 
 
 async def test_a_site_without_resourcesync_is_told_what_was_tried(
@@ -404,7 +409,7 @@ async def test_a_copy_in_a_cache_that_is_older_than_what_was_seen_is_refused(
     old = replace(source.capability_list(), resources=())
     headers = {"Age": "4000", "Date": "Mon, 05 Jan 2026 00:00:00 GMT"}
     source.publish("capabilitylist.xml", old, headers=headers)
-    with pytest.raises(Unavailable, match="a cache answers with a copy of 2026-01-05"):
+    with pytest.raises(Unavailable, match="a cache returned a version of 2026-01-05"):
         await offers.revalidate(known)
 
 

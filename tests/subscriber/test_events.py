@@ -11,13 +11,8 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, Progress
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber import Behind, Event, GapSeen, LevelReached
-from rsnotify_subscriber.events import (
-    LATE,
-    Announcer,
-    EventWatch,
-    FollowCounters,
-    StatusCounters,
-)
+from rsnotify_subscriber.events import BEHIND_AFTER, Announcer, EventWatch
+from rsnotify_subscriber.status import FollowCounters, StatusCounters
 from tests.core.test_follower_broken import EPOCH
 from tests.core.wire import Wire
 
@@ -88,7 +83,7 @@ def test_being_behind_is_announced_once_and_so_is_its_end() -> None:
     watched = Watched()
     work = watched.push(1)
     assert work is not None
-    watched.look(after=LATE - 0.1)
+    watched.look(after=BEHIND_AFTER - 0.1)
     assert watched.events == [LevelReached(EPOCH)]
     watched.look(after=0.2)
     watched.look(after=10)
@@ -115,7 +110,7 @@ def test_a_gap_is_announced_at_once_and_being_behind_if_it_stays() -> None:
     watched = Watched()
     assert watched.push(9, from_=8) is None
     assert watched.events == [LevelReached(EPOCH), GapSeen()]
-    watched.look(after=LATE)
+    watched.look(after=BEHIND_AFTER)
     reason = "changes were pushed that the Source's lists do not reach yet"
     assert watched.events == [LevelReached(EPOCH), GapSeen(), Behind(0, (reason,))]
 
@@ -125,7 +120,7 @@ def test_a_change_that_is_postponed_on_purpose_does_not_count_as_behind() -> Non
     watched.follower.audience(1_000_000)
     assert watched.push(1) is None
     for _ in range(10):
-        watched.look(after=LATE)
+        watched.look(after=BEHIND_AFTER)
     assert watched.events == [LevelReached(EPOCH)]
 
 

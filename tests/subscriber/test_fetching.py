@@ -136,10 +136,10 @@ async def test_what_the_server_asks_to_wait_is_told_unless_it_says_nothing(
 async def test_a_body_that_hardly_comes_is_given_up(
     source: SmallSource, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(responses, "PATIENCE", -0.01)  # as if a minute were over
+    monkeypatch.setattr(responses, "BODY_GRACE", -0.01)  # as if a minute were over
     source.put("a", b"1")
     source.put("b", LARGE)
-    with pytest.raises(Unavailable, match="bytes a second"):
+    with pytest.raises(Unavailable, match="bytes per second"):
         await fetcher.content(Resource(source.base + "a"))
     await fetcher.content(Resource(source.base + "b"))
 

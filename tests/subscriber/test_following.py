@@ -149,7 +149,7 @@ async def test_the_lists_are_polled_while_the_hub_is_down(
 ) -> None:
     await hub.stop()
     await destination.until(lambda: pushed.status.push is PushState.DOWN)
-    assert f"the lists are polled: {hub.url}: the connection was lost" in caplog.text
+    assert f"polling the lists: {hub.url}: the connection was lost" in caplog.text
     source.put("meanwhile", b"polled")
     await destination.until_equal()
     await hub.server.start()
@@ -359,7 +359,7 @@ async def test_a_hub_that_the_source_offers_since_the_last_run_is_used(
 ) -> None:
     await destination.catch_up()
     if refused_before:
-        with pytest.raises(ConfigurationError, match="offers no hub that speaks WebSocket"):
+        with pytest.raises(ConfigurationError, match="offers no hub that supports WebSocket"):
             await destination.subscriber(via=Via.WEBSOCKET).run()
     source.hubs = [hub.url]
     async with destination.subscriber(via=Via.WEBSOCKET) as subscriber:

@@ -44,7 +44,7 @@ async def say(broker: Mosquitto, body: bytes, channel: str = TOPIC) -> None:
 
 
 def transport_to(url: str, options: MqttOptions = DEFAULT_MQTT, **other: Any) -> MqttTransport:
-    other = {"trusts": anywhere} | other
+    other = {"allows_any_address": anywhere} | other
     return MqttTransport(parse_broker(url), TOPIC, options, **other)
 
 
@@ -147,7 +147,7 @@ async def test_a_broker_at_a_private_address_is_not_dialled_for_a_source(
     offered: SmallSource, mosquitto: Mosquitto, destination: Destination
 ) -> None:
     elsewhere = mosquitto.url.replace("127.0.0.1", "localhost")
-    transport = transport_to(elsewhere, trusts=nowhere)
+    transport = transport_to(elsewhere, allows_any_address=nowhere)
     with pytest.raises(RefusedAddress, match="not public"):
         await transport.receive(None, Heard())
     assert mosquitto.count("New connection") == 0
@@ -186,16 +186,16 @@ async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_aw
             await destination.until(lambda: "refuses the login" in str(subscriber.status.error))
             assert subscriber.status.push is PushState.DOWN
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert warnings[0].startswith("push is away, the lists are polled: ")
-    assert warnings[1].startswith("push is refused, the lists are polled: ")
+    assert warnings[0].startswith("push is down; polling the lists: ")
+    assert warnings[1].startswith("push is refused; polling the lists: ")
     assert len(warnings) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (MqttOptions(login=BrokerLogin(user="me", password="canary")), "name the MQTT broker"),
-        (MqttOptions(login=BrokerLogin(certificate="me.pem")), "name the MQTT broker"),
+        (MqttOptions(login=BrokerLogin(user="me", password="canary")), "requires the URL"),
+        (MqttOptions(login=BrokerLogin(certificate="me.pem")), "requires the URL"),
         (MqttOptions(url="http://broker"), "not a broker"),
         (MqttOptions(version="4"), "not a version"),
         (MqttOptions(login=BrokerLogin(ca="not-there.pem")), "not-there.pem"),
@@ -215,5 +215,5 @@ async def test_without_a_broker_there_is_no_way(
     source: SmallSource, destination: Destination
 ) -> None:
     source.hubs = ["https://hub.example/websub", "mqtt://"]
-    with pytest.raises(ConfigurationError, match="offers no hub that speaks MQTT"):
+    with pytest.raises(ConfigurationError, match="offers no hub that supports MQTT"):
         await destination.catch_up(via=Via.MQTT)

@@ -82,7 +82,7 @@ def transport_to(
         parse_broker(url),
         TOPIC,
         options,
-        trusts=anywhere,
+        allows_any_address=anywhere,
         select=select,
         without_selections=unasked,
     )

@@ -15,7 +15,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import MqttOptions, OfferChanged, PushUp, Subscriber, Via
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.endpoints import Transports
+from rsnotify_subscriber.push.endpoints import EndpointFactory
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub, push
@@ -163,8 +163,8 @@ OFFER = Offer(
 )
 
 
-def ways(mqtt: MqttOptions = DEFAULT_MQTT, via: Via = Via.AUTO) -> Transports:
-    return Transports(via, Sessions("http://a/"), None, mqtt)
+def ways(mqtt: MqttOptions = DEFAULT_MQTT, via: Via = Via.AUTO) -> EndpointFactory:
+    return EndpointFactory(via, Sessions("http://a/"), None, mqtt)
 
 
 async def test_documents_are_heard_of_by_the_ways_of_changes() -> None:
@@ -193,6 +193,6 @@ async def test_a_broker_with_one_name_for_all_tells_of_changes_alone() -> None:
 async def test_a_session_that_a_broker_keeps_stays_with_the_changes() -> None:
     usable = ways(MqttOptions(url="mqtt://broker.example/", session="mine"), Via.MQTT)
     (way,) = usable.notice_endpoints(OFFER)
-    transport = way.transport()
+    transport = way.make_transport(way)
     assert isinstance(transport, MqttTransport)
     assert transport.options.session == ""

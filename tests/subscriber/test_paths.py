@@ -8,7 +8,7 @@ from urllib.parse import quote
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rsnotify_subscriber.mirror.folder import MirrorLayout
+from rsnotify_subscriber.mirror.paths import MirrorLayout
 from tests.examples_count import examples
 
 BASE = "http://example.com/data/"

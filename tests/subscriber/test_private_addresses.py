@@ -127,7 +127,7 @@ async def test_a_host_that_the_user_named_may_not_turn_to_a_private_address_late
     async with Sessions(url) as sessions:
         with pytest.raises(RefusedAddress, match="not public"):
             await Fetcher(sessions, tmp_path).document(url)
-        assert not await sessions.trusts("source.example")
+        assert not await sessions.allows_any_address("source.example")
     assert not source.gets
 
 

@@ -88,7 +88,7 @@ RESOURCE, RESOURCES = path_of("folder/r3.ttl"), "/data/resourcelist.xml"
     [
         ("follow --once", {RESOURCE: status(403)}, 1, "rsnotify: {}folder/r3.ttl: "),
         ("audit", {RESOURCES: status(500)}, 2, "resourcelist.xml: the server says 500"),
-        ("follow --via websocket", {}, 2, "offers no hub that speaks WebSocket"),
+        ("follow --via websocket", {}, 2, "offers no hub that supports WebSocket"),
         ("follow --once --only *.tll", {}, 0, "no resource that the Source lists is selected by "),
     ],
 )
@@ -112,7 +112,7 @@ async def test_commands_report_what_they_cannot_do(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("follow", "{url} leads to nothing that can be followed"),
+        ("follow", "{url} leads to no set of resources"),
         ("audit", "there is no folder {folder} to compare with the Source"),
     ],
 )
@@ -149,7 +149,7 @@ async def test_follow_once_fails_if_it_is_stopped_before_it_is_level(
         process.send_signal(signal.SIGTERM)
         code, _, errors = await outcome(process)
     assert code == 1
-    assert errors.startswith("rsnotify: it was stopped before the copy was level: 1 resource has")
+    assert errors.startswith("rsnotify: stopped before the copy was level: 1 resource has")
 
 
 async def test_the_next_run_after_kill_9_ends_equal(

@@ -68,9 +68,7 @@ def test_the_last_sentence_says_what_was_compared_and_when() -> None:
     assert outcome(replace(level, resources=1)).startswith("level: 1 resource, ")
     other = replace(level, in_step=False, difference="one differs")
     assert (
-        SubscriberReport()
-        .outcome(other)
-        .startswith("other than the Source says: 5,000 resources, ")
+        SubscriberReport().outcome(other).startswith("different from the Source: 5,000 resources, ")
     )
     assert outcome(other).endswith("; one differs")
     assert outcome(Status()) == sentence(Status())
@@ -159,7 +157,7 @@ def active(kind: ActivityKind, *figures: Any, error: str | None = None) -> Statu
                 "5,000 resources copied · differs from the Source · push up · 12 changes",
                 "  doubt: 3, and not 4",
             ],
-            "other than the Source says",
+            "different from the Source",
         ),
     ],
 )

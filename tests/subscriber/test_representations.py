@@ -141,6 +141,6 @@ async def test_an_answer_that_is_not_from_a_timegate_is_not_used(
     gate = Link(Rel.TIMEGATE, source.base + "gate")
     source.put("a", b"one", lastmod=source.last, links=(gate,))
     source.changes[-1] = replace(source.changes[-1], hash=None, length=None)
-    with pytest.raises(RsnotifyError, match="no version of a certain time"):
+    with pytest.raises(RsnotifyError, match="did not return a Memento"):
         await destination.catch_up(exact=True)
     assert destination.files() == {}

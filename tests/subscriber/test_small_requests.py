@@ -120,8 +120,8 @@ async def test_nor_do_requests_reach_it_that_waited_for_a_connection(tmp_path: P
 async def test_a_response_that_does_not_come_in_time_is_given_up(
     silence: float, patience: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_requests, "_WATCH", 0.01)
-    monkeypatch.setattr(small_requests, "PATIENCE", patience)
+    monkeypatch.setattr(small_requests, "_WATCH_INTERVAL", 0.01)
+    monkeypatch.setattr(small_requests, "BODY_GRACE", patience)
     begun = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n1"
     async with (
         serving([begun]) as server,

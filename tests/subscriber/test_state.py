@@ -35,7 +35,7 @@ from rsnotify_subscriber import PostgreSQLState
 from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
 from rsnotify_subscriber.fleet.leases import FleetShare
 from rsnotify_subscriber.storage import postgresql
-from rsnotify_subscriber.storage.destination_state import DestinationState, opened
+from rsnotify_subscriber.storage.destination_state import DestinationState, open_state
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.postgresql import LeasedState, StatePool
 from rsnotify_subscriber.storage.resource_state import ResourceState
@@ -518,7 +518,7 @@ def test_a_state_of_an_earlier_version_is_used_on(
     again = reopen()
     assert again.find("u") == ResourceState("u", 1, "updated", A, 5)
     [file] = again.held_files("", 10)
-    assert again.note_files([(file, 6)], []) == 0
+    assert again.record_files([(file, 6)], []) == 0
     state_of_now = ResourceState("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4, 7)
     again.commit([state_of_now], None)
     assert again.find("u") == state_of_now
@@ -588,7 +588,7 @@ def test_a_file_that_is_written_while_it_is_compared_is_not_lost(state: Destinat
     state.commit([ResourceState("a", 1, "updated", A, 5, mtime=1)], None)
     [before] = state.held_files("", 10)
     state.commit([ResourceState("a", 2, "updated", B, 5, mtime=2)], None)
-    assert state.note_files([(before, 3)], [before]) == 0
+    assert state.record_files([(before, 3)], [before]) == 0
     assert state.held_files("", 10)[0].mtime == 2
 
 
@@ -740,7 +740,7 @@ async def test_a_task_cancelled_while_a_state_is_opened_is_cancelled_and_leaves_
     gate = Barrier(2, timeout=PATIENCE)
 
     async def open_it() -> None:
-        async with opened(tmp_path, lane):
+        async with open_state(tmp_path, lane):
             raise AssertionError("it was cancelled before, or is in use")
 
     state = DestinationState(tmp_path) if in_use else None

@@ -104,5 +104,5 @@ async def test_a_suspended_follower_still_locks_its_folder(
 async def test_the_state_of_a_mirror_is_kept_where_only_the_end_of_the_process_unlocks_it(
     source: SmallSource, postgresql: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError, match="the state of a mirror is kept in a folder"):
+    with pytest.raises(ConfigurationError, match="the state of a mirror must be in a folder"):
         Subscriber(source.url, FolderMirror(tmp_path), state=PostgreSQLState(postgresql))

@@ -181,7 +181,7 @@ async def test_a_login_that_is_refused_is_a_warning(
         await destination.until(lambda: "refuses the login" in str(subscriber.status.error))
         assert subscriber.status.push is PushState.DOWN
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert warnings[0].startswith("push is refused, the lists are polled: ")
+    assert warnings[0].startswith("push is refused; polling the lists: ")
     assert f"'reader@{DOMAIN}'" in warnings[0]
 
 

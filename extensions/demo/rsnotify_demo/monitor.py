@@ -202,7 +202,7 @@ class Comparison:
 _PULLED = re.compile(r"^([\d,]+) changes? from the (.+) \S+$")
 #: Messages of the Destination that have a separate event, or that are harmless because a resource
 #: has changed again while it was being fetched.
-_IGNORED = ("push is away", "could not apply")
+_IGNORED = ("push is down", "could not apply")
 #: Number of events kept.
 _KEPT = 60
 #: A gap opens when the copy lacks both the changes of this many seconds and this many changes.
@@ -266,7 +266,7 @@ class EventLog:
         if state == "up" and self._push != "up":
             self.add(at, "push", "Push is up: the hub first sends the changes after T")
         elif self._push == "up" and state not in ("up", None):
-            self.add(at, "push", "Push is away: the Destination polls the Source")
+            self.add(at, "push", "Push is down: the Destination polls the Source")
         self._push = state
 
     def behind(self, at: Instant, changes: int) -> None:

@@ -32,7 +32,7 @@ from rsnotify_publisher.source_context import normalize_base_url
 from rsnotify_publisher.web import LIVE, robots
 from rsnotify_subscriber.fetching.sessions import Connections
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
-from rsnotify_subscriber.terms import WebSubTerms
+from rsnotify_subscriber.push_options import WebSubTerms
 
 #: The document about an origin, below the URL of its set.
 ABOUT = "origin.json"

@@ -273,7 +273,7 @@ class _RemoteChecks:
         uris = list(dict.fromkeys([*uris, *offer.documents.values()]))
         for uri in uris:
             try:
-                if not await self._fetcher.is_there(uri):
+                if not await self._fetcher.exists(uri):
                     raise NotFound(uri, "the server has none")
             except FetchError as error:
                 self._failed("document", error, "publish it, or remove it from the list above it")
@@ -307,7 +307,7 @@ class _RemoteChecks:
     @asynccontextmanager
     async def _hub_sessions(self, uri: str) -> AsyncIterator[Sessions]:
         # Unlike documents, a hub may use any port of the Source's host.
-        trusted = await self._sessions.trusts(urlsplit(uri).hostname)
+        trusted = await self._sessions.allows_any_address(urlsplit(uri).hostname)
         async with Sessions("", allow_private_addresses=trusted) as sessions:
             yield sessions
 
@@ -338,7 +338,7 @@ class _RemoteChecks:
         parts = urlsplit(uri)
         port = parts.port or _PORTS.get(parts.scheme, 0)
         try:
-            dialer = HubDialer(AddressMemory(), self._sessions.trusts)
+            dialer = HubDialer(AddressMemory(), self._sessions.allows_any_address)
             return await dialer.dial(uri, parts.hostname, port)
         except OSError as error:
             raise Unavailable(uri, f"cannot connect: {reason_of(error)}") from None

@@ -19,7 +19,7 @@ from rsnotify.errors import FetchError, RefusedAddress, RsnotifyError, SeveralSe
 from rsnotify.format.links import resolve
 from rsnotify.format.model import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify.format.writer import Profile
-from rsnotify_subscriber.discovery.discovery import find_top, was_answered
+from rsnotify_subscriber.discovery.discovery import find_top_document, was_answered
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
@@ -107,7 +107,7 @@ async def _root(checker: DocumentChecker, fetcher: Fetcher, uri: str) -> TreePos
         return await checker.fetch(uri, may_be_page=True)
     except WrongDocument:
         try:
-            found = await find_top(fetcher, uri)
+            found = await find_top_document(fetcher, uri)
         except SeveralSets:
             raise
         except RsnotifyError:
@@ -115,7 +115,7 @@ async def _root(checker: DocumentChecker, fetcher: Fetcher, uri: str) -> TreePos
     except FetchError as error:
         if not (path == "" or path.endswith("/")) or not was_answered(error):
             raise
-        found = await find_top(fetcher, uri)
+        found = await find_top_document(fetcher, uri)
     return await checker.fetch(found)
 
 

@@ -36,17 +36,17 @@ from rsnotify_subscriber.auditing.expected_resources import (
     ExpectedResources,
     expected_resources,
 )
-from rsnotify_subscriber.content.resolver import contradiction_in
+from rsnotify_subscriber.content.freshness import contradiction_in
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery, base_of, discover, same_set
-from rsnotify_subscriber.discovery.membership import SetMembership
-from rsnotify_subscriber.events import ActivityKind, SyncActivity
+from rsnotify_subscriber.discovery.set_membership import SetMembership
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
-from rsnotify_subscriber.mirror.folder import pieces_of
+from rsnotify_subscriber.mirror.paths import pieces_of
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
+from rsnotify_subscriber.status import ActivityKind, SyncActivity
 from rsnotify_subscriber.storage.identity import (
     Identity,
     KnownLinks,
@@ -429,7 +429,7 @@ class _MirrorComparison:
         self, file: _ComparedFile, local: Digester | None, resource: Resource
     ) -> str | None:
         """Request a resource to find out whether it exists: the lists contradict each other."""
-        is_there = await self.fetcher.is_there(resource.uri)
+        is_there = await self.fetcher.exists(resource.uri)
         is_decided = file.uri in self.expected.respelled
         if not is_decided and is_there != file.is_expected:
             return self._unknown(resource, "the lists and its server contradict each other")
@@ -443,7 +443,7 @@ class _MirrorComparison:
         if self._checks > _MOST_CHECKS:
             return "created"
         home = self._wanted(resource).home.uri
-        return "created" if await self.fetcher.is_there(home) else "absent"
+        return "created" if await self.fetcher.exists(home) else "absent"
 
     def _wanted(self, resource: Resource) -> WantedRepresentation:
         change = Change(normalize(resource.uri), ChangeType.UPDATED, datetime.now(UTC), resource)

@@ -37,9 +37,9 @@ from rsnotify.sync.doubts import BEHIND, OLDER_LIST, undated
 from rsnotify.sync.list_evidence import ClosedLists, KnownLists
 from rsnotify.sync.pull import Pull, PullStep, change_documents, resource_documents
 from rsnotify_subscriber.content.packages import DumpPackages
-from rsnotify_subscriber.discovery.membership import SetMembership
-from rsnotify_subscriber.events import SyncActivity
+from rsnotify_subscriber.discovery.set_membership import SetMembership
 from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.status import SyncActivity
 from rsnotify_subscriber.storage.baseline_tables import same_resource
 from rsnotify_subscriber.storage.resource_state import deletes, needs_request, select_in
 

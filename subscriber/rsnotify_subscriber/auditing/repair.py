@@ -20,13 +20,13 @@ from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType
 from rsnotify_subscriber.auditing.auditor import Audit, audit
-from rsnotify_subscriber.events import ActivityKind, SyncActivity
 from rsnotify_subscriber.mirror import FolderMirror, MirrorTree, default_state
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
+from rsnotify_subscriber.push_options import Via
+from rsnotify_subscriber.status import ActivityKind, SyncActivity
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity, read_held, read_identity
 from rsnotify_subscriber.subscriber import Subscriber
-from rsnotify_subscriber.terms import Via
 
 _ABSENT = "the Source's server does not have it"
 _FOREIGN = "it is not part of this copy; remove it, or move it away"

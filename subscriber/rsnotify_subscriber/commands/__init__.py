@@ -1,1 +1,1 @@
-"""The commands `follow`, `audit`, `inspect` and `validate`: options, output and exit codes."""
+"""The commands `follow` and `audit`: their options, output and exit codes."""

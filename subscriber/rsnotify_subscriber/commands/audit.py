@@ -68,8 +68,8 @@ def audit(
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
     from rsnotify_subscriber.auditing.repair import repair as repair_mirror
     from rsnotify_subscriber.commands.report import work_of
-    from rsnotify_subscriber.events import ActivityKind, SyncActivity
     from rsnotify_subscriber.options import FollowOptions
+    from rsnotify_subscriber.status import ActivityKind, SyncActivity
 
     if dry_run and not repair:
         raise WrongOption("dry_run", "it shows what --repair would do; give both")

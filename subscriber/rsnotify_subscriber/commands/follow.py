@@ -32,7 +32,7 @@ def follow(
         option(
             None,
             "FILE",
-            "Follow all Sources in this file, .toml or .json; other options override its "
+            "Follow all Sources in this file (.toml or .json); other options override its "
             "[defaults].",
             dir_okay=False,
         ),
@@ -45,8 +45,8 @@ def follow(
         option(
             "Status",
             "PORT|URL",
-            "Show the status of another `rsnotify follow`, by its --status-port, and exit; "
-            "with 1 unless all copies are level.",
+            "Show the status of another `rsnotify follow`, given its --status-port, and exit; "
+            "with code 1 unless all copies are level.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -54,9 +54,9 @@ def follow(
     serving: StatusArguments,
     arguments: FollowArguments,
 ) -> None:
-    """Keep DEST a copy of the Source at URL.
+    """Keep the folder DEST a copy of the Source at URL.
 
-    With --config: follow all Sources in a file, in one process.
+    With --config, follow all Sources in a file, in one process.
 
     Examples:
         rsnotify follow https://source.example/ copy
@@ -78,7 +78,7 @@ def follow(
             follow_all(config, settings, once=once, json=json, quiet=quiet, status=served)
         return
     if url is None or dest is None:
-        raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
+        raise ConfigurationError("URL and DEST are required, unless you give --config FILE")
     with arguments.callback_server() as server, serving.server() as served:
         subscriber = Subscriber(
             url,

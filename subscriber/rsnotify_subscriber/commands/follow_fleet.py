@@ -1,4 +1,4 @@
-"""`rsnotify follow --config`: follows many Sources in one process, and shows their status."""
+"""`rsnotify follow --config`, which follows many Sources and shows their status."""
 
 from __future__ import annotations
 
@@ -40,18 +40,16 @@ from rsnotify_subscriber.fleet.fleet import (
     Phase,
     totals,
 )
-from rsnotify_subscriber.fleet.sharing import ConfigurationWatcher, FleetReloader
+from rsnotify_subscriber.fleet.reloading import ConfigurationWatcher, FleetReloader
 
-#: Maximum number of Sources shown in a terminal.
-_ROWS = 15
-#: Maximum number of characters of a name shown in a terminal.
-_NAME_WIDTH = 30
+#: Maximum number of Sources to show in a terminal, and of characters of their names.
+_MAX_ROWS, _MAX_NAME_WIDTH = 15, 30
 
 Statuses = Mapping[str, FollowedSourceStatus]
 
 
 class FleetReport(StatusReport[Statuses]):
-    """Shows the statuses of many Sources: the changed ones as JSON, or new failures as lines."""
+    """Shows the statuses of many Sources: the changed ones as JSON, or failures as lines."""
 
     def __init__(self, *, json: bool = False, quiet: bool = False, transient: bool = False) -> None:
         super().__init__(LOOKING, json=json, quiet=quiet, transient=transient)
@@ -61,10 +59,10 @@ class FleetReport(StatusReport[Statuses]):
 
     def sentence(self, statuses: Statuses) -> str:
         sums = totals(statuses)
-        wrong = f", {sums.wrong} in trouble" if sums.wrong else ""
+        wrong = f", {sums.wrong} failing" if sums.wrong else ""
         return (
             f"{sums.level:,} of {counted(sums.sources, 'Source')} level{wrong}, "
-            f"pushed to by {sums.pushed:,}, "
+            f"{sums.pushed:,} by push, "
             f"{counted(sums.resources, 'resource')}, {counted(sums.applied, 'change')} applied, "
             f"{sums.pending:,} pending"
         )
@@ -78,11 +76,11 @@ class FleetReport(StatusReport[Statuses]):
         return sums.resources, sums.applied, sums.pending
 
     def news(self, statuses: Statuses) -> Iterator[str]:
-        """Yield a line for each Source that has begun to fail, has recovered, or has new limits."""
+        """Yield a line for each Source that now fails, has recovered, or has new limits."""
         failing = {name: one.error for name, one in statuses.items() if one.error is not None}
         for name in self._failing:
             if name in statuses and name not in failing:
-                yield f"{name}: out of trouble"
+                yield f"{name}: recovered"
         for name, error in failing.items():
             if name not in self._failing:
                 yield f"{name}: {error}"
@@ -105,15 +103,15 @@ class FleetReport(StatusReport[Statuses]):
         return facts
 
     def display(self, statuses: Statuses) -> Group:
-        """Return a table of the Sources that most need attention, followed by the totals."""
+        """Return a table of the Sources that most need attention, and the totals."""
         table = Table(box=None, expand=True)
-        table.add_column("Source", no_wrap=True, max_width=_NAME_WIDTH)
+        table.add_column("Source", no_wrap=True, max_width=_MAX_NAME_WIDTH)
         table.add_column("", no_wrap=True, ratio=1)  # errors get the remaining width
         for title in ("resources", "pending", "push"):
             table.add_column(title, no_wrap=True, justify="right")
         table.add_column("synced through", no_wrap=True)
         first = sorted(statuses.items(), key=lambda item: _urgency(item[1]))
-        for name, one in first[:_ROWS]:
+        for name, one in first[:_MAX_ROWS]:
             status = one.status
             table.add_row(
                 Text(printable(name)),
@@ -125,14 +123,14 @@ class FleetReport(StatusReport[Statuses]):
             )
         sums = totals(statuses)
         figures = [
-            f"pushed to by {sums.pushed:,}",
+            f"{sums.pushed:,} by push",
             f"{sums.pending:,} pending",
             counted(sums.resources, "resource"),
             f"{counted(sums.applied, 'change')} applied",
         ]
         if sums.wrong:
-            figures.insert(0, f"{sums.wrong} in trouble")
-        # No caption, because it would be as wide as the terminal.
+            figures.insert(0, f"{sums.wrong} failing")
+        # A caption of the table would be as wide as the terminal.
         level = f"{sums.level:,} of {counted(sums.sources, 'Source')} level"
         return Group(table, DisplayLine(level, figures))
 
@@ -153,25 +151,23 @@ def _urgency(one: FollowedSourceStatus) -> tuple[bool, bool, int]:
     return (one.error is None, one.status.level, -one.status.pending)
 
 
-#: The number of files that one Source keeps open: its state's files, and a connection to a hub. If
-#: its state is in a database, only the connection.
-_FILES_PER_SOURCE = 16
-_FILES_PER_SHARED_SOURCE = 2
-_OTHER_FILES = 256
-#: The options that describe how the command works, as opposed to how a Source is followed.
-_OF_THE_COMMAND = ("config", "once", "json", "quiet", "status", "status_port", "status_host")
-#: The options that only one Source can have.
-_OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
+#: Number of open files per Source (its state and a connection to a hub), per Source with a state in
+#: a database (only the connection), and for everything else.
+_FILES_PER_SOURCE, _FILES_PER_SHARED_SOURCE, _OTHER_FILES = 16, 2, 256
+#: The options of the command that do not apply to Sources.
+_COMMAND_OPTIONS = ("config", "once", "json", "quiet", "status", "status_port", "status_host")
+#: The options that apply to one Source only.
+_SINGLE_SOURCE_OPTIONS = ("url", "dest", "state", "login", "bearer", "header")
 
 
 def given_settings(context: typer.Context) -> dict[str, Any]:
-    """Return the given options, which apply to all Sources of a file."""
+    """Return the options from the command line that apply to all Sources of a file."""
     given = given_options(context)
-    found = {name: value for name, value in given.items() if name not in _OF_THE_COMMAND}
-    for name in _OF_ONE_SOURCE:
+    found = {name: value for name, value in given.items() if name not in _COMMAND_OPTIONS}
+    for name in _SINGLE_SOURCE_OPTIONS:
         if name in found:
             raise ConfigurationError(
-                f"with --config, {name} is set in the file, in the [[source]] that it is for"
+                f"with --config, set {name} in the file, in the [[source]] that it applies to"
             )
     for name in found.keys() & PATHS:
         found[name] = os.path.abspath(found[name])  # not relative to the folder of the file
@@ -187,7 +183,7 @@ def follow_all(
     quiet: bool,
     status: StatusServer,
 ) -> None:
-    """Follow all Sources in a file. With `once`, end when all are level.
+    """Follow all Sources in a file until stopped or, with `once`, until all are level.
 
     The options override `[defaults]` and `[websub]` in the file.
     """
@@ -247,7 +243,7 @@ def _end(fleet: Fleet) -> None:
 
 @contextmanager
 def name_sources() -> Iterator[None]:
-    """Begin each log line with the name of the Source that it is about."""
+    """Prefix each log line with the name of its Source while the context is active."""
     handlers = logging.getLogger().handlers
     for handler in handlers:
         handler.addFilter(_add_name)
@@ -260,8 +256,7 @@ def name_sources() -> Iterator[None]:
 
 def _add_name(record: logging.LogRecord) -> bool:
     name = SOURCE_NAME.get()
-    if name and not hasattr(record, "source"):  # another handler's filter may have added it
+    if name and not hasattr(record, "source"):  # the filter of another handler may have set it
         record.source = name
-        # Wrong arguments are reported when logging formats them.
         record.msg = f"{name.replace('%', '%%') if record.args else name}: {record.msg}"
     return True

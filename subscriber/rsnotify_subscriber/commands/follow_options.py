@@ -18,7 +18,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType
 from rsnotify.runtime.command_line import option
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.terms import DEFAULT_TERMS, Via, WebSubTerms
+from rsnotify_subscriber.push_options import DEFAULT_TERMS, Via, WebSubTerms
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.fetching.credentials import Credentials

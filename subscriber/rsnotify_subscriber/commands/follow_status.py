@@ -1,4 +1,4 @@
-"""The status of followed Sources as JSON at `/status`, as a page at `/`, and in a terminal."""
+"""The status of followed Sources: as JSON at `/status`, as a page at `/`, and in a terminal."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 
 _STATIC = Path(__file__).with_name("static")
 _PATH = "status"
-_PATIENCE = 30.0
+#: Timeout in seconds for reading the status of another process.
+_STATUS_TIMEOUT = 30.0
 _COLORS = {Standing.LEVEL: "green", Standing.BEHIND: "yellow", Standing.DOUBT: "red"}
 
 
 def serving_follower(
     follower: Subscriber | Fleet, status: StatusServer
 ) -> AbstractAsyncContextManager[None]:
-    """Serve the status, metrics and page of a follower within the context."""
+    """Serve the status, metrics and page of a follower while the context is active."""
     if not status.is_listening:
         return nullcontext()
     from rsnotify_subscriber.metrics import FollowMetrics, not_ready
@@ -70,7 +71,7 @@ def _row(name: str, one: FollowedSourceStatus) -> dict[str, Any]:
 
 
 class StatusRow(Struct, frozen=True):
-    """The fields in the row of a Source that are shown in a terminal."""
+    """The fields of a Source's status that are shown in a terminal."""
 
     name: str
     standing: Standing
@@ -97,7 +98,7 @@ class StatusRow(Struct, frozen=True):
 class StatusRows(Struct, frozen=True):
     at: datetime
     sources: list[StatusRow]
-    #: The names of the processes that follow Sources elsewhere, by the Source's name.
+    #: The processes that follow Sources elsewhere, by the Source's name.
     elsewhere: dict[str, str] = {}
 
 
@@ -110,7 +111,7 @@ def show_status(place: str, *, json: bool) -> None:
     try:
         found = msgspec.json.decode(body, type=StatusRows)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Unavailable(place, "what answers there is no `rsnotify follow`") from None
+        raise Unavailable(place, "this is not the status of `rsnotify follow`") from None
     if json:
         typer.echo(body.decode())
     elif sys.stdout.isatty():
@@ -129,7 +130,7 @@ def _url(place: str) -> str:
     elif "://" not in place:
         place = f"http://{place}"
     if not place.startswith(("http://", "https://")):
-        raise ConfigurationError(f"{place!r} is not a status; give its port, or its URL")
+        raise ConfigurationError(f"{place!r} is neither a port nor a URL of a status")
     return f"{place.removesuffix(_PATH).rstrip('/')}/{_PATH}"
 
 
@@ -138,14 +139,14 @@ def _get(url: str) -> bytes:
     import urllib.request
 
     try:
-        with urllib.request.urlopen(url, timeout=_PATIENCE) as response:
+        with urllib.request.urlopen(url, timeout=_STATUS_TIMEOUT) as response:
             return bytes(response.read())
     except urllib.error.HTTPError as error:
         error.close()
         raise Unavailable(url, f"it answered {error.code}, so it is not a status") from None
     except (OSError, ValueError):
-        hint = "start `rsnotify follow` with --status-port, and give that port"
-        raise Unavailable(url, f"nothing answers there; {hint}") from None
+        hint = "start `rsnotify follow` with --status-port, and use that port"
+        raise Unavailable(url, f"there is no answer; {hint}") from None
 
 
 def _lines(found: StatusRows) -> Iterator[str]:
@@ -159,7 +160,7 @@ def _lines(found: StatusRows) -> Iterator[str]:
 
 
 def others(elsewhere: Mapping[str, str]) -> Iterator[str]:
-    """Yield the number of Sources that each other process follows, in words."""
+    """Yield a line for each other process, with the number of Sources that it follows."""
     for process, count in Counter(elsewhere.values()).most_common():
         yield f"{counted(count, 'Source')} followed by {process}"
 

@@ -1,4 +1,4 @@
-"""The output of `rsnotify follow`: the status of a copy, and the last line of `--once`."""
+"""The output of `rsnotify follow`: the status of a copy, and the result of `--once`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rsnotify.runtime.command_reports import (
     duration,
     print_result,
 )
-from rsnotify_subscriber.events import ActivityKind, PushState, Status, SyncActivity, foreign_files
+from rsnotify_subscriber.status import ActivityKind, PushState, Status, SyncActivity, foreign_files
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.subscriber import Subscriber
 
 #: The description of a copy without doubts, by the result of the last audit (docs/audit.md).
-_LEVEL = {None: "level", True: "in step", False: "other than the Source says"}
-#: The first line shown in a terminal.
+_LEVEL = {None: "level", True: "in step", False: "different from the Source"}
+#: The first line in a terminal.
 LOOKING = str(ActivityKind.FINDING)
-#: Maximum number of doubts, limits and errors shown in a terminal.
-_SENTENCES = 3
+#: Maximum number of doubts, limits and errors to show in a terminal.
+_MAX_SENTENCES = 3
 _PUSH = {PushState.UP: "push up", PushState.DOWN: "push down: polling", PushState.OFF: "polling"}
 
 
@@ -62,7 +62,7 @@ class SubscriberReport(StatusReport[Status]):
         super().show(status)
 
     def name_source(self, status: Status) -> None:
-        """Print the URL that is followed, once, unless it is the one that the user gave."""
+        """Print the followed URL, once, unless it is the one that the user gave."""
         if status.source is not None and status.source != self._source and not self._json:
             self._source = status.source
             print_result(None, [f"the Source was found at {self._source}"], json=False)
@@ -85,7 +85,7 @@ class SubscriberReport(StatusReport[Status]):
         )
 
     def outcome(self, status: Status) -> str:
-        """Return the last line of a run that catches up and exits."""
+        """Return the last line of `--once`."""
         if not status.level:
             return self.sentence(status)
         differs = f"; {printable(status.difference)}" if status.difference else ""
@@ -102,7 +102,7 @@ class SubscriberReport(StatusReport[Status]):
         if status.activity is not None and status.activity.kind is ActivityKind.FINDING:
             return LOOKING, status.error
         if status.activity is not None:
-            return self.last_state  # it may be over soon; if not, `counts` changes
+            return self.last_state  # the activity may end soon; otherwise, `counts` changes
         return status.push, status.way, status.baseline, *standing
 
     def counts(self, status: Status) -> object:
@@ -138,13 +138,13 @@ class SubscriberReport(StatusReport[Status]):
 
 
 def _first(sentences: list[str]) -> list[str]:
-    if len(sentences) <= _SENTENCES:
+    if len(sentences) <= _MAX_SENTENCES:
         return sentences
-    return [*sentences[: _SENTENCES - 1], f"and {len(sentences) - _SENTENCES + 1} more"]
+    return [*sentences[: _MAX_SENTENCES - 1], f"and {len(sentences) - _MAX_SENTENCES + 1} more"]
 
 
 def work_of(activity: SyncActivity, compared: str = "resources") -> Work:
-    """Return the work to show. `compared` is the noun for the things that are compared."""
+    """Return the work to show. `compared` is the noun for what `COMPARING` compares."""
     kind = activity.kind
     things = {
         **dict.fromkeys((ActivityKind.FINDING, ActivityKind.READING, ActivityKind.DOWNLOADING), ""),
@@ -188,17 +188,17 @@ def _damaged(status: Status) -> str:
 
 
 def not_level(status: Status) -> str:
-    """Return why a copy does not equal the Source at the end of a run that catches up."""
+    """Return why a copy differs from the Source at the end of `--once`."""
     if status.level:
         found = foreign_files(status.foreign, status.foreign_files)
         them = "it" if status.foreign == 1 else "them"
         return printable(f"{found}; remove {them}, or move {them} away")
-    stopped = "it was stopped before the copy was level"
+    stopped = "stopped before the copy was level"
     return f"{stopped}: {'; '.join(_doubts(status))}" if status.doubts else stopped
 
 
 def _doubts(status: Status) -> list[str]:
-    """Return why a copy may be wrong, and which files in its folder are not part of it."""
+    """Return the doubts, and a sentence about files that are not part of the copy."""
     foreign = foreign_files(status.foreign, status.foreign_files)
     return [*status.doubts, *([foreign] if status.foreign else [])]
 
@@ -223,10 +223,10 @@ def _compared(status: Status) -> str:
     return f"compared with the whole set at {status.compared:%Y-%m-%dT%H:%M:%SZ}"
 
 
-#: Seconds between two reports, and between two updates in a terminal.
-_REPORT_EVERY, _DRAW_EVERY = 1.0, 0.5
-#: Maximum number of Sources named in one sentence.
-_NAMED = 10
+#: Seconds between reports, and between updates of a terminal.
+_REPORT_INTERVAL, _DRAW_INTERVAL = 1.0, 0.5
+#: Maximum number of Sources to name in a message.
+_MAX_NAMED_SOURCES = 10
 
 
 def follow_and_show(
@@ -238,9 +238,15 @@ def follow_and_show(
     serving: AbstractAsyncContextManager[None],
     beside: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> None:
-    """Follow, answer hubs and show the status until stopped, or with `once`, until level.
+    """Follow and show the status until stopped or, with `once`, until level.
 
-    Meanwhile, the status is served within the context `serving`, and `beside` runs, if given.
+    Args:
+        follower: The subscriber or fleet.
+        server: Serves WebSub callbacks meanwhile.
+        report: Shows the status.
+        once: Whether to end when the copies are level.
+        serving: A context that serves the status meanwhile.
+        beside: A coroutine function to run meanwhile.
     """
     import asyncio
 
@@ -260,7 +266,7 @@ def follow_and_show(
         async with running(*coroutines), server.serving(), serving:
             await (follower.catch_up() if once else follower.run())
 
-    every = _DRAW_EVERY if report.is_live else _REPORT_EVERY
+    every = _DRAW_INTERVAL if report.is_live else _REPORT_INTERVAL
     shutdown = forced_shutdown(lambda: unfinished_work(follower.in_handler))
     with report:
         run(follow, shutdown)
@@ -268,8 +274,9 @@ def follow_and_show(
 
 def unfinished_work(sources: Sequence[str]) -> str:
     """Return a sentence saying what prevents a process from ending gracefully."""
-    what = "what was being done has not ended"
+    what = "work is still in progress"
     if sources:
-        of = ", ".join(sources[:_NAMED]) + (", …" if len(sources) > _NAMED else "")
-        what = f"the handler of {of} has not returned"
-    return printable(f"{what}, so it is left behind; the next start does that again")
+        names = ", ".join(sources[:_MAX_NAMED_SOURCES])
+        names += ", …" if len(sources) > _MAX_NAMED_SOURCES else ""
+        what = f"the handler of {names} has not returned"
+    return printable(f"{what}, and is abandoned; the next start repeats it")

@@ -1,1 +1,1 @@
-"""Obtains the content of changes: inline, from packages, from patches, or from servers."""
+"""Obtaining the content of changes: inline, or from packages, patches or servers."""

@@ -1,11 +1,11 @@
-"""Keeps the ZIP packages of a dump open while their members are applied (core §11, §13).
+"""Downloads the ZIP packages of dumps, and reads their members (core §11, §13).
 
-A package is untrusted input. Nothing is ever written under a name from a package, and a package can
-neither exhaust memory nor be ambiguous: see `_fault` and `_check_overlaps`.
+Packages are untrusted. No file is ever written under a name from a package. A package cannot
+exhaust memory or be ambiguous (see `_fault` and `_check_overlaps`).
 
-The follower requests the next package only when few members of the last one remain to be applied,
-so at most two large packages are open. Several small ones may have members that are still to be
-applied. A member that is missing from its package is fetched from its own URI.
+A package stays open while its members are applied. The follower requests the next one only when few
+members of the last one are left, so at most two large packages are open, or several small ones. A
+member that is missing from its package is fetched from its own URI.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 
 #: The path of the manifest in a package (core §11.2, §13.2).
 MANIFEST = "manifest.xml"
-#: Maximum size of a package's directory in bytes. It is read at once; 50,000 members need 5 MB.
+#: Maximum number of bytes in the directory of a package. It is read at once. 50,000 members need
+#: 5 MB.
 _DIRECTORY_BYTES = 16_000_000
-#: The compression methods that can be inflated in pieces of bounded size (also the only ones in
-#: ISO/IEC 21320-1). For others, zipfile inflates everything that it has read at once.
+#: The compression methods of ISO/IEC 21320-1. With others, zipfile does not limit the size of what
+#: it inflates at once.
 _METHODS = (ZIP_STORED, ZIP_DEFLATED)
 #: Maximum inflation factor. Honest documents inflate up to 73 times, bombs 1,000 times.
-_INFLATION = 200
+_MAX_INFLATION = 200
 #: Number of bytes to which any member may inflate, regardless of its factor.
-_SMALL = 1_000_000
+_SMALL_BYTES = 1_000_000
 _PIECE = 131_072
 #: A ZIP local file header: signature, flags, name length, extra-field length.
 _HEADER = struct.Struct("<4s2xH18xHH")
@@ -63,7 +64,7 @@ _DAMAGE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueEr
 
 
 class _BoundedFile(io.BufferedReader):
-    """A file that refuses large reads, which limits the size of a ZIP directory."""
+    """A file that rejects large reads, to limit the size of a ZIP directory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _DIRECTORY_BYTES:
@@ -72,9 +73,9 @@ class _BoundedFile(io.BufferedReader):
 
 
 class ZipPackage:
-    """An open package. Its methods block on the disk, and may be called from any thread.
+    """An open package. Its methods block on the disk, and can be called in any thread.
 
-    The constructor raises `MalformedDocument` for an unusable package. `close` removes the file.
+    The constructor raises `MalformedDocument` if the package is not usable.
     """
 
     def __init__(self, path: Path, uri: str) -> None:
@@ -91,14 +92,14 @@ class ZipPackage:
         except _DAMAGE as error:
             self._file.close()
             self._small.close()
-            raise MalformedDocument(f"no usable ZIP package: {error}", source=uri) from None
+            raise MalformedDocument(f"not a usable ZIP package: {error}", source=uri) from None
         self._members: dict[str, ZipInfo | None] = {}
         for info in self._zip.infolist():
             self._members[info.filename] = None if info.filename in self._members else info
 
     @property
     def names(self) -> list[str]:
-        """The names of all members except folders, in the order of the ZIP directory."""
+        """The names of all members except folders, in the order of the directory."""
         return [name for name in self._members if not name.endswith("/")]
 
     def manifest(self) -> Document:
@@ -106,16 +107,16 @@ class ZipPackage:
         return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Yield a member piece by piece. The path may have a leading slash.
+        """Yield the content of a member in pieces. The path may have a leading slash.
 
         Raises:
-            ContentMismatch: The member is missing, refused or damaged.
+            ContentMismatch: The member is missing, rejected or damaged.
         """
         name = path.removeprefix("/")
         info = self._members.get(name)
-        fault = _fault(info) if info else "is twice in it" if name in self._members else "is not"
+        fault = _fault(info) if info else "is duplicated" if name in self._members else "is missing"
         if info is None or fault is not None:
-            raise ContentMismatch(self.uri, f"the package has a member {name!r} that {fault}")
+            raise ContentMismatch(self.uri, f"the package's member {name!r} {fault}")
         try:
             with self._zip.open(info) as stream:
                 while piece := stream.read(_PIECE):
@@ -124,10 +125,9 @@ class ZipPackage:
             raise ContentMismatch(self.uri, f"the member {name!r} is damaged: {error}") from None
 
     def small(self, path: str) -> bytes | None:
-        """Return a small member; None if it is large, or has to be read with `pieces`.
+        """Return the content of a small member, or None if `pieces` must be used.
 
-        `pieces` reports any error. This method avoids the streams of `zipfile`, which would take
-        most of the time.
+        This avoids the streams of `zipfile`, which are slow.
         """
         info = self._members.get(path.removeprefix("/"))
         if info is None or _fault(info) or info.flag_bits & _UNREADABLE:
@@ -143,7 +143,7 @@ class ZipPackage:
         return content if zlib.crc32(content) == info.CRC else None
 
     def _raw(self, info: ZipInfo) -> bytes | None:
-        """Return a member's stored bytes; None if the header before them is another member's."""
+        """Return a member's compressed bytes, or None if its local header does not match."""
         with self._lock:
             self._small.seek(info.header_offset)
             signature, flags, name, extra = _HEADER.unpack(self._small.read(_HEADER.size))
@@ -154,7 +154,7 @@ class ZipPackage:
         return data[name + extra :]
 
     def close(self) -> None:
-        """Close the package, and remove its file."""
+        """Close the package, and delete its file."""
         self._zip.close()
         self._file.close()
         self._small.close()
@@ -162,63 +162,64 @@ class ZipPackage:
 
 
 def _fault(info: ZipInfo) -> str | None:
-    """Return, in a clause, why a member is refused; None if it is not."""
+    """Return why a member is rejected, as a predicate, or None if it is not."""
     name = info.filename
     if name.startswith("/") or ".." in name.split("/"):
-        return "leads out of it"
+        return "leads out of the package"
     if stat.S_ISLNK(info.external_attr >> 16):
-        return "is a link"
+        return "is a symbolic link"
     if name.endswith("/"):  # `is_dir` raises IndexError for an empty name
         return "is a folder"
     if info.flag_bits & 0x1:
         return "is encrypted"
     if info.compress_type not in _METHODS:
-        return "is compressed by another method than deflate"
-    if info.file_size > max(_SMALL, _INFLATION * info.compress_size):
-        return "inflates beyond measure"
+        return "has a compression method other than deflate"
+    if info.file_size > max(_SMALL_BYTES, _MAX_INFLATION * info.compress_size):
+        return "inflates too much"
     return None
 
 
 def _inflated(data: bytes | None, info: ZipInfo) -> bytes | None:
-    """Return a member's content, cut off one byte after its stated length to reveal excess."""
+    """Return a member's content, up to one byte more than its stated length, to detect excess."""
     if data is None or info.compress_type == ZIP_STORED:
         return data
     return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, info.file_size + 1)
 
 
 def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
-    """Refuse members that share bytes, as in decompression bombs."""
+    """Reject members that share bytes, as in decompression bombs."""
     for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
         least = _HEADER.size + len(info.filename) + info.compress_size
         if info.header_offset + least > end:
-            raise BadZipFile(f"its member {info.filename!r} overlaps what comes after it")
+            raise BadZipFile(f"its member {info.filename!r} overlaps the next one")
         end = info.header_offset
 
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Number of packages that stay open regardless of their size: the last and the previous one.
-_KEPT = 2
+#: Minimum number of packages that stay open, whatever their size.
+_MIN_OPEN = 2
 #: Maximum number of open packages, and of their total bytes if there are more than two.
-_MOST_KEPT = 16
-_KEPT_BYTES = 64_000_000
-#: Maximum size of a package in bytes, unless its dump announces a smaller one.
-_MOST_BYTES = 16 * 2**30
+_MAX_OPEN, _MAX_OPEN_BYTES = 16, 64_000_000
+#: Maximum number of bytes in a package, unless its dump announces less.
+_MAX_PACKAGE_BYTES = 16 * 2**30
 
 
 class DumpPackages:
+    """The open packages of dumps."""
+
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
         self.opened: list[ZipPackage] = []
 
     async def open(self, entry: Resource) -> Document:
-        """GET a package, verify it, open it, and return its manifest.
+        """GET, verify and open a package, and return its manifest.
 
-        If the package is unusable, return the copy of its manifest that the Source may have next to
-        it (core §11.1), and open no package.
+        If the package is not usable, return the separate copy of its manifest (core §11.1), if the
+        Source has one.
 
         Raises:
-            FetchError: The package could not be fetched, or differs from what was announced.
+            FetchError: The package could not be fetched, or differs from the announcement.
             DocumentError: The file is not a package, or its manifest cannot be read.
             StorageError: The package could not be written.
         """
@@ -232,30 +233,32 @@ class DumpPackages:
             copy = next((link.href for link in entry.links if link.rel == Rel.CONTENTS), None)
             if copy is None:
                 raise
-            logger.warning("the copy of its manifest is used instead: %s", error)
+            logger.warning("using the separate copy of a package's manifest: %s", error)
             return await self._fetcher.document(resolve(entry.uri, copy))
 
     async def _manifest(self, entry: Resource) -> Document:
-        # The media type is not checked: anything but a ZIP with a manifest is refused anyway.
-        content = await self._fetcher.content(replace(entry, type=None), most=_MOST_BYTES)
+        # Without the media type, which does not matter: the package must be a ZIP with a manifest.
+        entry_without_type = replace(entry, type=None)
+        content = await self._fetcher.content(entry_without_type, most=_MAX_PACKAGE_BYTES)
         opening = asyncio.ensure_future(asyncio.to_thread(_opened, content, entry.uri))
         try:
             package, manifest = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            package, _ = await opening  # the thread continues, and its package must be closed
+            package, _ = await opening  # the thread continues, so wait to close its package
             package.close()
             raise
         self.opened.append(package)
-        while len(self.opened) > _KEPT and self._too_many:
+        while len(self.opened) > _MIN_OPEN and self._are_too_many:
             await self._close(self.opened[:1])
         return manifest
 
     @property
-    def _too_many(self) -> bool:
-        return len(self.opened) > _MOST_KEPT or sum(one.size for one in self.opened) > _KEPT_BYTES
+    def _are_too_many(self) -> bool:
+        size = sum(one.size for one in self.opened)
+        return len(self.opened) > _MAX_OPEN or size > _MAX_OPEN_BYTES
 
     async def member(self, package: str, entry: Resource) -> Content:
-        """Return the member at `entry.path`, verified against the entry's hash and length.
+        """Return the content of an entry, verified against its hash and length.
 
         Raises:
             FetchError: The package is closed, or does not have the member.
@@ -268,22 +271,23 @@ class DumpPackages:
     async def small_members(
         self, wanted: Sequence[tuple[str | None, Resource]]
     ) -> list[Content | None]:
-        """Return members of packages, each of them verified as in `member`.
+        """Return the verified content of each small member, or None for any other.
 
-        A member is None if it is not small, or if `member` would raise an error for it.
+        Each wanted member is a package and an entry, as in `member`. The result for a member that
+        is large or unusable is None.
         """
         opened = {package.uri: package for package in self.opened}
         found = await asyncio.to_thread(_read_small, opened, wanted)
         return [None if each is None else self._fetcher.store(*each) for each in found]
 
     async def close(self) -> None:
-        """Close all packages, and remove their files."""
+        """Close all packages, and delete their files."""
         await self._close(self.opened[:])
 
     async def _close(self, packages: Sequence[ZipPackage]) -> None:
         for package in packages:
             await asyncio.to_thread(package.close)
-            if package in self.opened:  # removed only after closing, since this may be cancelled
+            if package in self.opened:  # removed only after closing, because this may be cancelled
                 self.opened.remove(package)
 
 
@@ -301,7 +305,7 @@ def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:
 def _read_small(
     opened: Mapping[str, ZipPackage], wanted: Sequence[tuple[str | None, Resource]]
 ) -> list[tuple[bytes, str] | None]:
-    """Return the content and hashes of each member; None for members not read or not verified."""
+    """Return the content and hashes of each small member, or None for any other."""
     found: list[tuple[bytes, str] | None] = []
     for uri, entry in wanted:
         package = opened.get(uri or "")

@@ -1,1 +1,1 @@
-"""Finding the set of resources to which a URI leads (core §6.3), and the Source's offer."""
+"""Finding the set of resources that a URI leads to (core §6.3), and the Source's offer."""

@@ -1,8 +1,7 @@
-"""The documents that describe a Source's offer: its Source Description and Capability Lists.
+"""Reads the documents that describe a Source's offer: its Source Description and Capability Lists.
 
-Every run requests them again, so the state stores the versions that the last run received. An
-unchanged document then costs only a 304, and a permanently moved document is requested at its new
-URI.
+Each run requests them again. The state stores the last versions, so an unchanged document costs
+only a 304, and a permanently moved document is requested at its new URI.
 """
 
 from __future__ import annotations
@@ -25,19 +24,17 @@ from rsnotify_subscriber.storage.identity import DescriptionMemory, StoredDescri
 
 T = TypeVar("T", FetchedDocument, Document)
 
-#: Maximum number of documents and redirects that are stored. A Source needs one of each kind.
-_MOST = 4
-_STORED = (Capability.DESCRIPTION, Capability.CAPABILITY_LIST)
-#: A document with more entries, or more bytes of JSON, is not stored, so requests for it are
-#: unconditional.
-_ENTRIES = 100
-_LARGEST = 64_000
-#: Servers report their clocks in whole seconds.
+#: Maximum number of documents, and of redirects, to store. A Source needs one of each kind.
+_MAX_STORED = 4
+_STORED_KINDS = (Capability.DESCRIPTION, Capability.CAPABILITY_LIST)
+#: Maximum number of entries, and of bytes of JSON, in a stored document.
+_MAX_ENTRIES, _MAX_BYTES = 100, 64_000
+#: The resolution of the dates in responses.
 _SECOND = timedelta(seconds=1)
 
 
 class DescriptionReader:
-    """Reads the documents that describe one Source. A later run starts from their `memory`."""
+    """Reads the documents that describe one Source. The next run starts with their `memory`."""
 
     def __init__(self, fetcher: Fetcher, memory: DescriptionMemory | None = None) -> None:
         memory = memory or DescriptionMemory()
@@ -54,24 +51,24 @@ class DescriptionReader:
         return DescriptionMemory(tuple(self._known.values()), dict(self._moved))
 
     def current_uri(self, uri: str) -> str:
-        """Return the URI that a URI has permanently moved to, or the URI itself if it has not."""
+        """Return the URI to which a URI has permanently moved, or the URI itself."""
         return self._moved.get(uri, uri)
 
     async def page(self, uri: str) -> tuple[FetchedDocument, ResponseOrigin]:
-        """GET any page or document that a user has named."""
+        """GET the page or document that a user named."""
         page, origin = await self._at_current_uri(uri, self._page)
         if page.document is not None:
             page = replace(page, document=await self._whole(page.document, origin))
         return page, origin
 
     async def document(self, uri: str) -> tuple[Document, ResponseOrigin]:
-        """GET the Source's current version of a document, rather than a cache's old copy."""
+        """GET the current version of a document, bypassing caches."""
         document, origin = await self._at_current_uri(uri, self._current)
         return await self._whole(document, origin), origin
 
     async def _whole(self, document: Document, origin: ResponseOrigin) -> Document:
         """Join the pages of a description (`rel="next"`)."""
-        if document.capability not in _STORED:
+        if document.capability not in _STORED_KINDS:
             return document
         pages, uri = PageJoiner(), origin.place
         while True:
@@ -87,7 +84,7 @@ class DescriptionReader:
     async def _at_current_uri(
         self, uri: str, get: Callable[[str, ResponseOrigin], Awaitable[T]]
     ) -> tuple[T, ResponseOrigin]:
-        """GET from the URI that a URI has moved to, and if that fails, from the URI itself."""
+        """GET the URI to which a URI has moved or, if that fails, the URI itself."""
         place = self.current_uri(uri)
         origin = ResponseOrigin(place)
         try:
@@ -98,10 +95,10 @@ class DescriptionReader:
             origin = ResponseOrigin(uri)
             with suppress(FetchError, DocumentError):
                 found = await get(uri, origin)
-                self._note_move(uri, origin, found)
+                self._record_move(uri, origin, found)
                 return found, origin
             raise
-        self._note_move(uri, origin, found)
+        self._record_move(uri, origin, found)
         return found, origin
 
     async def _page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
@@ -117,40 +114,40 @@ class DescriptionReader:
         return document
 
     def _check_current(self, uri: str, document: Document, origin: ResponseOrigin) -> None:
-        """Reject a cache's copy that is older than the version received before."""
+        """Reject a cached copy that is older than the version received before."""
         known = self._known.get(uri)
         if known is None or known.sent is None or origin.sent is None or not origin.cached:
             return
         if document != known.document and origin.sent < known.sent - _SECOND:
             raise Unavailable(
                 uri,
-                f"a cache answers with a copy of {format_datetime(origin.sent)}, which is older "
-                f"than that of {format_datetime(known.sent)}",
+                f"a cache returned a version of {format_datetime(origin.sent)}, which is older "
+                f"than the known one of {format_datetime(known.sent)}",
             )
 
-    def _note_move(
+    def _record_move(
         self, uri: str, origin: ResponseOrigin, found: FetchedDocument | Document
     ) -> None:
         if isinstance(found, FetchedDocument) and found.document is None:
-            return  # a redirect to a page may lead to a login portal
+            return  # a page may be a login portal
         self._moved.pop(uri, None)
         if origin.place != uri:
             self._moved[uri] = origin.place
-        while len(self._moved) > _MOST:
+        while len(self._moved) > _MAX_STORED:
             del self._moved[next(iter(self._moved))]
 
     def _remember(self, uri: str, document: Document, origin: ResponseOrigin) -> None:
         before = self._known.pop(uri, None)
-        if document.capability not in _STORED or len(document.resources) > _ENTRIES:
+        if document.capability not in _STORED_KINDS or len(document.resources) > _MAX_ENTRIES:
             return
-        if len(msgspec.json.encode(document)) > _LARGEST:
+        if len(msgspec.json.encode(document)) > _MAX_BYTES:
             return
         kept = self._fetcher.cache.get(uri)
         now = StoredDescription(
             uri, document, kept.condition if kept is not None else None, origin.sent
         )
         if before is not None and replace(before, sent=now.sent) == now:
-            now = before  # so that a run that finds nothing new has nothing to store
+            now = before  # avoids a commit if nothing else has changed
         self._known[uri] = now
-        while len(self._known) > _MOST:
+        while len(self._known) > _MAX_STORED:
             del self._known[next(iter(self._known))]

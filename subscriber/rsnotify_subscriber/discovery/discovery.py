@@ -1,8 +1,8 @@
-"""Discovery: from the URI that a user gave to one set of resources, and the offer for that set.
+"""Finds the set of resources that a user's URI leads to, and the Source's offer for that set.
 
-The search goes through the documents of a Source (core §6.3): documents at well-known places, and
-documents that pages, robots.txt and other documents link to. A run identifies its Source once, and
-then rereads the current offer.
+The search follows core §6.3: it reads documents at well-known URIs, and those that pages,
+robots.txt and other documents link to. A run identifies its Source once, and then rereads the
+current offer.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from rsnotify_subscriber.fetching.fetcher import FetchedDocument, Fetcher
 from rsnotify_subscriber.fetching.responses import ResponseOrigin
 from rsnotify_subscriber.storage.identity import DescriptionMemory, Identity
 
-#: The path at which a site names its Sitemaps (core §6.3.4).
+#: The path of the file that names a site's Sitemaps (core §6.3.4).
 ROBOTS_PATH = "/robots.txt"
-#: Maximum number of links followed from one document to the next, up or down.
-_STEPS = 6
+#: Maximum number of links to follow from document to document.
+_MAX_STEPS = 6
 _LISTED_UNDER: dict[str | None, str] = {
     **FIELDS,
     None: "resource_list",  # a plain Sitemap (core §6.1)
@@ -51,12 +51,12 @@ _LISTED_UNDER: dict[str | None, str] = {
 
 
 def offer_at(document: Document, origin: ResponseOrigin) -> Offer:
-    """Return the offer of a Capability List. The list's URI is the permanent one."""
+    """Return the offer of a Capability List."""
     return replace(read_offer(document, origin.base), capability_list=origin.place)
 
 
 def capability_lists(description: Document) -> list[str]:
-    """Return the URIs of the sets of resources that a Source Description lists."""
+    """Return the URIs of the Capability Lists that a Source Description lists."""
     return [
         one.uri
         for one in description.resources
@@ -65,9 +65,9 @@ def capability_lists(description: Document) -> list[str]:
 
 
 def single_set(uri: str, description: Document, listed: list[str]) -> str:
-    """Return the Capability List of the one set that a Source Description lists.
+    """Return the URI of the one Capability List that a Source Description lists.
 
-    Raises `ConfigurationError` if it lists none, or several (`SeveralSets`).
+    Raises `ConfigurationError` if there are none or several (`SeveralSets`).
     """
     if not listed:
         raise ConfigurationError(f"{uri} describes no set of resources")
@@ -79,16 +79,16 @@ def single_set(uri: str, description: Document, listed: list[str]) -> str:
 
 @dataclass
 class SourceSearch:
-    """One search through the documents of a Source. Used only once."""
+    """A single search through the documents of a Source."""
 
     descriptions: DescriptionReader
     uri: str
     _steps: int = field(default=0, init=False)
 
     async def run(self, missing: NotFound | None = None) -> Offer:
-        """Return the offer of the set. Raises the same errors as `discover`.
+        """Return the offer of the set. Raises the errors of `discover`.
 
-        A URI that was just found to be `missing` is not requested again.
+        A URI that is known to be `missing` is not requested again.
         """
         if missing is not None and missing.uri == self.uri:
             return await self._from_site(missing)
@@ -103,7 +103,7 @@ class SourceSearch:
         linked = _resourcesync_links(page, origin.base)
         if linked:
             return await self._from_uri(linked[0])
-        return await self._from_site(page.error or "it is no ResourceSync document")
+        return await self._from_site(page.error or "it is not a ResourceSync document")
 
     @property
     def _is_site(self) -> bool:
@@ -111,14 +111,14 @@ class SourceSearch:
         return urlsplit(self.uri).path in ("", "/") or self.uri.endswith("/")
 
     async def _from_site(self, reason: FetchError | DocumentError | str) -> Offer:
-        """Search the URIs at which a Source may describe itself (core §6.3.2, §6.3.4).
+        """Search the well-known URIs (core §6.3.2, §6.3.4), because the URI itself leads nowhere.
 
-        `reason` says why the URI itself leads to nothing.
+        `reason` says why.
         """
         tried: list[FetchError | DocumentError | str] = [reason]
         places = [resolve(self.uri, ".") + WELL_KNOWN_PATH[1:]]
-        # The rest of the host may describe another set than a failing folder does.
-        is_failing = _may_pass(reason)
+        # If the folder only fails for now, the host may describe another set.
+        is_failing = _is_temporary(reason)
         if not is_failing:
             places.append(resolve(self.uri, WELL_KNOWN_PATH))
         for place in dict.fromkeys(places):
@@ -135,12 +135,12 @@ class SourceSearch:
             robots = resolve(self.uri, ROBOTS_PATH)
             raise _several(self.uri, "Sitemaps", robots, sitemaps)
         for failure in tried:
-            if isinstance(failure, Unavailable):  # a later attempt may find something there
+            if isinstance(failure, Unavailable):  # a later attempt may succeed
                 others = [str(other) for other in tried if other is not failure]
                 why = "; ".join([failure.reason, *others])
                 raise Unavailable(failure.uri, why, failure.retry_after, status=failure.status)
         raise ConfigurationError(
-            f"{self.uri} leads to nothing that can be followed: " + "; ".join(map(str, tried))
+            f"{self.uri} leads to no set of resources: " + "; ".join(map(str, tried))
         )
 
     async def _sitemaps(self, tried: list[FetchError | DocumentError | str]) -> list[str]:
@@ -162,8 +162,8 @@ class SourceSearch:
 
     async def _from_uri(self, uri: str) -> Offer:
         self._steps += 1
-        if self._steps > _STEPS:
-            raise ConfigurationError(f"{self.uri} leads from document to document without end")
+        if self._steps > _MAX_STEPS:
+            raise ConfigurationError(f"{self.uri} leads to an endless chain of documents")
         document, origin = await self.descriptions.document(uri)
         return await self._from_document(document, origin)
 
@@ -181,8 +181,8 @@ class SourceSearch:
             return above
         if role is None:
             raise ConfigurationError(
-                f"{origin.place} is a document of capability {document.capability!r}, from which "
-                "nothing can be followed; name the Capability List instead"
+                f"{origin.place} has the capability {document.capability!r}, which cannot be "
+                "followed; name the Capability List instead"
             )
         return replace(above or Offer(), **{role: origin.place})
 
@@ -192,7 +192,7 @@ class SourceSearch:
         if document.index:
             return offer
         up = offer.source_description
-        if up is not None and up != origin.place:  # a description of this set alone, perhaps
+        if up is not None and up != origin.place:  # perhaps a description of this set alone
             with suppress(FetchError, DocumentError):
                 above, its_origin = await self.descriptions.document(up)
                 described = read_framework(offer, above, its_origin.base)
@@ -202,18 +202,18 @@ class SourceSearch:
         return replace(offer, source_description=origin.place, listed=True)
 
     async def _check_listed(self, document: Document, origin: ResponseOrigin, listed: str) -> None:
-        """Reject a list if the Capability List above it names a list of another set instead."""
+        """Reject a list if the Capability List above it names the list of another set."""
         if _bare(listed) in (_bare(self.uri), _bare(origin.place), _bare(origin.base)):
             return
         other, _ = await self.descriptions.document(listed)
         if not _share_entries(document, other):
             raise ConfigurationError(
-                f"{origin.place} has a link up to a Capability List that lists {listed} instead; "
-                "name the Capability List of the set to follow"
+                f"{origin.place} links to a Capability List that lists {listed} instead; name the "
+                "Capability List of the set to follow"
             )
 
     async def _above(self, document: Document, origin: ResponseOrigin) -> Offer | None:
-        """Follow the link up, if there is one. Sources may omit it, or point it nowhere."""
+        """Follow the link up, which Sources may omit, or which may be broken."""
         up = document.link(Rel.UP) or document.link(Rel.INDEX)
         if up is None:
             return None
@@ -222,19 +222,19 @@ class SourceSearch:
             return await self._from_uri(uri)
         except Unavailable as error:
             if _host(error.uri) == _host(origin.base):
-                raise  # it may be there later, and it lists documents that a whole copy needs
+                raise  # a later attempt may succeed, and a complete copy needs the documents above
             return None
         except RsnotifyError:
             return None
 
 
 def was_answered(error: FetchError) -> bool:
-    """Return whether a host answered, and may therefore also answer for another URI."""
+    """Return whether the host answered, so that it may also answer for another URI."""
     return not isinstance(error, Unavailable) or error.status is not None
 
 
-def _may_pass(reason: FetchError | DocumentError | str) -> bool:
-    """Return whether a failure is the server's, and shows nothing about the resource."""
+def _is_temporary(reason: FetchError | DocumentError | str) -> bool:
+    """Return whether a failure is temporary, and says nothing about the resource."""
     if not isinstance(reason, Unavailable) or reason.status is None:
         return False
     return reason.status >= 500 or reason.status in (408, 429)
@@ -242,12 +242,12 @@ def _may_pass(reason: FetchError | DocumentError | str) -> bool:
 
 def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
     names = "".join(f"\n  {one}" for one in found)
-    message = f"{uri} leads to several {what}; give the URL of one of them instead:{names}"
+    message = f"{uri} leads to several {what}; use the URL of one of them instead:{names}"
     return SeveralSets(message, where, tuple(found))
 
 
 def _bare(uri: str) -> str:
-    """Return a URI without the parts that often differ between its spellings."""
+    """Return a URI without the scheme and `www.`, which often vary."""
     return uri.partition("://")[2].removeprefix("www.")
 
 
@@ -267,12 +267,12 @@ def _resourcesync_links(page: FetchedDocument, uri: str) -> list[str]:
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:
-    """Return the offer for the one set of resources to which a URI leads.
+    """Return the offer of the one set of resources that a URI leads to.
 
     Args:
         fetcher: Fetches the documents.
-        uri: A site, a well-known URI, a Source Description, a Capability List or one of the
-            documents that it lists, or a plain Sitemap.
+        uri: The URI of a site, a well-known URI, a Source Description, a Capability List, a
+            document that it lists, or a plain Sitemap.
 
     Raises:
         ConfigurationError: The URI leads to no set of resources, or to several.
@@ -283,14 +283,14 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
 
 
 async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
-    """Return the offer of the one set to which a URI leads, even if nothing can be followed."""
+    """Return the offer of the one set that a URI leads to, even if it has nothing to follow."""
     return await SourceSearch(DescriptionReader(fetcher), uri).run()
 
 
-async def find_top(fetcher: Fetcher, uri: str) -> str:
-    """Return the URI of the topmost document of the Source to which a URI leads.
+async def find_top_document(fetcher: Fetcher, uri: str) -> str:
+    """Return the URI of the topmost document of the Source that a URI leads to.
 
-    That may be a Source Description of several sets. Raises the same errors as `discover`.
+    This may be the Source Description of several sets. Raises the errors of `discover`.
     """
     try:
         offer = await find_offer(fetcher, uri)
@@ -302,14 +302,14 @@ async def find_top(fetcher: Fetcher, uri: str) -> str:
 
 
 def base_of(offer: Offer) -> str:
-    """Return the URI, ending in `/`, of the folder that contains the documents of a set."""
+    """Return the URI, ending in `/`, of the folder with the documents of a set."""
     documents = [one.uri for one in resource_documents(offer) + change_documents(offer)]
     return resolve(offer.capability_list or next(iter(documents), ""), ".")
 
 
 @dataclass
 class OfferDiscovery:
-    """Finds the offer of the one set of resources to which a URI leads, and rechecks it."""
+    """Finds the offer of the one set of resources that a URI leads to, and rechecks it."""
 
     descriptions: DescriptionReader
     uri: str
@@ -319,20 +319,20 @@ class OfferDiscovery:
         return self.descriptions.memory
 
     async def find(self, missing: NotFound | None = None) -> Offer:
-        """Return the offer. Raises the same errors as `discover`.
+        """Return the offer. Raises the errors of `discover`.
 
-        `missing` is the answer to an earlier request that led to this call.
+        `missing` is as in `SourceSearch.run`.
         """
         offer = await SourceSearch(self.descriptions, self.uri).run(missing)
         if not (change_documents(offer) or resource_documents(offer)):
             raise ConfigurationError(
-                f"{self.uri} leads to a set of resources with neither a Resource List nor a "
-                "Change List, and no dump or archive of them"
+                f"{self.uri} leads to a set of resources without a Resource List, Change List, "
+                "dump or archive"
             )
         return offer if offer.listed else await self._described(offer, offer)
 
     async def revalidate(self, known: Offer) -> Offer:
-        """Return the current offer, from the Capability List and the Source Description.
+        """Reread the offer from the Capability List and the Source Description.
 
         Raises:
             SeveralSets: The Source Description lists several other sets instead.
@@ -340,27 +340,27 @@ class OfferDiscovery:
         """
         if known.capability_list is None:
             if self.uri in known.documents.values():
-                return known  # there is only this list, which the follower reads anyway
+                return known  # the offer is only this list, which the follower reads anyway
             return await self.find()
         try:
             offer = await self._capability_list(known.capability_list)
         except NotFound as missing:
             return await self.find(missing)
-        return await self._described(self._with_named(offer, known), known)
+        return await self._described(self._with_named_list(offer, known), known)
 
     async def _capability_list(self, uri: str) -> Offer:
         document, origin = await self.descriptions.document(uri)
         return offer_at(document, origin)
 
-    def _with_named(self, offer: Offer, known: Offer) -> Offer:
-        """Keep the list that the user named, even if its Capability List leaves it out."""
+    def _with_named_list(self, offer: Offer, known: Offer) -> Offer:
+        """Keep the list that the user named even if the Capability List omits it."""
         named = {field for field in FIELDS.values() if getattr(known, field) == self.uri}
         return replace(
             offer, **{field: self.uri for field in named if getattr(offer, field) is None}
         )
 
     async def _described(self, offer: Offer, known: Offer) -> Offer:
-        """Check an offer against the Source Description, which may now list another set."""
+        """Complete an offer from the Source Description, which may now list another set."""
         uri = offer.source_description
         if known.listed or uri is None:  # a Capability List may omit the link up
             uri = known.source_description
@@ -400,37 +400,43 @@ _RETRY = Retry(first=1.0, most=60.0)
 
 @dataclass
 class SourceIdentification:
-    """Identifies the Source of a run."""
+    """Identifies the Source of a run.
+
+    Args:
+        url: The URL that the user gave.
+        place: The location of the state, for messages.
+        offers: Finds the offer.
+        stopping: Set when the run should end.
+        waiting: Called with the reason when the Source cannot be reached.
+        suffices: Returns whether an offer has what the run needs.
+        checked: Whether the offer was read in this run.
+    """
 
     url: str
-    #: The location of the state, for messages.
     place: object
     offers: OfferDiscovery
-    #: Set when the run should end.
     stopping: asyncio.Event
-    #: Called with the reason when the Source cannot be reached.
     waiting: Callable[[str], None]
-    #: Returns whether an offer has what the run needs.
     suffices: Callable[[Offer], bool]
-    #: Whether the offer was read in this run.
     checked: bool = False
 
     async def identify(self, known: Identity | None, *, patient: bool) -> Identity | None:
-        """Return the Source that is followed and its offer, or None if the run was stopped.
+        """Return the identity of the Source, with its offer, or None if the run was stopped.
 
         Args:
-            known: The Source of the state. A state of another set raises `ConfigurationError`.
-            patient: Whether to wait for a Source that cannot be reached. If so, the offer in the
-                state is returned unchecked, provided that it suffices.
+            known: The identity in the state. If it is another set, this raises
+                `ConfigurationError`.
+            patient: Whether to wait for a Source that cannot be reached. If so, a known offer that
+                suffices is returned unchecked.
         """
-        if known is not None:  # an earlier version may have stored a password in it
+        if known is not None:  # an earlier version may have stored a password in the URL
             known = replace(known, url=without_login(known.url))
         if known is not None and known.url == self.url and patient and self.suffices(known.offer):
             return known
         self.checked = True
         work = self._identified(known, patient=patient)
         found: Identity | None = None
-        # Ends as soon as the run is stopped, even if the Source is slow.
+        # Stop at once, even if the Source is slow.
         async with first_completed(work, self.stopping.wait()) as (working, _):
             if working.done():
                 found = working.result()
@@ -448,14 +454,14 @@ class SourceIdentification:
             if found is None:
                 raise ConfigurationError(
                     f"{self.place} holds the state of {without_credentials(known.url)}; "
-                    f"to follow {without_credentials(self.url)} choose another place, "
-                    "or remove that one"
+                    f"to follow {without_credentials(self.url)}, use another state, or remove "
+                    "this one"
                 )
             offer = found
         return replace(known, url=self.url, offer=offer, memory=self.offers.memory)
 
     async def _found(self, find: Callable[[], Awaitable[Offer]], *, patient: bool) -> Offer:
-        """Return the offer. If `patient`, wait for a Source that is not up yet."""
+        """Return the offer. If `patient`, retry while the Source cannot be reached."""
         random = Random()
         attempts = 0
         while True:
@@ -472,13 +478,13 @@ class SourceIdentification:
 
 
 async def same_set(offers: OfferDiscovery, known: Identity, offer: Offer) -> Offer | None:
-    """Return the current offer of a state's set, if the `offer` found elsewhere is the same set."""
+    """Return the current offer of the known set if `offer` is of the same set, or None."""
     before = known.offer
     if _overlap(before, offer) and (offer.capability_list or not before.capability_list):
         return offer
     if before.capability_list is None:
         return None
-    try:  # it may have moved there, or the URL leads to a part of the offer
+    try:  # the set may have moved, or the URL may lead to a part of the offer
         now = await offers.revalidate(before)
     except RsnotifyError:
         return None

@@ -1,1 +1,1 @@
-"""Fetching documents and verified content over HTTP, only from allowed addresses."""
+"""Fetching documents and verified content over HTTP, from allowed addresses only."""

@@ -1,4 +1,4 @@
-"""Credentials for a Source: HTTP Basic, Bearer, and header fields of any name."""
+"""Credentials for a Source: HTTP Basic, Bearer, or arbitrary header fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
-#: The fields that the HTTP client sets itself, for framing, caching and content negotiation.
+#: Fields that the HTTP client sets itself, for framing, caching and content negotiation.
 _RESERVED = frozenset(
     {"accept-datetime", "accept-encoding", "cache-control", "connection", "content-length"}
     | {"expect", "host", "pragma", "range", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -27,11 +27,11 @@ _AUTHORIZATION = "Authorization"
 
 
 class Credentials(Struct, frozen=True, kw_only=True):
-    """Credentials that are sent with each request to the origin of a Source's URL, but no other.
+    """Credentials to send with each request to the origin of the Source's URL, and to no other.
 
     Args:
         login: A user and a password for HTTP Basic authentication, as `user:password`.
-        bearer: A token for Bearer authentication (RFC 6750), as an alternative to `login`.
+        bearer: A token for Bearer authentication (RFC 6750), instead of `login`.
         headers: Other header fields, by name.
     """
 
@@ -48,7 +48,7 @@ class Credentials(Struct, frozen=True, kw_only=True):
         """Return the header fields.
 
         Raises:
-            ConfigurationError: A value cannot be sent as it is. The message contains no secret.
+            ConfigurationError: A value is not valid. The message contains no secret.
         """
         found: dict[str, str] = {}
         for name, value in self.headers.items():
@@ -57,17 +57,17 @@ class Credentials(Struct, frozen=True, kw_only=True):
         given = [_AUTHORIZATION for name in found if name.lower() == "authorization"]
         if self.login is not None:
             if ":" not in self.login:
-                raise ConfigurationError("a login is a user and a password: write USER:PASSWORD")
+                raise ConfigurationError("the login has no colon; write USER:PASSWORD")
             given.append(_AUTHORIZATION)
             found[_AUTHORIZATION] = basic(self.login)
         if self.bearer is not None:
             if not _VALUE.fullmatch(self.bearer) or " " in self.bearer:
-                raise ConfigurationError("the bearer token has characters that cannot be sent")
+                raise ConfigurationError("the bearer token contains invalid characters")
             given.append(_AUTHORIZATION)
             found[_AUTHORIZATION] = f"Bearer {self.bearer}"
         if len(given) > 1:
             raise ConfigurationError(
-                "give one of a login, a bearer token and an Authorization header, not several"
+                "a login, a bearer token and an Authorization header exclude each other; give one"
             )
         return found
 
@@ -79,9 +79,9 @@ def _check(name: str, value: str) -> None:
     if not _TOKEN.fullmatch(name):
         raise ConfigurationError(f"{name!r} is not the name of a header field; write NAME: VALUE")
     if name.lower() in _RESERVED or name.lower().startswith("if-"):
-        raise ConfigurationError(f"the header field {name} is set by rsnotify itself; leave it out")
+        raise ConfigurationError(f"rsnotify sets the header field {name} itself; remove it")
     if not _VALUE.fullmatch(value):
-        raise ConfigurationError(f"the value of the header field {name} cannot be sent")
+        raise ConfigurationError(f"the value of the header field {name} has invalid characters")
 
 
 def basic(login: str) -> str:
@@ -93,25 +93,25 @@ def parse_header_lines(lines: Iterable[str]) -> dict[str, str]:
     """Parse header fields, each written as `NAME: VALUE`.
 
     Raises:
-        ConfigurationError: A line has no colon. The message omits the line: it may be a secret.
+        ConfigurationError: A line has no colon. The message omits the line, which may be a secret.
     """
     found = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon:
-            raise ConfigurationError("a header field is written as NAME: VALUE")
+            raise ConfigurationError("a header field has no colon; write NAME: VALUE")
         found[name.strip()] = value.strip()
     return found
 
 
 def split_login(url: str) -> tuple[str, str | None]:
-    """Return a URL without its user and password, and these as `user:password`, if any."""
+    """Split a URL into the URL without its login, and the login as `user:password`, or None."""
     if "@" not in url:
         return url, None
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url, None  # requesting the URL reports the error
+        return url, None  # the request reports the error
     login, at, host = parts.netloc.rpartition("@")
     if not at:
         return url, None
@@ -126,10 +126,10 @@ def without_login(url: str) -> str:
 
 
 def from_netrc(host: str) -> str | None:
-    """Return the login for a host in the user's netrc file, as `user:password`.
+    """Return the login for a host from the user's netrc file, as `user:password`, or None.
 
-    The file is named by the environment variable NETRC, or is `~/.netrc`. Its `default` entry is
-    not used, because it would be sent to any Source.
+    The file is `~/.netrc`, or the one that the environment variable NETRC names. Its `default`
+    entry is ignored, because it would be sent to any Source.
     """
     path = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
     try:
@@ -138,7 +138,7 @@ def from_netrc(host: str) -> str | None:
         return None
     except (OSError, UnicodeError, netrc.NetrcParseError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "msg", None) or "unreadable"
-        logger.warning("%s is not used: %s", path, reason)
+        logger.warning("ignoring %s: %s", path, reason)
         return None
     for machine, (user, _, password) in machines.items():
         if machine != "default" and machine.lower() == host.lower():

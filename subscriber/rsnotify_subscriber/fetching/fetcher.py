@@ -1,13 +1,12 @@
 """Fetches documents and content over HTTP, within limits, and without blocking the event loop.
 
-A document is returned only if it is complete, and content only if it has the announced hash and
-length. Small documents are cached with their validators, so that a poll that finds nothing new
-costs only a 304. `rsnotify.format.reader.Limits` bounds the size of a document. This module bounds
-the time that a document takes, and the number of large documents that all subscribers with the same
-connections read at once.
+Only complete documents, and content with the announced hash and length, are returned. Small
+documents are cached with their validators, so a poll that finds nothing new costs only a 304. This
+module limits the time for reading a document, and the number of large documents that the
+subscribers of a process read at once; `rsnotify.format.reader.Limits` limits the size.
 
-Small content stays in memory until a worker thread writes it: creating a file can take as long as
-flushing the disk, and must not block the event loop.
+Small content stays in memory until a worker thread writes it, because creating a file can block as
+long as flushing the disk.
 """
 
 from __future__ import annotations
@@ -50,26 +49,26 @@ from rsnotify_subscriber.fetching.responses import (
 from rsnotify_subscriber.fetching.sessions import RequestRate, Sessions
 from rsnotify_subscriber.fetching.small_requests import SMALL_BYTES, SmallResponse
 
-#: Windows opens files in text mode by default.
+#: The flag for binary mode on Windows.
 _BINARY: int = getattr(os, "O_BINARY", 0)
-#: Maximum size of a single content kept in memory, in bytes.
-_IN_MEMORY = 131_072
+#: Maximum number of bytes of content to keep in memory.
+_MAX_BYTES_IN_MEMORY = 131_072
 
 
 class Content(Struct, frozen=True):
     """Verified content.
 
     Args:
-        path: A separate file, which contains the content after `write`.
+        path: A file for the content only, which `write` writes.
         hashes: The digests of the content, as a `hash` attribute: SHA-256 and the announced ones.
         length: The length of the content in bytes.
-        data: The content, unless it is already in the file.
-        validator: The header field for a conditional request for it, if there is one.
-        type: The media type that the server stated, unless a hash has proved the content.
-        fetched_at: When the content's own server sent it, by that server's clock, in microseconds
-            since 1970. 0 if this is unknown, None if it did not come from its own server.
-        modified: The latest time at which it can have been modified, if the response shows that.
-        doubt: A reason why it may differ from what was announced, or an empty string.
+        data: The content, unless it is in the file already.
+        validator: The header field for a conditional request, or None.
+        type: The media type according to the server, unless a hash has proved the content.
+        fetched_at: When the resource's own server sent it, by its clock, in microseconds since
+            1970. 0 if unknown, None if it came from elsewhere.
+        modified: The latest time when it can have been modified, if the response shows this.
+        doubt: Why it may differ from the announcement, or an empty string.
     """
 
     path: Path
@@ -85,7 +84,7 @@ class Content(Struct, frozen=True):
     def write(self) -> None:
         """Write the content to the file, unless it is there already."""
         if self.data is not None:
-            # File objects would take longer than the system calls.
+            # Python's file objects are slower than the system calls.
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o666)
             try:
                 written = os.write(descriptor, self.data)
@@ -98,23 +97,23 @@ class Content(Struct, frozen=True):
         return self.path.read_bytes() if self.data is None else self.data
 
     def discard(self) -> None:
-        """Remove the file, if it is still there."""
+        """Remove the file, if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(self.path)
 
 
 class Unchanged(Struct, frozen=True):
-    """A 304 response: the content has not changed. The fields are as in `Content`."""
+    """A 304 response: the content has not changed. For the fields, see `Content`."""
 
     fetched_at: int
     modified: Instant | None = None
     doubt: str = ""
 
 
-#: A document with more entries is not cached, but reread each time.
-_LARGEST = 10_000
-#: The number of characters in links that take about as much memory as one entry.
-_ENTRY = 2_000
+#: Maximum number of entries in a cached document.
+_MAX_CACHED_ENTRIES = 10_000
+#: Number of characters in links that need about as much memory as one entry.
+_CHARACTERS_PER_ENTRY = 2_000
 
 
 class CachedDocument(Struct, frozen=True):
@@ -128,10 +127,10 @@ class CachedDocument(Struct, frozen=True):
 class DocumentCache:
     """An LRU cache of documents by URI, for one or several subscribers.
 
-    It is limited by the number of documents, and the number of entries in all of them together.
+    It limits the number of documents, and of entries in all of them.
     """
 
-    def __init__(self, documents: int = 4, entries: int = 4 * _LARGEST) -> None:
+    def __init__(self, documents: int = 4, entries: int = 4 * _MAX_CACHED_ENTRIES) -> None:
         self._most_documents = documents
         self._most_entries = entries
         self._kept: OrderedDict[str, CachedDocument] = OrderedDict()
@@ -146,12 +145,12 @@ class DocumentCache:
         return self._kept.get(uri)
 
     def put(self, uri: str, document: Document, condition: tuple[str, str] | None) -> None:
-        """Replace the document for a URI. Without a condition, only remove the previous one."""
+        """Cache a document. Without a condition, only remove its previous version."""
         before = self._kept.pop(uri, None)
         if before is not None:
             self._entries -= before.entries
         entries = _weight(document)
-        if condition is not None and entries <= min(_LARGEST, self._most_entries):
+        if condition is not None and entries <= min(_MAX_CACHED_ENTRIES, self._most_entries):
             self._kept[uri] = CachedDocument(document, condition, entries)
             self._entries += entries
         while len(self._kept) > self._most_documents or self._entries > self._most_entries:
@@ -161,15 +160,15 @@ class DocumentCache:
 
 def _weight(document: Document) -> int:
     content = sum(len(link.href) for one in document.resources for link in one.links)
-    return len(document.resources) + content // _ENTRY
+    return len(document.resources) + content // _CHARACTERS_PER_ENTRY
 
 
-#: Maximum time that reading a document may take, in seconds.
-MOST_SECONDS = 1_800.0
-#: A document with more bytes of XML counts as large.
+#: Timeout in seconds for reading a document.
+DOCUMENT_TIMEOUT = 1_800.0
+#: Number of bytes of XML above which a document is large.
 LARGE_BYTES = 8_000_000
-#: Number of bytes parsed at a time. In the worst case, parsing them takes a few milliseconds.
-_STEP = 32_768
+#: Number of bytes to parse at a time. In the worst case, this takes a few milliseconds.
+_PARSED_BYTES = 32_768
 
 
 async def stream_document(
@@ -178,52 +177,53 @@ async def stream_document(
     large: asyncio.Semaphore,
     feed: Callable[[bytes], object],
 ) -> None:
-    """Pass a document to `feed`, decompressed and in pieces. Stop downloading if `feed` raises.
+    """Pass a document to `feed` in decompressed pieces.
 
-    To continue reading a large document, this acquires the semaphore `large`.
+    When the document turns out to be large, this acquires the semaphore `large`.
 
     Raises:
         MalformedDocument: The document's compression is damaged.
-        Unavailable: It did not arrive in time, or came in an encoding that was not requested.
+        Unavailable: It did not arrive in time, or has an encoding that was not requested.
     """
     size = 0
     is_large = False
     try:
-        async with asyncio.timeout(MOST_SECONDS) as bound:
+        async with asyncio.timeout(DOCUMENT_TIMEOUT) as bound:
             async for chunk in inflated_if_gzip(body(uri, response)):
                 size += len(chunk)
                 if size > LARGE_BYTES and not is_large:
                     is_large = await large.acquire()
-                for start in range(0, len(chunk), _STEP):
-                    feed(chunk[start : start + _STEP])
+                for start in range(0, len(chunk), _PARSED_BYTES):
+                    feed(chunk[start : start + _PARSED_BYTES])
                     await asyncio.sleep(0)
     except (zlib.error, ContentMismatch) as error:
         raise MalformedDocument(f"its compression is damaged: {error}", source=uri) from None
     except TimeoutError:
         if not bound.expired():
             raise
-        raise Unavailable(uri, f"it has not ended after {MOST_SECONDS:.0f} seconds") from None
+        reason = f"reading it took longer than {DOCUMENT_TIMEOUT:.0f} seconds"
+        raise Unavailable(uri, reason) from None
     finally:
         if is_large:
             large.release()
 
 
-#: Default maximum size of content whose length was not announced, in bytes.
-MOST_CONTENT_BYTES = 2**30
-#: Maximum number of bytes of an HTML page or robots.txt that are searched for links.
-_PAGE_BYTES = 1_000_000
+#: Default for the maximum number of bytes of content without an announced length.
+MAX_CONTENT_BYTES = 2**30
+#: Maximum number of bytes of an HTML page or robots.txt to search for links.
+_SEARCHED_BYTES = 1_000_000
 #: The header fields of a request that bypasses caches (RFC 9111 §5.2.1.4, §5.4).
-_PAST_CACHES = {"Cache-Control": "no-cache", "Pragma": "no-cache"}
+_BYPASS_CACHES = {"Cache-Control": "no-cache", "Pragma": "no-cache"}
 
 
 class FetchedDocument(Struct, frozen=True):
-    """The response at a URI that may lead to either a document or a page.
+    """The response for a URI that may be a document or a page.
 
     Args:
-        links: Link headers as (relation, URI).
+        links: The Link headers as (relation, URI).
         document: The document, if the response is one.
-        text: The beginning of the text, if the response is an HTML page or plain text.
-        error: The reason why the response is not a document, if it looked like one.
+        text: The beginning of an HTML page or of robots.txt.
+        error: Why the response cannot be read as a document.
     """
 
     links: list[tuple[str, str]]
@@ -235,22 +235,22 @@ class FetchedDocument(Struct, frozen=True):
 class Fetcher:
     """Fetches documents and content for one subscriber.
 
-    Raises a `FetchError` for anything that cannot be fetched or is not as announced, and an
-    `OSError` for content that cannot be written.
+    The methods raise `FetchError` for anything that cannot be fetched or differs from the
+    announcement, and `OSError` for content that cannot be written.
 
     Args:
         sessions: The HTTP requests of the subscriber.
-        folder: The folder for content. File names in it are never reused.
-        largest: Maximum size of content whose length was not announced, in bytes.
-        cache: The cache of small documents, which several fetchers may share.
-        rate: Maximum number of resources requested per second, or None for no limit.
+        folder: The folder for content. File names are never reused.
+        largest: Maximum number of bytes of content without an announced length.
+        cache: The cache of small documents, which several fetchers can share.
+        rate: Maximum number of requested resources per second, or None for no limit.
     """
 
     def __init__(
         self,
         sessions: Sessions,
         folder: Path,
-        largest: int = MOST_CONTENT_BYTES,
+        largest: int = MAX_CONTENT_BYTES,
         cache: DocumentCache | None = None,
         rate: float | None = None,
     ) -> None:
@@ -264,17 +264,17 @@ class Fetcher:
         self.received = 0
 
     async def document(self, uri: str) -> Document:
-        """GET and read a complete document. Raise `DocumentError` if it cannot be read."""
-        return (await self.sent_document(uri))[0]
+        """GET a complete document. Raise `DocumentError` if it cannot be read."""
+        return (await self.dated_document(uri))[0]
 
     async def current_document(self, uri: str, origin: ResponseOrigin) -> Document:
-        """GET a document as the Source has it now, bypassing caches, and fill in `origin`."""
-        return (await self.sent_document(uri, origin, fresh=True))[0]
+        """GET a document, bypassing caches, and fill in `origin`."""
+        return (await self.dated_document(uri, origin, fresh=True))[0]
 
-    async def sent_document(
+    async def dated_document(
         self, uri: str, origin: ResponseOrigin | None = None, *, fresh: bool = False
     ) -> tuple[Document, Instant | None]:
-        """GET and read a complete document. Return it with its `Date`, or None if it has none."""
+        """GET a complete document. Return it with the `Date` of the response, or None."""
         cached = self.cache.get(uri)
         headers = {"Accept-Encoding": "gzip"}
         if fresh:
@@ -297,7 +297,7 @@ class Fetcher:
             links = [(rel, resolve(origin.base, target)) for rel, target in found]
             is_robots = response.content_type == "text/plain" and uri.endswith("/robots.txt")
             if is_robots or response.content_type in ("text/html", "application/xhtml+xml"):
-                page = await read_beginning(uri, response, _PAGE_BYTES)
+                page = await read_beginning(uri, response, _SEARCHED_BYTES)
                 return FetchedDocument(links, text=page.decode(errors="replace"))
             try:
                 return FetchedDocument(links, document=await self._read(uri, response))
@@ -320,8 +320,8 @@ class Fetcher:
         self.cache.put(uri, document, validator(response))
         return document
 
-    async def is_there(self, uri: str) -> bool:
-        """Return whether a server has a resource, without reading its content."""
+    async def exists(self, uri: str) -> bool:
+        """Return whether the server has a resource, without reading its content."""
         headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}
         try:
             async with self._sessions.get(uri, headers) as response:
@@ -342,7 +342,7 @@ class Fetcher:
 
         Args:
             resource: The resource, with the announced hash and length.
-            most: Maximum size of the content in bytes, or None for the limit of the Fetcher.
+            most: Maximum number of bytes, or None for the limit of the Fetcher.
             moment: The instant of the version to request from a TimeGate (core §14.6).
             fresh: Whether to bypass caches.
         """
@@ -352,20 +352,20 @@ class Fetcher:
             small = await self._sessions.get_small(resource.uri)
             if small is not None:
                 return self._receive_small(resource, small, most)
-        headers = dict(_PAST_CACHES) if fresh else {}
+        headers = dict(_BYPASS_CACHES) if fresh else {}
         if moment is not None:
             headers["Accept-Datetime"] = format_http_date(moment)
         async with self._answer(resource.uri, headers) as response:
             if moment is not None and "Memento-Datetime" not in response.headers:
-                raise Unavailable(resource.uri, "it returns no version of a certain time")
+                raise Unavailable(resource.uri, "the TimeGate did not return a Memento")
             return await self._receive(resource, response, most)
 
     async def current_content(self, resource: Resource) -> Content:
-        """GET a resource's current content, bypassing caches, regardless of what was announced.
+        """GET a resource's current content, bypassing caches, without verifying it.
 
-        Computes digests with the algorithms of the announced hash, but does not compare them.
+        Its digests use the same algorithms as the announced hash.
         """
-        async with self._answer(resource.uri, _PAST_CACHES) as response:
+        async with self._answer(resource.uri, _BYPASS_CACHES) as response:
             return await self._receive(resource, response, None, verify=False)
 
     async def changed_content(self, resource: Resource, since: str) -> Content | Unchanged:
@@ -435,10 +435,14 @@ class Fetcher:
         most: int | None = None,
         verify: bool = True,
     ) -> Content:
-        """Collect a resource's content from any source, in a separate file if it is large.
+        """Collect a resource's content from chunks, in a file if it is large.
 
-        With `verify`, raise `ContentMismatch` unless it is as announced. The length may differ if a
-        server sent the content `recoded`. `most` is the maximum size in bytes.
+        Args:
+            resource: The resource, with the announced hash and length.
+            chunks: The content.
+            recoded: Whether the server applied a content encoding, so that the length may differ.
+            most: Maximum number of bytes.
+            verify: Whether to raise `ContentMismatch` if the content differs from the announcement.
         """
         announced = resource.length if verify and not recoded else None
         path, digester, data = self._new_file(), Digester(resource.hash), bytearray()
@@ -447,7 +451,7 @@ class Fetcher:
             async for chunk in chunks:
                 digester.update(chunk)
                 data += chunk
-                if len(data) > _IN_MEMORY:
+                if len(data) > _MAX_BYTES_IN_MEMORY:
                     await asyncio.to_thread(_move_to_file, data, path)
                     in_file = True
                 if announced is not None and digester.length > announced:
@@ -465,7 +469,7 @@ class Fetcher:
         return Content(path, digester.hashes, digester.length, None if in_file else bytes(data))
 
     def store(self, data: bytes, hashes: str) -> Content:
-        """Return verified in-memory content, with a new file for `write`."""
+        """Return verified content, to be written to a new file."""
         return Content(self._new_file(), hashes, len(data), data)
 
     def _new_file(self) -> Path:
@@ -482,7 +486,7 @@ def _move_to_file(data: bytearray, path: Path) -> None:
 def _dated(content: Content, response: Response, *, is_proven: bool) -> Content:
     fetched_at = _fetched_at(response)
     if is_proven:
-        # The hash proves the content, and will show whether it has changed.
+        # The hash proves the content, and reveals later changes.
         return replace(content, fetched_at=fetched_at)
     return replace(
         content,

@@ -1,7 +1,7 @@
-"""HTTP responses: status, dates, validators, encodings, and their origin.
+"""HTTP responses: their status, dates, validators, encodings and origin.
 
-Bodies are decompressed in pieces of bounded size. An honest list compresses by a factor of 73, and
-a decompression bomb by 1,000. Neither may be held in memory as a whole.
+Bodies are decompressed in pieces, so that decompression bombs do not exhaust the memory. (Honest
+lists inflate up to 73 times, bombs 1,000 times.)
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.sync.retry import parse_retry_after
 
 _PIECE = 65_536
-#: Maximum number of compressed bytes before the first content. After that, an honest stream never
-#: has more bytes than its content, whereas a stream of empty members or blocks would never end.
-_WITHOUT_CONTENT = 1_000_000
+#: Maximum number of compressed bytes without content, because a stream of empty members or blocks
+#: might never end.
+_MAX_EMPTY_BYTES = 1_000_000
 _GZIP_MAGIC = b"\x1f\x8b"
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip or zlib, as zlib itself detects
 
 
 class Inflater:
-    """Decompresses all members of one gzip or zlib stream.
+    """Decompresses a gzip or zlib stream, with any number of members.
 
     Call `feed` with every chunk, then `close`. Both raise `zlib.error` if the stream is damaged.
     """
@@ -45,8 +45,8 @@ class Inflater:
         self._bytes_out = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the content of this chunk in pieces."""
-        # The rest of a chunk is copied for each piece, so chunks must not be large.
+        """Yield the content of a chunk in pieces."""
+        # Each piece copies the rest of the chunk, so split large chunks first.
         for start in range(0, len(chunk), _PIECE):
             left = chunk[start : start + _PIECE]
             self._bytes_in += len(left)
@@ -58,7 +58,7 @@ class Inflater:
                     self._bytes_out += len(piece)
                     yield piece
                 left = self._stream.unconsumed_tail or self._stream.unused_data
-            if self._bytes_in > 2 * self._bytes_out + _WITHOUT_CONTENT:
+            if self._bytes_in > 2 * self._bytes_out + _MAX_EMPTY_BYTES:
                 raise zlib.error("it has hardly any content")
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Inflater:
 
 
 async def inflated(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Decompress a body. Raise `zlib.error` if it is damaged or ends too early."""
+    """Decompress a body. Raise `zlib.error` if it is damaged or incomplete."""
     inflater = Inflater()
     async for chunk in chunks:
         for piece in inflater.feed(chunk):
@@ -77,7 +77,7 @@ async def inflated(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def inflated_if_gzip(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Decompress a body that begins like gzip (a `.xml.gz` file). Yield any other unchanged."""
+    """Decompress a body that begins like gzip (as in a `.xml.gz` file), but no other."""
     head = b""
     inflater: Inflater | None = None
     decided = False
@@ -99,24 +99,24 @@ async def inflated_if_gzip(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]
         yield head
 
 
-#: RFC 9110 §8.8.2.2: a newer Last-Modified may hide a second change within the same second.
-_SETTLED = 60.0
-#: Many servers (nginx, for one) derive entity tags from Last-Modified and the length. Such a tag
-#: also hides a change until the second of the modification, by a coarse clock, has ended.
-_SETTLED_TAG = 2.0
-#: After `PATIENCE` seconds, a body must have arrived at `SLOWEST` bytes per second at least.
-PATIENCE = 60.0
-SLOWEST = 1_000
+#: Seconds after Last-Modified before it can serve as a validator (RFC 9110 §8.8.2.2): until then,
+#: another change may get the same date.
+_MIN_DATE_AGE = 60.0
+#: The same for entity tags: some servers, such as nginx, derive them from Last-Modified.
+_MIN_TAG_AGE = 2.0
+#: Seconds of grace and, after that, minimum bytes per second for receiving a body.
+BODY_GRACE = 60.0
+MIN_BYTES_PER_SECOND = 1_000
 
 
 class SentRequest(Struct, frozen=True):
-    """The header fields of a request that depend on the requested resource."""
+    """The header fields of a request that depend on the resource."""
 
     headers: Mapping[str, str]
 
 
 class Response(Protocol):
-    """The head of a response, as in `aiohttp.ClientResponse`."""
+    """The part of `aiohttp.ClientResponse` that this module uses."""
 
     @property
     def status(self) -> int: ...
@@ -140,8 +140,8 @@ def check_status(uri: str, response: Response) -> None:
         reason += " to the credentials that were sent" if status in (401, 403) else ""
     elif status == 401:
         reason += (
-            ": it asks for credentials, and none were sent; give some with --login, --bearer, "
-            "--header or a netrc file (they go to the scheme, host and port of the Source's URL)"
+            ": it requires credentials, but none were sent; set them with --login, --bearer, "
+            "--header or a netrc file (only for the scheme, host and port of the Source's URL)"
         )
     raise Unavailable(uri, reason, retry_after(response), status=status)
 
@@ -151,35 +151,34 @@ def media_type(response: Response) -> str | None:
 
 
 def check_type(resource: Resource, served: str | None) -> None:
-    """Raise `ContentMismatch` if a media type shows that this is not the announced content.
+    """Raise `ContentMismatch` if the media type shows that this is not the announced content.
 
-    Many servers answer with a page of their own and the status 200 if signing in is required or a
-    resource is missing. If a hash was announced, the content itself reveals that.
+    Many servers answer with a login or error page and the status 200. If a hash was announced, the
+    content itself reveals that.
     """
     if resource.hash is None and contradicts(resource.type, served):
         raise ContentMismatch(
             resource.uri,
-            f"the server sends {served}, and {resource.type} was announced; it may be a page "
-            "for signing in or an error page. If the server is right, the Source has to announce "
-            "that type, or a hash",
+            f"the server sent {served}, but {resource.type} was announced; it may be a login or "
+            "error page. If the server is right, the Source should announce that type, or a hash",
         )
 
 
 def check_transfer(uri: str, response: Response) -> None:
-    """Raise if a Transfer-Encoding would remain undecoded in the content (RFC 9112 §6.1)."""
+    """Raise `Unavailable` if the content has an unknown Transfer-Encoding (RFC 9112 §6.1)."""
     if "Transfer-Encoding" not in response.headers:
         return
     codings = ",".join(response.headers.getall("Transfer-Encoding", [])).lower().split(",")
     for coding in map(str.strip, codings):
         if coding not in ("", "chunked", "identity"):
-            reason = f"it comes in Transfer-Encoding {coding}, which was not asked for"
+            reason = f"it has the Transfer-Encoding {coding}, which was not requested"
             raise Unavailable(uri, reason, status=response.status)
 
 
 def retry_after(response: Response) -> float | None:
-    """Return the seconds in the Retry-After field, if there is one.
+    """Return the seconds until the time in Retry-After, or None.
 
-    A date in it is by the server's clock, which `Date` shows.
+    If it is a date, it is compared with the `Date` of the response.
     """
     now = sent_at(response) or datetime.now(UTC)
     return parse_retry_after(response.headers.get("Retry-After", ""), now)
@@ -190,10 +189,10 @@ def format_http_date(moment: Instant) -> str:
 
 
 def validator(response: Response) -> tuple[str, str] | None:
-    """Return the header field for a conditional request for this document, if that is safe.
+    """Return the header field for a conditional request, or None if that is not safe.
 
-    None if the response came so soon after the modification that another modification may get the
-    same validator (RFC 9110 §8.8.2.2), or if it has no date to rule this out.
+    It is not safe if another modification may get the same validator (RFC 9110 §8.8.2.2), because
+    the response came soon after the modification, or has no date.
     """
     sent = sent_at(response)
     if sent is None:
@@ -202,30 +201,30 @@ def validator(response: Response) -> tuple[str, str] | None:
     since = _parsed(modified)
     age = None if since is None else (sent - since).total_seconds()
     etag = response.headers.get("ETag", "")
-    if etag and etag.isascii():  # other bytes could not be sent back unchanged
-        return ("If-None-Match", etag) if age is None or age >= _SETTLED_TAG else None
-    return ("If-Modified-Since", modified) if age is not None and age > _SETTLED else None
+    if etag and etag.isascii():  # other bytes cannot be sent back unchanged
+        return ("If-None-Match", etag) if age is None or age >= _MIN_TAG_AGE else None
+    return ("If-Modified-Since", modified) if age is not None and age > _MIN_DATE_AGE else None
 
 
 def content_validator(response: Response) -> str | None:
-    """Return a header field for a conditional request that detects a change of any byte."""
+    """Return the header field for a conditional request that detects every changed byte."""
     condition = validator(response)
     # RFC 9110 §8.8.1: a weak validator may stay the same while bytes change.
     return None if condition is None or condition[1].startswith("W/") else ": ".join(condition)
 
 
 def modified_at(response: Response) -> Instant | None:
-    """Return the latest time at which the content can have been modified, by the server's clock.
+    """Return the latest time when the content can have been modified, by the server's clock.
 
-    This is the earliest of: Last-Modified, unless it is just the time of the response, as with some
-    servers; Memento-Datetime; and the time at which a cache received the response. None if there is
-    none of these.
+    This is the earliest of Last-Modified (unless it is just the time of the response, as from some
+    servers), Memento-Datetime, and the time when a cache received the response. None if the
+    response has none of these.
     """
     headers = response.headers
     sent = sent_at(response)
     times = []
     modified = _parsed(headers.get("Last-Modified", ""))
-    if modified and sent and (sent - modified).total_seconds() >= _SETTLED_TAG:
+    if modified and sent and (sent - modified).total_seconds() >= _MIN_TAG_AGE:
         times.append(modified)
     if memento := _parsed(headers.get("Memento-Datetime", "")):
         times.append(memento)
@@ -239,11 +238,11 @@ def is_encoded(response: Response) -> bool:
 
 
 async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the body, decoded from its Content-Encoding.
+    """Yield the decoded body.
 
     Raises:
         ContentMismatch: The body is damaged.
-        Unavailable: It has an encoding that was not requested, or arrives too slowly.
+        Unavailable: It has a Content-Encoding that was not requested, or arrives too slowly.
     """
     chunks = _steady(uri, response.content.iter_any())
     if not is_encoded(response):
@@ -252,7 +251,7 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
         return
     encoding = response.headers["Content-Encoding"].strip().lower()
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        reason = f"it comes in Content-Encoding {encoding}, which was not asked for"
+        reason = f"it has the Content-Encoding {encoding}, which was not requested"
         raise Unavailable(uri, reason, status=response.status)
     try:
         async for piece in inflated(chunks):
@@ -262,7 +261,7 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
 
 
 async def read_beginning(uri: str, response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Return at most the first `most` bytes of the body. Raises the errors of `body`."""
+    """Return the body, up to `most` bytes. Raises the errors of `body`."""
     data = bytearray()
     async for chunk in body(uri, response):
         data += chunk
@@ -272,27 +271,28 @@ async def read_beginning(uri: str, response: aiohttp.ClientResponse, most: int) 
 
 
 async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Reject a body that arrives too slowly, because it would block a connection and waiters."""
+    """Reject a body that arrives too slowly, because it blocks a connection."""
     begun = monotonic()
     received = 0
     async for chunk in chunks:
         received += len(chunk)
-        if monotonic() - begun > PATIENCE + received / SLOWEST:
-            raise Unavailable(uri, f"it comes at less than {SLOWEST} bytes a second")
+        if monotonic() - begun > BODY_GRACE + received / MIN_BYTES_PER_SECOND:
+            reason = f"it arrives at less than {MIN_BYTES_PER_SECOND} bytes per second"
+            raise Unavailable(uri, reason)
         yield chunk
 
 
 def sent_at(response: Response) -> Instant | None:
-    """Return the `Date` of a response (RFC 9110 §6.6.1), by the server's clock, if any."""
+    """Return the `Date` of a response (RFC 9110 §6.6.1), or None."""
     return _parsed(response.headers.get("Date", ""))
 
 
-#: Responses within a second share one Date, and responses of one resource share one Last-Modified.
+# Cached, because many responses have the same Date or Last-Modified.
 _parsed = lru_cache(maxsize=64)(parse_http_date)
 
 
 def with_http_date(document: Document, response: aiohttp.ClientResponse) -> Document:
-    """Return a Resource List with `at` set from an HTTP date, if it has no `at` itself."""
+    """Set the missing `at` of a Resource List from an HTTP date."""
     lists = (Capability.RESOURCE_LIST, None)
     if document.at is not None or document.index or document.capability not in lists:
         return document
@@ -305,16 +305,16 @@ _PERMANENT = frozenset({301, 308})
 
 
 class ResponseOrigin:
-    """The URIs and the time of the response to a request."""
+    """Where a response came from, and when."""
 
     def __init__(self, uri: str) -> None:
-        #: The URI to request next time, after permanent redirects (RFC 9110 §15.4).
+        #: The URI for the next request, after permanent redirects (RFC 9110 §15.4).
         self.place = uri
         #: The base URI of relative references in the response (RFC 3986 §5.1.3).
         self.base = uri
-        #: When the response was generated, by the server's clock, if it has a `Date`.
+        #: The `Date` of the response, by the server's clock.
         self.sent: Instant | None = None
-        #: Whether a cache answered.
+        #: Whether the response came from a cache.
         self.cached = False
         self._permanent = True
 

@@ -1,13 +1,13 @@
 """HTTP for one subscriber: connections within limits, to allowed addresses only.
 
-URIs in documents must not lead into a private network. Only public addresses are dialled,
-regardless of what a document names. The exception is the Source's host, if it was at a private
-address when its name was first resolved. The host may then be at any address, but only at the port
-of the Source's URL, or as a hub. The check applies to the *dialled* address, not the name, since a
-name may change its address and an IP literal is never resolved. This module follows a limited
-number of redirects itself, and repeats the check at each one.
+URIs in documents must not lead into a private network, so only public addresses are dialled. The
+exception is the Source's host, if it had a private address when its name was first resolved. Then
+it may have any address, for requests to the port of the Source's URL, and for hubs. The check
+applies to the *dialled* address, because a name may change its address, and an IP literal is never
+resolved. This module follows a limited number of redirects itself, and checks each.
 
-Credentials are sent only to the origin of the Source's URL, and not after a redirect from another.
+Credentials are sent only to the origin of the Source's URL, and not after a redirect from another
+origin.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from rsnotify_subscriber.fetching.responses import (
 )
 from rsnotify_subscriber.fetching.small_requests import SmallRequests, SmallResponse
 
-#: Maximum number of connections to one host: enough to hide latency, at hardly any load.
+#: Maximum number of connections to one host: enough to hide latency, but little load.
 PER_HOST = 32
 #: Maximum number of concurrent requests.
-MOST_REQUESTS = 100
-#: Maximum number of large documents read at once, because each stays in memory until it is done.
-_LARGE_DOCUMENTS = 3
-#: Seconds after which a server that sends nothing counts as gone.
-_SILENCE = 30.0
+MAX_REQUESTS = 100
+#: Maximum number of large documents to read at once, because each stays in memory while it is read.
+_MAX_LARGE_DOCUMENTS = 3
+#: Timeout in seconds for a server that sends nothing.
+_SILENCE_TIMEOUT = 30.0
 #: The status of a request without a response.
 NO_RESPONSE = 0
 
 
 class NotPublic(RsnotifyError, OSError):
-    """Raised for an address that is not dialled because it is not public."""
+    """Raised when an address is not dialled because it is not public."""
 
     def __init__(self) -> None:
-        # The message is the same for all addresses of a host: only then aiohttp raises this error.
+        # aiohttp raises this error only if all addresses of a host have the same message.
         super().__init__(
             errno.EACCES,
-            "it is at a loopback, private or otherwise not public address; unless "
-            "--allow-private-addresses, or allow_private_addresses in a program, is given, only "
-            "the host name in the Source's URL may have one, with documents at the port of that "
+            "it has a loopback, private or otherwise non-public address; to allow such addresses, "
+            "use --allow-private-addresses (in a program, allow_private_addresses); otherwise, "
+            "only the host of the Source's URL may have one, for documents at the port of that "
             "URL, and hubs at any port",
         )
 
@@ -79,32 +79,32 @@ guarded_socket = public_sockets(lambda _: NotPublic())
 
 
 class Connections:
-    """A pool of connections. An async context manager, which can be reentered after it exits.
+    """A pool of connections. An async context manager, which can be entered again after its exit.
 
-    There are two of each kind (aiohttp's, and the one for small content), so that a host that may
-    only be dialled at public addresses is never reached over a connection made for a trusted host.
+    There are separate connections for hosts that are allowed at any address, so that requests to
+    other hosts never use these.
 
     Args:
         most: Maximum number of concurrent requests to all hosts. Further requests wait.
         per_host: Maximum number of concurrent requests to one host.
         tls: The trusted certificates. By default, the system's.
-        silence: Seconds after which a server that sends nothing counts as gone.
+        silence: Timeout in seconds for a server that sends nothing.
         user_agent: The `User-Agent` to send.
 
     Attributes:
-        large: A semaphore, acquired while a large document is read (`stream_document`).
-        responses: The number of responses since the start by `2xx`, `3xx`, …. `none` counts
-            requests without a response.
+        large: A semaphore that is held while reading a large document (`stream_document`).
+        responses: The number of responses by `2xx`, `3xx`, …, and requests without a response by
+            `none`.
         received: The number of bytes of their content.
     """
 
     def __init__(
         self,
         *,
-        most: int = MOST_REQUESTS,
+        most: int = MAX_REQUESTS,
         per_host: int = PER_HOST,
         tls: ssl.SSLContext | None = None,
-        silence: float = _SILENCE,
+        silence: float = _SILENCE_TIMEOUT,
         user_agent: str = f"rsnotify/{__version__}",
     ) -> None:
         self._most = most
@@ -119,7 +119,7 @@ class Connections:
 
     async def __aenter__(self) -> Connections:
         self._limit = asyncio.Semaphore(self._most)
-        self.large = asyncio.Semaphore(_LARGE_DOCUMENTS)
+        self.large = asyncio.Semaphore(_MAX_LARGE_DOCUMENTS)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._silence)
         agent = {"User-Agent": self._user_agent}
         fields = {**agent, "Accept": "*/*", "Accept-Encoding": "identity"}
@@ -144,15 +144,19 @@ class Connections:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make a request when the limits allow it, without following redirects.
 
-        The host may be at any address only with `anywhere`. Errors name `uri`. The options are
-        passed to `aiohttp.ClientSession.request`.
+        Args:
+            method: The method.
+            uri: The URI for error messages.
+            url: The URL to request.
+            anywhere: Whether the host may have any address.
+            options: Arguments of `aiohttp.ClientSession.request`.
 
         Raises:
-            Unavailable: The host has asked for no requests, perhaps while this one was waiting.
-            aiohttp.ClientError: There is no response.
-            TimeoutError: There is no response in time.
+            Unavailable: The host has forbidden requests (Retry-After), perhaps during the wait.
+            aiohttp.ClientError: There was no response.
+            TimeoutError: The response did not arrive in time.
         """
-        # Host first, so that requests waiting for a slow host do not count against other hosts.
+        # First the host's limit, so that requests to a slow host do not count while they wait.
         async with self._host_limit(url.origin()), self._limit:
             self.check_retry_after(uri, url)
             session, status = self._sessions[anywhere], NO_RESPONSE
@@ -173,12 +177,12 @@ class Connections:
     ) -> SmallResponse | None:
         """GET small content as in `SmallRequests.get`, when the limits allow it.
 
-        `url` is the origin, and `target` the path and query, as sent.
+        `url` is the origin, and `target` the raw path and query.
         """
         origin = HttpOrigin(url.scheme == "https", url.raw_host or "", url.port or 0)
         opening = f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         async with self._host_limit(url), self._limit:
-            if self.retry_after(url) > 0:  # another response has asked for this in the meantime
+            if self.retry_after(url) > 0:  # due to another response during the wait
                 return None
             try:
                 response = await self._small[anywhere].get(origin, opening, fields)
@@ -194,50 +198,52 @@ class Connections:
         self.responses[f"{status // 100}xx" if status else "none"] += 1
 
     def _host_limit(self, host: URL) -> asyncio.Semaphore:
-        """Return the limit of a host, which exists for as long as a request uses it."""
+        """Return the limit of a host. It exists while a request uses it."""
         limit = self._host_limits.get(host)
         if limit is None:
             limit = self._host_limits[host] = asyncio.Semaphore(self._per_host)
         return limit
 
     def retry_after(self, url: URL) -> float:
-        """Return the remaining seconds during which a host asks for no requests."""
+        """Return the seconds until a host accepts requests again (Retry-After)."""
         end = self._retry_at.get(url.origin(), 0.0)
         return max(0.0, end - asyncio.get_running_loop().time())
 
     def check_retry_after(self, uri: str, url: URL) -> None:
-        """Raise `Unavailable` if the host has asked for no requests. This affects no other host."""
+        """Raise `Unavailable` if a host does not accept requests now (Retry-After)."""
         seconds = self.retry_after(url)
         if seconds > 0:
-            raise Unavailable(uri, f"{url.host} asked for no requests for a while", seconds)
+            reason = f"{url.host} does not accept requests now (Retry-After)"
+            raise Unavailable(uri, reason, seconds)
 
     def set_retry_after(self, url: URL, seconds: float) -> None:
-        """Store that a host has asked for no requests for this many seconds."""
+        """Record that a host does not accept requests for this many seconds."""
         now = asyncio.get_running_loop().time()
         self._retry_at = {host: end for host, end in self._retry_at.items() if end > now}
         self._retry_at[url.origin()] = now + min(seconds, LONGEST_RETRY_AFTER)
 
 
 class RequestRate:
-    """Spaces requests evenly, at most `most` per second, or without a limit if None."""
+    """Spaces requests evenly, `most` per second. None means no limit."""
 
     def __init__(self, most: float | None) -> None:
-        self._between = 0.0 if most is None else 1 / most
+        self._interval = 0.0 if most is None else 1 / most
         self._next = 0.0
 
     async def wait(self) -> None:
-        if not self._between:
+        if not self._interval:
             return
         now = asyncio.get_running_loop().time()
         at = max(now, self._next)
-        self._next = at + self._between
+        self._next = at + self._interval
         await asyncio.sleep(at - now)
 
 
-REDIRECTS = 5
-_AS_WRITTEN = re.compile(r"[\x21-\x7e]+")
-#: A URI that is sent as written, without a login and a fragment. Groups: the origin, the rest.
-_PLAIN = re.compile(r"(https?://[^/?#@\\]+)(/[\x21\x22\x24-\x7e]*)")
+MAX_REDIRECTS = 5
+#: A URI that is sent unchanged.
+_RAW_URI = re.compile(r"[\x21-\x7e]+")
+#: A URI that is sent unchanged, without login and fragment. Groups: the origin, and the rest.
+_PLAIN_URI = re.compile(r"(https?://[^/?#@\\]+)(/[\x21\x22\x24-\x7e]*)")
 _BUSY_STATUSES = frozenset({429, 503})
 _MOVED = frozenset({301, 302, 303, 307, 308})
 
@@ -246,13 +252,13 @@ class Sessions:
     """The HTTP requests of one subscriber. An async context manager.
 
     Args:
-        named: The URI that the user gave, or "". It may contain a user and a password.
+        named: The URI that the user gave, which may contain a login, or "".
         credentials: The credentials for the origin of that URI. Without any, the netrc file is
-            read.
-        allow_private_addresses: Whether documents may name hosts at any address.
+            used.
+        allow_private_addresses: Whether any host may have any address.
         per_host: Maximum number of concurrent connections to one host. With `shared`, the maximum
             number of concurrent requests to all hosts.
-        shared: Connections that others use as well. Their owner opens and closes them.
+        shared: Connections that several subscribers share. Their owner opens and closes them.
 
     Attributes:
         connections: The connections, with the counters of requests.
@@ -281,12 +287,11 @@ class Sessions:
                 self._credentials["Authorization"] = basic(login)
         self._was_private: bool | None = None
         self._allow_private_addresses = allow_private_addresses
-        self._most = per_host if shared is not None else MOST_REQUESTS
+        self._most = per_host if shared is not None else MAX_REQUESTS
         self._shared = shared
         self.connections = shared or Connections(per_host=per_host)
 
     async def __aenter__(self) -> Sessions:
-        # A share of the connections, if others also use them.
         self._limit = asyncio.Semaphore(self._most)
         if self._shared is None:
             await self.connections.__aenter__()
@@ -300,10 +305,10 @@ class Sessions:
     def large(self) -> asyncio.Semaphore:
         return self.connections.large
 
-    async def trusts(self, host: str | None, port: int | None = None) -> bool:
-        """Return whether a host may be dialled at any address.
+    async def allows_any_address(self, host: str | None, port: int | None = None) -> bool:
+        """Return whether a host may be dialled at any address, even a private one.
 
-        `port` is None for a hub, which may be on the Source's host at another port.
+        `port` is None for a hub, which may be at any port of the Source's host.
         """
         if self._allow_private_addresses:
             return True
@@ -315,7 +320,7 @@ class Sessions:
         return bool(self._was_private)
 
     def credentials_for(self, uri: str) -> Mapping[str, str]:
-        """Return the credential header fields for a request to a URI, which may be a `ws` URI."""
+        """Return the header fields with the credentials for an `http` or `ws` URI."""
         try:
             url = _url(uri, re.sub(r"^ws", "http", uri))
         except RefusedAddress:
@@ -325,22 +330,21 @@ class Sessions:
     def get(
         self, uri: str, headers: Mapping[str, str], origin: ResponseOrigin | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """GET, following redirects. The body is read within the context.
+        """GET, following redirects. Read the body while the context is active.
 
         Raises:
             RefusedAddress: The URI, or a redirect, leads to an address that is not allowed.
-            Unavailable: There was no response, the response broke off, or the host has asked for no
-                requests for a while.
+            Unavailable: There was no complete response, or the host does not accept requests now.
         """
         return self._limited(uri, self._answer(uri, headers=headers, origin=origin))
 
     async def get_small(self, uri: str) -> SmallResponse | None:
         """GET small content, or return None if `get` must be used. Raises the errors of `get`."""
-        if (parts := _PLAIN.fullmatch(uri)) is None or (url := _origin(parts[1])) is None:
+        if (parts := _PLAIN_URI.fullmatch(uri)) is None or (url := _origin(parts[1])) is None:
             return None
         async with self._limit:
             self.connections.check_retry_after(uri, url)
-            anywhere = await self.trusts(url.host, url.port)
+            anywhere = await self.allows_any_address(url.host, url.port)
             fields = self._credentials if url == self._origin else {}
             try:
                 response = await self.connections.get_small(
@@ -349,21 +353,21 @@ class Sessions:
             except TimeoutError as error:
                 raise Unavailable(uri, "no answer in time") from error
         if response is not None:
-            self._note_retry_after(url, response)
+            self._record_retry_after(url, response)
             check_transfer(uri, response)
         return response
 
     def post(
         self, uri: str, form: Mapping[str, str]
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """POST a form, following redirects, but never from https to http. Errors as in `get`."""
+        """POST a form, following redirects, but not from https to http. Errors as in `get`."""
         return self._limited(uri, self._answer(uri, form=form))
 
     @asynccontextmanager
     async def _limited(
         self, uri: str, answer: AbstractAsyncContextManager[aiohttp.ClientResponse]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Enter the context of an answer when the limit allows it, and translate its errors."""
+        """Make a request when the limit allows it, and translate its errors."""
         try:
             async with self._limit, answer as response:
                 yield response
@@ -392,7 +396,7 @@ class Sessions:
         first: URL | None = None
         has_crossed = False
         visited = set[str]()
-        for _ in range(REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             if target in visited:
                 raise Unavailable(uri, "it redirects in a circle", status=status)
             visited.add(target)
@@ -404,7 +408,7 @@ class Sessions:
             if form is not None and uri.startswith("https:") and url.scheme == "http":
                 raise RefusedAddress(uri, "it redirects a form from https to http")
             self.connections.check_retry_after(uri, url)
-            anywhere = await self.trusts(url.host, url.port if form is None else None)
+            anywhere = await self.allows_any_address(url.host, url.port if form is None else None)
             async with self.connections.request(
                 method,
                 uri,
@@ -413,7 +417,7 @@ class Sessions:
                 headers={**fields, **(headers or {})},
                 data=form,
             ) as response:
-                self._note_retry_after(url, response)
+                self._record_retry_after(url, response)
                 location = response.headers.get("Location")
                 if response.status not in moved or location is None:
                     check_transfer(uri, response)
@@ -423,22 +427,22 @@ class Sessions:
                 status = response.status
             target = resolve(target, location)
             origin.redirected(status, target)
-        raise Unavailable(uri, f"more than {REDIRECTS} redirects", status=status)
+        raise Unavailable(uri, f"more than {MAX_REDIRECTS} redirects", status=status)
 
     def _fields(self, url: URL, login: str | None) -> Mapping[str, str]:
-        """Return the credentials for a request. A URI may contain its own, for another host."""
+        """Return the credentials for a request: those of the Source, or else the URI's login."""
         if url.origin() == self._origin and self._credentials:
             return self._credentials
         return {} if login is None else {"Authorization": basic(login)}
 
-    def _note_retry_after(self, url: URL, response: Response) -> None:
+    def _record_retry_after(self, url: URL, response: Response) -> None:
         seconds = retry_after(response) if response.status in _BUSY_STATUSES else None
         if seconds is not None:
             self.connections.set_retry_after(url, seconds)
 
 
 async def _is_private(origin: URL) -> bool | None:
-    """Return whether a host is at a non-public address, or None if it has no address now."""
+    """Return whether a host has a non-public address, or None if its name cannot be resolved."""
     try:
         found = await look_up(origin.host or "", origin.port or 0, type=socket.SOCK_STREAM)
     except OSError:
@@ -457,13 +461,13 @@ def _origin(uri: str) -> URL | None:
 def _url(uri: str, target: str) -> URL:
     what = "it" if target == uri else repr(target)
     try:
-        # A URI is sent as the Source wrote it. Anything else is quoted first.
-        url = URL(target, encoded=_AS_WRITTEN.fullmatch(target) is not None)
+        # Anything but a raw URI is quoted first.
+        url = URL(target, encoded=_RAW_URI.fullmatch(target) is not None)
         is_web = url.scheme in ("http", "https") and bool(url.host) and url.port is not None
-        # The resolver would raise the same error, but not report it as an error in the URI.
+        # The resolver would not report this error as an error in the URI.
         (url.raw_host or "").encode("idna")
     except ValueError as error:
-        raise RefusedAddress(uri, f"{what} is no URI: {error}") from None
+        raise RefusedAddress(uri, f"{what} is not a URI: {error}") from None
     if not is_web:
         raise RefusedAddress(uri, f"{what} is not an absolute http:// or https:// URL")
     return url

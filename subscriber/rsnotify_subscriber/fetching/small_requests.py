@@ -1,8 +1,7 @@
-"""GET requests for small content, over a few persistent connections, with little work for each.
+"""A fast client for small content.
 
-Only plain responses are read here. After anything else, such as a redirect, an address that is not
-dialled or a server that violates the protocol, the general client repeats the request, and is used
-for that server for a while.
+It handles only plain responses. For anything else, such as a redirect, a refused address or a
+protocol error, `Sessions.get` must repeat the request, and is used for that server for a while.
 """
 
 from __future__ import annotations
@@ -28,25 +27,30 @@ from rsnotify.runtime.http_client import (
     NoReply,
     StaleConnection,
 )
-from rsnotify_subscriber.fetching.responses import PATIENCE, SLOWEST, SentRequest, is_encoded
+from rsnotify_subscriber.fetching.responses import (
+    BODY_GRACE,
+    MIN_BYTES_PER_SECOND,
+    SentRequest,
+    is_encoded,
+)
 
-#: Maximum size of content requested here, in bytes. The head may take as much again.
+#: Maximum number of bytes of small content. The head of the response may have as many.
 SMALL_BYTES = ANSWER_BYTES // 2
-#: The response header fields that are read, in lower case.
-_READ = frozenset(
+#: The response header fields to keep, in lower case.
+_KEPT_FIELDS = frozenset(
     {b"age", b"content-encoding", b"content-type", b"date", b"etag", b"last-modified"}
     | {b"memento-datetime", b"retry-after", b"transfer-encoding"}
 )
-#: Seconds for which a connection is kept. Many servers keep it for as long.
-_KEEP = 15.0
-#: Seconds for which the general client is used after a response that was not plain.
-_AVOIDED = 60.0
-#: Seconds between two checks of unanswered requests.
-_WATCH = 5.0
+#: Seconds for which an idle connection is kept. Many servers keep it for as long.
+_KEEP_ALIVE = 15.0
+#: Seconds for which this client is not used for a server after a response that was not plain.
+_AVOID_TIME = 60.0
+#: Seconds between checks for slow responses.
+_WATCH_INTERVAL = 5.0
 
 
 class SmallResponse(Struct, frozen=True):
-    """A complete response with some of its header fields. Attributes are named as in aiohttp."""
+    """A complete response, with the attributes of `Response`."""
 
     status: int
     headers: CIMultiDict[str]
@@ -62,14 +66,15 @@ class _Progress(Struct, eq=False):
 
 
 class SmallRequests:
-    """Requests for small content, to hosts that may be dialled at the same addresses.
+    """Requests for small content.
 
     Args:
-        fields: The header fields of a request, unless it has its own of the same name.
-        per_host: Maximum number of idle connections kept to one host.
-        silence: Seconds after which a server that sends nothing counts as gone.
+        fields: The default header fields of requests.
+        per_host: Maximum number of idle connections to one host.
+        silence: Timeout in seconds for a server that sends nothing.
         tls: The trusted certificates, or None for the system's.
-        create_socket: Creates a socket for an address, or raises OSError if it is not allowed.
+        create_socket: Creates a socket for an address, or raises OSError if the address is not
+            allowed.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class SmallRequests:
         self._silence = silence
         self._tls = tls
         self._create_socket = create_socket
-        self._pool = ConnectionPool(per_origin=per_host, seconds=_KEEP, reader=ContentReader)
+        self._pool = ConnectionPool(per_origin=per_host, seconds=_KEEP_ALIVE, reader=ContentReader)
         self._loop = asyncio.get_running_loop()
         self._avoided: dict[HttpOrigin, float] = {}
         self._busy: set[_Progress] = set()
@@ -94,10 +99,13 @@ class SmallRequests:
     async def get(
         self, origin: HttpOrigin, opening: str, fields: Mapping[str, str]
     ) -> SmallResponse | None:
-        """GET, given a request line and Host field. Return None if the general client must be used.
+        """GET a resource, given the request line with the Host field.
+
+        Returns:
+            The response, or None if `Sessions.get` must repeat the request.
 
         Raises:
-            TimeoutError: There is no response in time.
+            TimeoutError: The response did not arrive in time.
         """
         if self._avoided and self._avoided.get(origin, 0.0) > self._loop.time():
             return None
@@ -119,7 +127,7 @@ class SmallRequests:
                 return response
         now = self._loop.time()
         self._avoided = {each: end for each, end in self._avoided.items() if end > now}
-        self._avoided[origin] = now + _AVOIDED
+        self._avoided[origin] = now + _AVOID_TIME
         return None
 
     async def _reply(self, origin: HttpOrigin, head: bytes) -> ContentReply:
@@ -136,7 +144,7 @@ class SmallRequests:
         tls: dict[str, Any] = {}
         if origin.secure:
             self._tls = self._tls or ssl.create_default_context()
-            # No certificate contains the dot of the DNS root.
+            # Certificates omit the dot of the DNS root.
             tls = {"ssl": self._tls, "server_hostname": origin.host.rstrip(".")}
         factory = partial(HttpConnection, origin, self._pool)
         try:
@@ -152,27 +160,27 @@ class SmallRequests:
         progress = _Progress(connection, now, now)
         self._busy.add(progress)
         if self._watch is None:
-            self._watch = self._loop.call_later(_WATCH, self._end_slow)
+            self._watch = self._loop.call_later(_WATCH_INTERVAL, self._end_slow)
         try:
             reply = await connection.request(head)
         finally:
             self._busy.discard(progress)
-        assert isinstance(reply, ContentReply), "its reader returns no others"
+        assert isinstance(reply, ContentReply), "this is what ContentReader returns"
         return reply
 
     def _end_slow(self) -> None:
-        """End the requests whose responses do not arrive, or arrive too slowly."""
+        """Fail the requests whose responses do not arrive, or arrive too slowly."""
         self._watch = None
         now = self._loop.time()
         for progress in list(self._busy):
             received = progress.connection.received
             if received != progress.received:
                 progress.received, progress.at = received, now
-            is_slow = now - progress.begun > PATIENCE + received / SLOWEST
+            is_slow = now - progress.begun > BODY_GRACE + received / MIN_BYTES_PER_SECOND
             if is_slow or now - progress.at > self._silence:
                 progress.connection.fail(TimeoutError())
         if self._busy:
-            self._watch = self._loop.call_later(_WATCH, self._end_slow)
+            self._watch = self._loop.call_later(_WATCH_INTERVAL, self._end_slow)
 
     def close(self) -> None:
         if self._watch is not None:
@@ -184,7 +192,7 @@ def _response(reply: ContentReply, fields: Mapping[str, str]) -> SmallResponse:
     headers = CIMultiDict(
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in reply.headers
-        if name.lower() in _READ
+        if name.lower() in _KEPT_FIELDS
     )
     return SmallResponse(reply.status, headers, reply.body, SentRequest(fields))
 

@@ -1,4 +1,4 @@
-"""Following many Sources in one process, within limits."""
+"""Following many Sources, in one process or shared by several."""
 
 from rsnotify_subscriber.fleet.fleet import Fleet, FleetTotals, FollowedSourceStatus, Phase, totals
 from rsnotify_subscriber.pool import Limits

@@ -1,7 +1,4 @@
-"""Builds the subscriber of a Source from its settings.
-
-`find_handler` finds the handler of a Source by its name, `package.module:name`.
-"""
+"""Builds the subscriber of a Source from its settings in the configuration file."""
 
 from __future__ import annotations
 
@@ -32,16 +29,16 @@ from rsnotify_subscriber.options import FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.mqtt_transport import MqttOptions
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
+from rsnotify_subscriber.push_options import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.storage.state_database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
-from rsnotify_subscriber.terms import DEFAULT_TERMS, WebSubTerms
 
 
 def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHandler:
-    """Return a handler by its name, `package.module:name`.
+    """Import a handler by its name, `package.module:name`.
 
-    A class, or a function that is not async, is called with the options and returns the handler, so
-    each Source has its own. Modules may be in `folder` as well as on Python's search path.
+    If the name is a class, or a function that is not async, it is called with the options to create
+    the handler, so each Source has its own. Modules may be in `folder`, too.
     """
     found = _imported(name, folder)
     if _is_handler(found):
@@ -49,14 +46,15 @@ def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHand
             raise ConfigurationError(f"{name} is a handler already, so it takes no options")
         return found  # type: ignore[no-any-return]
     if not callable(found):
-        raise ConfigurationError(f"{name} is neither a handler nor what makes one")
+        raise ConfigurationError(f"{name} is neither a handler nor a function that creates one")
     try:
         handler = found(**options)
     except Exception as error:
-        # The user's code may raise anything, and the user has to see it.
-        raise ConfigurationError(f"{name} made no handler: {_message(error)}") from error
+        # The user's code may raise anything.
+        raise ConfigurationError(f"{name} could not create a handler: {_message(error)}") from error
     if not _is_handler(handler):
-        raise ConfigurationError(f"{name} made no handler, but {type(handler).__name__}")
+        kind = type(handler).__name__
+        raise ConfigurationError(f"{name} returned an object of type {kind}, not a handler")
     return handler  # type: ignore[no-any-return]
 
 
@@ -71,9 +69,11 @@ def _is_handler(found: Any) -> bool:
 def _imported(name: str, folder: Path) -> Any:
     module, _, path = name.partition(":")
     if not module or not path:
-        raise ConfigurationError(f"{name!r} names no handler; write package.module:name")
+        raise ConfigurationError(
+            f"{name!r} is not the name of a handler; write package.module:name"
+        )
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # last, so that nothing in it hides another module
+        sys.path.append(str(folder))  # last, so that its modules hide no others
     try:
         found: Any = importlib.import_module(module)
         for step in path.split("."):
@@ -98,10 +98,7 @@ def build(
     callbacks: Callbacks | None,
     location: StateLocation | None = None,
 ) -> Subscriber:
-    """Return the subscriber of one Source, without starting it.
-
-    `location` is the location of its state, if that is not in a folder.
-    """
+    """Return the subscriber of a Source. `location` is that of a state outside a folder."""
     folder = Path(configuration.path).absolute().parent
     try:
         credentials = Credentials(
@@ -126,7 +123,7 @@ def follow_options(
     callbacks: Callbacks | None,
     terms: WebSubTerms = DEFAULT_TERMS,
 ) -> FollowOptions:
-    """Return the options described by the settings in a file or on a command line."""
+    """Return the options for settings from a file or a command line."""
     return FollowOptions(
         **settings_for(FollowOptions, settings),
         pace=Pace(**settings_for(Pace, settings)),
@@ -151,19 +148,19 @@ def follow_options(
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:
-    """Return values in sorted order without duplicates, so that equal selections are equal."""
+    """Return sorted values without duplicates, so that equivalent selections are equal."""
     return tuple(sorted(set(values)))
 
 
 def _handler(source: FollowedSource, folder: Path) -> AnyHandler:
     if source.handler is not None:
         return find_handler(source.handler, source.options, folder)
-    assert source.dest is not None, "it was checked"
+    assert source.dest is not None, "the configuration was checked"
     return FolderMirror(Path(source.dest))
 
 
 def _folder(source: FollowedSource) -> Path:
     if source.state is not None:
         return Path(source.state)
-    assert source.dest is not None, "it was checked"
+    assert source.dest is not None, "the configuration was checked"
     return default_state(Path(source.dest))

@@ -24,10 +24,10 @@ from rsnotify.runtime.settings import (
     read_text,
 )
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
+from rsnotify_subscriber.fetching.fetcher import MAX_CONTENT_BYTES
 from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.pool import Limits
-from rsnotify_subscriber.terms import DEFAULT_TERMS, Via, WebSubTerms
+from rsnotify_subscriber.push_options import DEFAULT_TERMS, Via, WebSubTerms
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
 _Bytes = Annotated[int, Meta(ge=1, le=10**15)]
@@ -104,7 +104,7 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rate: Annotated[float, Meta(ge=0.001)] | None = None
     in_flight: _Count = 32
     hold: _Count = 2_000
-    largest: _Bytes = MOST_CONTENT_BYTES
+    largest: _Bytes = MAX_CONTENT_BYTES
     allow_private_addresses: bool = False
     mqtt_url: str | None = None
     mqtt_user: str | None = None

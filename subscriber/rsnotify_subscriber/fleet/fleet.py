@@ -1,7 +1,7 @@
-"""Many subscribers in one process, within limits.
+"""Follows many Sources in one process, within limits.
 
-`FleetMember` keeps one Source running: it starts the Source when there is a slot, and retries after
-each failure. `Fleet` follows all Sources, and reports the status of each and their totals.
+`Fleet` follows all Sources, and reports their statuses. A `FleetMember` keeps one subscriber
+running: it starts the subscriber when a slot is free, and retries after each failure.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify.sync.doubts import CATCHING_UP
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber.events import PushState, Status
 from rsnotify_subscriber.pool import Limits, SubscriberPool
+from rsnotify_subscriber.status import PushState, Status
 from rsnotify_subscriber.subscriber import Subscriber
 
 
 class Phase(StrEnum):
-    """The phase of a Source: waiting to start, followed, failed and awaiting a retry, or ended.
+    """The phase of a Source: waiting to start, followed, waiting after a failure, or ended.
 
-    A followed Source may still not answer. `Status.error` then has the reason.
+    A followed Source may be unavailable: see `Status.error`.
     """
 
     WAITING = "waiting"
@@ -38,7 +38,7 @@ class Phase(StrEnum):
 
 
 class FollowedSourceStatus(Struct, frozen=True):
-    """The status of one Source, and a sentence saying what is wrong, if anything is."""
+    """The status of one Source. `error` says what is wrong, as a sentence."""
 
     phase: Phase
     status: Status
@@ -47,7 +47,7 @@ class FollowedSourceStatus(Struct, frozen=True):
 
 
 class Standing(StrEnum):
-    """The standing of a copy: level, catching up without any failure, or possibly wrong."""
+    """The health of a copy: level, catching up without failures, or possibly wrong."""
 
     LEVEL = "level"
     BEHIND = "behind"
@@ -55,19 +55,19 @@ class Standing(StrEnum):
 
 
 def standing(one: FollowedSourceStatus) -> Standing:
-    """Return the standing of a copy, ignoring changes that are applied within a second."""
+    """Return the health of a copy, ignoring changes that are applied within a second."""
     status = one.status
     may_be_wrong = status.in_step is False or not CATCHING_UP.issuperset(status.doubt_kinds)
     if may_be_wrong or one.phase is Phase.FAILED:
         return Standing.DOUBT
     is_copied = status.level or status.through is not None
-    if is_copied and status.behind_since is None:  # any failure must then be a hub's
+    if is_copied and status.behind_since is None:  # an error can only be a hub's
         return Standing.LEVEL
     return Standing.BEHIND if one.error is None else Standing.DOUBT
 
 
 class FleetTotals(Struct, frozen=True):
-    """The number of Sources that are followed, level, pushed to and failing, and sums over all."""
+    """Totals over all Sources: how many are level, receive push, or fail; and sums."""
 
     sources: int
     level: int
@@ -97,15 +97,15 @@ logger = logging.getLogger("rsnotify.subscriber.fleet")
 SOURCE_NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")
 
 _RETRY = Retry(first=1.0, most=300.0)
-#: Seconds after which the next Source may start even if this one is not level yet.
-_START_PATIENCE = 10.0
+#: Seconds after which a starting Source gives up its slot even if it is not level.
+_MAX_SLOT_TIME = 10.0
 
 
 class FleetMember:
-    """Keeps one subscriber running. Used only once.
+    """Keeps one subscriber running. Cannot be reused.
 
-    `start_slots` limits the number of Sources that start at the same time, and `moved` is called
-    when the phase has changed.
+    `start_slots` limits the number of Sources that start at the same time. `moved` is called when
+    the phase has changed.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class FleetMember:
             self._waiting.cancel()
 
     async def follow(self) -> None:
-        """Follow until stopped. After a failure, try again, with increasing delays."""
+        """Follow until stopped. Retry after failures, with backoff."""
         SOURCE_NAME.set(self._name)
         while not self._stopping.is_set():
             await self._try(self._subscriber.run)
@@ -156,7 +156,7 @@ class FleetMember:
         self._set_phase(Phase.ENDED)
 
     async def catch_up(self) -> None:
-        """Catch up once, when there is a slot. A failure is final."""
+        """Catch up once. Do not retry."""
         SOURCE_NAME.set(self._name)
         await self._try(self._subscriber.catch_up)
         if self.phase is not Phase.FAILED:
@@ -178,7 +178,7 @@ class FleetMember:
             await asyncio.wait({running})
 
     async def _wait_for_slot(self) -> bool:
-        """Wait for a slot. Return False if the Source was stopped before there was one."""
+        """Wait for a slot. Return False if the Source was stopped before."""
         self._waiting = asyncio.create_task(self._start_slots.acquire())
         try:
             await asyncio.wait({self._waiting})
@@ -193,7 +193,7 @@ class FleetMember:
         )
         try:
             await asyncio.wait(
-                {running, begun}, timeout=_START_PATIENCE, return_when=asyncio.FIRST_COMPLETED
+                {running, begun}, timeout=_MAX_SLOT_TIME, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             begun.cancel()
@@ -203,7 +203,7 @@ class FleetMember:
         if self._error is None or _message(error) != _message(self._error):
             unexpected = not isinstance(error, RsnotifyError)
             logger.warning("following failed: %s", _message(error), exc_info=unexpected)
-        # A failure after the copy was level counts as the first.
+        # After the copy was level, earlier failures do not count.
         self._failures = 1 if self._subscriber.status.level else self._failures + 1
         self._error = error
         self._set_phase(Phase.FAILED)
@@ -217,24 +217,24 @@ def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RsnotifyError) else f"{type(error).__name__}: {error}"
 
 
-#: Seconds between two checks of a condition on all Sources, because one check may take that long.
-_GATHER = 0.02
+#: Seconds between two checks of a condition in `Fleet.until`, each of which may take as long.
+_CHECK_INTERVAL = 0.02
 
 _Run = Callable[[FleetMember], Coroutine[None, None, None]]
 
 
 class Fleet:
-    """Follows any number of Sources. A Source that fails is retried while the others continue.
+    """Follows any number of Sources. A failing Source is retried while the others continue.
 
-    Each Source is a `Subscriber(…, shared=fleet.shared)` that was not started, with its own handler
-    and its own location for its state. Use `run` or `catch_up`, or use the fleet as an async
-    context manager, which follows in the background while it is open.
+    For each Source, add a `Subscriber(…, shared=fleet.shared)` that was not started, with its own
+    handler and state. Then call `run` or `catch_up`, or use the fleet as an async context manager:
+    it then follows in the background.
 
     Args:
         limits: The limits for all Sources together.
 
     Attributes:
-        shared: The resources that all Sources share.
+        shared: The argument `shared` for the subscribers of this fleet.
 
     Raises:
         ConfigurationError: A limit is less than one.
@@ -247,9 +247,9 @@ class Fleet:
         self._start_slots = asyncio.Semaphore(limits.starting)
         self._members: dict[str, FleetMember] = {}
         self._tasks: dict[FleetMember, asyncio.Task[None]] = {}
-        #: Returns the names of the processes that follow Sources elsewhere, by the Source's name.
+        #: Returns the processes that follow Sources elsewhere, by the Source's name.
         self.elsewhere: Callable[[], dict[str, str]] = dict
-        #: Returns the statuses of Sources that no process may follow now.
+        #: Returns the statuses of Sources that no process follows, by name.
         self.unleased: Callable[[], dict[str, FollowedSourceStatus]] = dict
         #: The event loop of the last run.
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -264,8 +264,8 @@ class Fleet:
 
     @property
     def in_handler(self) -> list[str]:
-        """The names of Sources whose handler has been called and has not returned."""
-        members = list(self._members.items())  # a copy, because this is called in any thread
+        """The names of the Sources whose handlers are running."""
+        members = list(self._members.items())  # a copy, because another thread may add some
         return [name for name, member in members if member.is_in_handler]
 
     @property
@@ -275,29 +275,26 @@ class Fleet:
 
     @property
     def ended(self) -> set[str]:
-        """The names of Sources that are no longer followed and whose state is closed."""
+        """The names of the Sources that are no longer followed, and whose states are closed."""
         return {name for name, member in self._members.items() if member.phase is Phase.ENDED}
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
 
     async def until(self, condition: Callable[[Mapping[str, FollowedSourceStatus]], bool]) -> None:
-        """Wait until the statuses meet a condition, while the Sources are followed.
-
-        The condition is checked soon after the status of a Source has changed.
-        """
+        """Wait until the statuses meet a condition."""
         while not condition(self.status):
             await self.shared.moved.wait()
-            await asyncio.sleep(_GATHER)
+            await asyncio.sleep(_CHECK_INTERVAL)
 
     def add(self, name: str, subscriber: Subscriber) -> None:
-        """Add a Source. It is followed at once if the fleet is running.
+        """Add a Source. If the fleet is running, start it.
 
         Raises:
-            ConfigurationError: There is already a Source with this name.
+            ConfigurationError: Another Source has this name.
         """
         if name in self._members:
-            raise ConfigurationError(f"a Source named {name} is followed already")
+            raise ConfigurationError(f"another Source is named {name}; use another name")
         member = self._members[name] = FleetMember(
             name, subscriber, self._start_slots, self.shared.wake
         )
@@ -305,7 +302,7 @@ class Fleet:
             self._begin(member, self._run)
 
     async def remove(self, name: str) -> None:
-        """Remove a Source, and wait until any commit in progress is complete.
+        """Stop and remove a Source, after completing a commit in progress.
 
         Raises:
             KeyError: There is no Source with this name.
@@ -327,9 +324,9 @@ class Fleet:
                 await self._end_all()
 
     async def catch_up(self) -> None:
-        """Follow each Source until its copy is level with its lists, or it has failed.
+        """Follow each Source until its copy is level with the Source's lists, or it fails.
 
-        The errors are then in `status`.
+        `status` has the errors.
         """
         async with self.shared:
             self._begin_all(FleetMember.catch_up)
@@ -340,7 +337,7 @@ class Fleet:
                 await self._end_all()
 
     def stop(self) -> None:
-        """End `run` or `catch_up` gracefully: commits in progress are completed."""
+        """End `run` or `catch_up` gracefully, after completing commits in progress."""
         self._stopping.set()
         for member in self._members.values():
             member.stop()
@@ -366,7 +363,7 @@ class Fleet:
             member.stop()
 
     async def _end_all(self) -> None:
-        """Wait until all members have ended. If this is cancelled, cancel them as well."""
+        """Stop all members, and wait until they have ended. If cancelled, cancel them, too."""
         self._run = None
         self.stop()
         tasks, self._tasks = set(self._tasks.values()), {}

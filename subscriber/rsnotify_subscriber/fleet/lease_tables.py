@@ -1,4 +1,4 @@
-"""The tables of members and leases in PostgreSQL, next to the states of the Sources."""
+"""The tables of members and leases, in the PostgreSQL database with the states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 _NUMBER = "nextval('rsnotify_fleet.numbers')"
 _EXPIRES = f"clock_timestamp() + make_interval(secs => {LEASE})"
-# No lease ends that late, unless the clock was set back since it was renewed.
+# Leases do not end that late, unless the clock was set back after the renewal.
 _IS_OVER = f"""(expires < clock_timestamp()
     OR expires > clock_timestamp() + make_interval(secs => {2 * LEASE}))"""
 _TABLES = f"""
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS {LEASES} (
 _RENEW = f"UPDATE {MEMBERS} SET expires = {_EXPIRES}, shares = %s WHERE id = %s"
 _JOIN = f"INSERT INTO {MEMBERS} VALUES ({_NUMBER}, %s, %s, %s, {_EXPIRES}) RETURNING id"
 _VIEW = f"SELECT id, name, shares, {_IS_OVER} FROM {MEMBERS}"
-# Each change of a row gives it a higher number, so the count and the sum reveal every change.
+# Each change of a row increases `changed`, so the count and the sum reveal every change.
 _VERSION = f"""
 SELECT count(*), sum(changed), count(*) FILTER (WHERE owner NOT IN (SELECT id FROM {MEMBERS}))
     FROM {LEASES}
@@ -51,7 +51,7 @@ DELETE FROM {LEASES} WHERE source IN (
     SELECT source FROM {LEASES} WHERE owner NOT IN (SELECT id FROM {MEMBERS})
     FOR UPDATE SKIP LOCKED)
 """
-# Always in the same order, because each insert waits for others that insert the same row.
+# In the same order everywhere, because concurrent inserts of a row wait for each other.
 _TAKE = f"""
 INSERT INTO {LEASES} SELECT source, %s, number, NULL, number FROM (
     SELECT source, {_NUMBER} AS number FROM unnest(%s::text[]) AS source ORDER BY source
@@ -70,15 +70,15 @@ UPDATE {LEASES} SET owner = wanted_by, wanted_by = NULL, fence = {_NUMBER}, chan
 _RELEASE = f"DELETE FROM {LEASES} WHERE owner = %s AND source = ANY(%s)"
 _RELEASE_ALL = f"DELETE FROM {LEASES} WHERE owner = %s"
 _LEAVE = f"DELETE FROM {MEMBERS} WHERE id = %s"
-#: Timeout of a statement in milliseconds, less than the time left of a lease after a failure.
-_PATIENCE = 2_000
+#: Timeout of a statement in milliseconds. Must be shorter than the rest of a lease after a failure.
+_STATEMENT_TIMEOUT_MS = 2_000
 
 
 class PostgreSQLLeases:
-    """A `LeaseTable` on a separate connection, which is reopened after a failure.
+    """A `LeaseTable` with its own connection, which is reopened after a failure.
 
-    `name` is the name of this process in messages, and `session` the `application_name` of the
-    connections that others end when its lease expires.
+    `name` identifies this process in messages. `session` is the `application_name` of its other
+    connections, which other processes close when its lease expires.
     """
 
     def __init__(self, conninfo: str, name: str, session: str) -> None:
@@ -86,7 +86,7 @@ class PostgreSQLLeases:
             conninfo,
             application_name=f"{session} leases",
             connect_timeout=2,
-            tcp_user_timeout=_PATIENCE,
+            tcp_user_timeout=_STATEMENT_TIMEOUT_MS,
         )
         self._name = name
         self._session = session
@@ -96,7 +96,7 @@ class PostgreSQLLeases:
         if self._open is None or self._open.closed:
             connection = psycopg.connect(self._conninfo, autocommit=True)
             try:
-                connection.execute(f"SET statement_timeout = {_PATIENCE}".encode())
+                connection.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}".encode())
                 with connection.transaction():
                     for statement in filter(str.strip, _TABLES.split(";")):
                         connection.execute(statement.encode())
@@ -134,12 +134,12 @@ class PostgreSQLLeases:
             try:
                 self._execute(_END_SESSIONS)
             except psycopg.errors.InsufficientPrivilege as error:
-                logger.warning("the sessions of a process cannot be ended: %s", error)
+                logger.warning("cannot end the sessions of a process: %s", error)
             removed = self._execute(_REMOVE).rowcount
             self._execute(_REMOVE_LEASES)
         if removed:
             silent = counted(removed, "process", "processes")
-            logger.warning("%s stayed silent, and other processes follow the Sources", silent)
+            logger.warning("%s went silent; other processes take over the Sources", silent)
 
     def take(self, me: int, sources: Collection[str]) -> None:
         with storage_errors():

@@ -1,8 +1,8 @@
-"""The division of Sources among several processes that share a database.
+"""Divides Sources among the processes that share a database.
 
-Each process calls `FleetShare.beat` every `BEAT` seconds, which renews its leases, and acquires or
-requests more. The tables are behind an interface and the clock is a parameter, so that a simulation
-can run any number of processes (docs/decisions/0044-sources-are-leased-in-their-database.md).
+Every `BEAT` seconds, each process calls `FleetShare.beat`, which renews its leases, and acquires or
+requests others. For simulations, the tables are behind an interface and the clock is a parameter
+(docs/decisions/0044-sources-are-leased-in-their-database.md).
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 from typing import NamedTuple, Protocol
 
-#: Seconds between two renewals.
+#: Seconds between renewals.
 BEAT = 1.5
 #: Seconds without a renewal after which others remove a process, by the database's clock.
 LEASE = 6.0
-#: Seconds for which a renewal is valid, counted from its beginning, by the process's clock.
+#: Seconds for which a renewal is valid from its beginning, by the process's clock.
 HOLD = 5.0
-#: Seconds after an interruption during which a process removes no other process.
-_QUIET = 3.0
-#: Number of renewals after which a process acquires a free Source beyond its share.
-_PASSES = 3
-#: Beyond its share, a process acquires one in this many of the listed Sources at a time, or one.
-_PART = 10
+#: Seconds after an interruption for which a process does not remove others.
+_REMOVAL_DELAY = 3.0
+#: Number of renewals after which a process acquires free Sources beyond its share.
+_BEATS_BEFORE_EXTRA = 3
+#: Divisor of the listed Sources: how many a process acquires beyond its share at a time.
+_EXTRA_DIVISOR = 10
 
 
 class Lease(NamedTuple):
-    """The member that follows a Source, and the member that has requested it, if any.
+    """The right of a member (`owner`) to follow a Source.
 
-    No other lease has the same fence.
+    Args:
+        owner: The number of the member.
+        fence: A number that no other lease has.
+        wanted_by: The member that has requested the Source, if any.
     """
 
     owner: int
@@ -42,9 +45,9 @@ class Members(NamedTuple):
     """The state of the tables at a renewal.
 
     Args:
-        me: The number of this member. It is a new one if the member had been removed.
-        names: The names of all members, by their numbers.
-        sharing: The members that take a share of the Sources and have not expired.
+        me: The number of this member, which is new if the member had been removed.
+        names: The names of all members, by number.
+        sharing: The unexpired members that take a share of the Sources.
         has_expired: Whether there are expired members, or leases of such members, to remove.
         version: A value that differs after each change of the leases.
     """
@@ -60,57 +63,56 @@ class LeaseTable(Protocol):
     """The tables of members and leases. Each method is one transaction."""
 
     def renew(self, me: int | None, *, shares: bool) -> Members:
-        """Renew the row of a member, or add one if `me` is None, and return the members."""
+        """Renew a member, or add one if `me` is None. Return all members."""
 
     def leases(self) -> dict[str, Lease]:
         """Return all leases, by Source."""
 
     def remove_expired(self) -> None:
-        """Remove the members that have not renewed for `LEASE` seconds, with their leases.
+        """Remove the members that were not renewed for `LEASE` seconds, and their leases.
 
-        This also ends any open transaction of such a member, whose lease may remain until the next
-        call.
+        This also ends their open transactions. A lease in use may remain until the next call.
         """
 
     def take(self, me: int, sources: Collection[str]) -> None:
-        """Add a lease for each of the Sources that has none."""
+        """Add a lease for each Source without one."""
 
     def request(self, me: int, owner: int, sources: Collection[str], count: int) -> None:
-        """Request `count` of the Sources that another member follows and none has requested."""
+        """Request `count` Sources of another member that nobody has requested yet."""
 
     def hand_over(self, me: int, sources: Collection[str]) -> None:
-        """End leases of a member. Transfer each to the member that requested it, if any."""
+        """Transfer leases to the members that requested them. End the other leases."""
 
     def leave(self, me: int) -> None:
-        """Remove a member with its leases."""
+        """Remove a member and its leases."""
 
 
 def boot_clock() -> float:
-    """Return seconds on a clock that also runs while the machine is suspended."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it
+    """Return seconds on a clock that runs even while the machine is suspended, if there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)  # only on Linux
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class FleetShare:
     """The leases of one process.
 
-    `beat`, `hand_over` and `leave` access the tables, and block. The rest may be called in any
-    thread.
+    `beat`, `hand_over` and `leave` access the tables, so they block. Everything else can be called
+    in any thread.
 
     Args:
         table: The tables of members and leases.
-        shares: Whether the process takes a share. If not, it acquires every Source that nobody
-            follows.
+        shares: Whether the process takes only a share of the Sources. If not, it acquires every
+            Source that nobody follows.
         clock: Returns seconds.
-        random: Determines which free Sources are acquired.
+        random: Chooses the free Sources to acquire.
 
     Attributes:
-        listed: The Sources to be followed by this process or another.
+        listed: The Sources to follow, by this process or another.
         leases: All leases, as of the last beat.
         names: The names of the members.
         held: The fences of the Sources that this process may follow while `is_valid`.
         requested: The Sources that this process must hand over.
-        superfluous: The unlisted Sources that this process holds leases for.
+        superfluous: The unlisted Sources with a lease of this process.
     """
 
     def __init__(
@@ -130,8 +132,8 @@ class FleetShare:
         self._quiet_until = 0.0
         self._valid_until = float("-inf")
         self._version: object = None
-        #: The number of beats at which there were free Sources but no room in the share.
-        self._passed = 0
+        #: The number of beats with free Sources beyond the share.
+        self._beats_without_room = 0
         self.listed: frozenset[str] = frozenset()
         self.leases: Mapping[str, Lease] = {}
         self.names: Mapping[int, str] = {}
@@ -149,7 +151,7 @@ class FleetShare:
         return self._valid_until - self._clock()
 
     def fence_of(self, source: str) -> int | None:
-        """Return the fence with which this process may follow a Source, or None if it may not."""
+        """Return the fence of a valid lease of this process, or None if it has none."""
         return self.held.get(source) if self.is_valid else None
 
     def owner_of(self, source: str) -> str | None:
@@ -161,18 +163,18 @@ class FleetShare:
         """Renew the leases, and acquire or request Sources up to the share.
 
         Raises:
-            StorageError: The database cannot be reached. The leases expire if this continues.
+            StorageError: The database cannot be reached. If this continues, the leases expire.
         """
         began = self._clock()
         members = self._table.renew(self._me, shares=self._shares)
         if self._renewed is None or began - self._renewed >= LEASE:
-            self._quiet_until = began + _QUIET
+            self._quiet_until = began + _REMOVAL_DELAY
         if members.me != self._me or members.version != self._version:
             self._me = members.me
             self._read()
             self._version = members.version
         self.names = members.names
-        # `held` was read after the renewal, so it excludes leases that others acquired before it.
+        # `held` was read after the renewal, so it excludes leases that others took before.
         self._renewed, self._valid_until = began, began + HOLD
         if members.has_expired and began >= self._quiet_until:
             self._table.remove_expired()
@@ -193,12 +195,12 @@ class FleetShare:
             self._table.hand_over(self._me, sources)
 
     def stop_sharing(self) -> None:
-        """Acquire no more leases, and renew the held ones until they are handed over."""
+        """Acquire no more leases, but renew the held ones until they are handed over."""
         self._shares = False
         self.set_listed(())
 
     def leave(self) -> None:
-        """End all leases, so that other processes can follow the Sources at once."""
+        """End all leases, so that others can follow the Sources at once."""
         self.held = {}
         if self._me is not None:
             self._table.leave(self._me)
@@ -213,10 +215,10 @@ class FleetShare:
         self.leases = leases
 
     def _take(self, members: Members) -> bool:
-        """Acquire leases of free Sources, if the share allows. Return whether any were tried."""
+        """Try to acquire free Sources, if the share allows. Return whether there were any."""
         free = [source for source in self.listed if source not in self.leases]
         if not free:
-            self._passed = 0
+            self._beats_without_room = 0
             return False
         assert self._me is not None
         if not self._shares:
@@ -225,18 +227,19 @@ class FleetShare:
             share = -(-len(self.listed) // max(1, len(members.sharing)))
             count = share - len(self.held)
             if count <= 0:
-                # Others have had the time to acquire them, and perhaps do not list them.
-                self._passed += 1
-                count = max(1, len(self.listed) // _PART) if self._passed > _PASSES else 0
+                # After a few beats, the others have probably not listed these Sources.
+                self._beats_without_room += 1
+                if self._beats_without_room > _BEATS_BEFORE_EXTRA:
+                    count = max(1, len(self.listed) // _EXTRA_DIVISOR)
         if count <= 0:
             return False
-        # At random, so that processes that acquire leases at the same time seldom choose the same.
+        # At random, so that concurrent processes seldom choose the same Sources.
         self._random.shuffle(free)
         self._table.take(self._me, free[:count])
         return True
 
     def _request(self, members: Members) -> bool:
-        """Request Sources from members with more than their share, if this one has less."""
+        """Request Sources from members with too many, if this one has too few."""
         if not self._shares:
             return False
         assert self._me is not None

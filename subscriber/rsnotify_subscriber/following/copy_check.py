@@ -50,10 +50,10 @@ from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.tasks import call_in, wait_for_event
 from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.events import foreign_files
 from rsnotify_subscriber.following.push_monitor import RunContext
 from rsnotify_subscriber.handlers import CheckedHandler, LocatedHandler, Received, deferred_handler
-from rsnotify_subscriber.mirror.folder import pieces_of
+from rsnotify_subscriber.mirror.paths import pieces_of
+from rsnotify_subscriber.status import foreign_files
 from rsnotify_subscriber.storage.destination_state import DestinationState, HeldFile
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.resource_state import LOST
@@ -418,7 +418,7 @@ class CopyCheck:
             while (part := await self._in_thread(scan, scan.compare_part)) is not None:
                 touched, missing = part
                 if touched or missing:
-                    lost += await call_in(self._worker, self._state.note_files, touched, missing)
+                    lost += await call_in(self._worker, self._state.record_files, touched, missing)
                 if verify and monotonic() - reported > _REPORT:
                     reported = monotonic()
                     logger.info("%d of %d files verified", scan.compared, self._state.resources)

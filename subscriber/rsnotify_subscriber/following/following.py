@@ -59,20 +59,13 @@ from rsnotify.sync.follower import Follower
 from rsnotify.sync.pull import change_documents, resource_documents
 from rsnotify_subscriber.content.packages import DumpPackages
 from rsnotify_subscriber.content.resolver import ContentResolver
-from rsnotify_subscriber.discovery.membership import SetMembership
-from rsnotify_subscriber.events import (
-    LATE,
-    ActivityKind,
-    EventWatch,
-    OfferChanged,
-    Status,
-    StatusCounters,
-    SyncActivity,
-)
+from rsnotify_subscriber.discovery.set_membership import SetMembership
+from rsnotify_subscriber.events import BEHIND_AFTER, EventWatch, OfferChanged
 from rsnotify_subscriber.following.applier import Applier
 from rsnotify_subscriber.following.copy_check import CopyCheck
 from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext
 from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
+from rsnotify_subscriber.status import ActivityKind, Status, StatusCounters, SyncActivity
 from rsnotify_subscriber.storage.identity import Identity, incomparable
 
 #: Number of attempts to read the lists before catching up fails; fewer if a list is too large.
@@ -404,7 +397,7 @@ class Following:
         if self._reading is not None and is_waiting and not self._is_level:
             fetch, since, before = self._reading
             is_first, done = follower.baselining and not self._listed, received - before
-            if is_first or self._loop.time() - since >= LATE:
+            if is_first or self._loop.time() - since >= BEHIND_AFTER:
                 if fetch.package is None:
                     return SyncActivity(ActivityKind.READING, str(fetch.kind), bytes=done)
                 total = fetch.package.length

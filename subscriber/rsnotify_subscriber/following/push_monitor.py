@@ -33,12 +33,13 @@ from rsnotify.runtime.tasks import Tasks
 from rsnotify.sync.actions import Action, DocumentKind, Fetch
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery
-from rsnotify_subscriber.events import Announcer, Event, GapSeen, Pulling, PushState
+from rsnotify_subscriber.events import Announcer, Event, GapSeen, Pulling
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.handlers import Handler, TransactionalHandler
 from rsnotify_subscriber.options import FollowOptions
-from rsnotify_subscriber.push.endpoints import Transports
+from rsnotify_subscriber.push.endpoints import EndpointFactory
 from rsnotify_subscriber.push.push_subscription import PushEvents, PushSubscription
+from rsnotify_subscriber.status import PushState
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.identity import Identity
 
@@ -76,7 +77,7 @@ class PushMonitor(PushEvents):
     _silence: asyncio.TimerHandle | None = None  # set while there are heartbeats
     _return: asyncio.TimerHandle | None = None  # set while waiting for a new connection
 
-    def up(self) -> None:
+    def up(self, hub: str | None = None) -> None:
         if self._return is not None:
             self._return.cancel()
             self._return = None
@@ -106,20 +107,20 @@ class PushMonitor(PushEvents):
         self.announce(GapSeen())
         self.perform(self.follower.push_gap(self._loop.time()))
 
-    def fragment(self, document: bytes) -> Instant | None:
+    def fragment(self, document: bytes) -> None:
         now = self._loop.time()
+        self.covered_until = None
         self.announce.counters.fragments += 1
         self.announce.counters.fragment_bytes += len(document)
         try:
             read = read_document(document, source="a fragment")
         except DocumentError as error:
             self.perform(self.follower.fragment_unreadable(error, now))
-            return None
+            return
         self.perform(self.follower.fragment(read, now, datetime.now(UTC)))
-        until = read.until or read.changed_at
-        self._end_loss(until)
+        self.covered_until = read.until or read.changed_at
+        self._end_loss(self.covered_until)
         self._watch_silence(now, beats=not read.resources or COUNT in dict(read.attributes))
-        return until
 
     def _watch_silence(self, now: float, *, beats: bool) -> None:
         """Measure the silence before a fragment, and start the timer at the first heartbeat.
@@ -164,14 +165,15 @@ class NoticeReceiver(PushEvents):
 
     received: Callable[[Document], None]
 
-    def fragment(self, document: bytes) -> Instant | None:
+    def fragment(self, document: bytes) -> None:
+        self.covered_until = None
         try:
             read = read_document(document, source="a notification about documents")
         except DocumentError as error:
             logger.info("%s", error)
-            return None
+            return
         self.received(read)
-        return read.until
+        self.covered_until = read.until
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
@@ -193,7 +195,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     worker: Executor
     fetcher: Fetcher
     offers: OfferDiscovery
-    ways: Transports
+    ways: EndpointFactory
     handler: Handler | TransactionalHandler
     options: FollowOptions
     announce: Announcer

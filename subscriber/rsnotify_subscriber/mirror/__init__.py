@@ -1,5 +1,6 @@
-"""The handler that ships with rsnotify: a folder with a file for each resource."""
+"""The handler that mirrors a Source in a folder, with a file for each resource."""
 
-from rsnotify_subscriber.mirror.folder import FolderMirror, MirrorTree, default_state
+from rsnotify_subscriber.mirror.folder_mirror import FolderMirror, default_state
+from rsnotify_subscriber.mirror.paths import MirrorTree
 
 __all__ = ["FolderMirror", "MirrorTree", "default_state"]

@@ -1,4 +1,4 @@
-"""The endpoints from which a Destination can receive the changes of a topic, best first."""
+"""The endpoints at which a Destination can receive a topic, best first."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
-from rsnotify_subscriber.terms import Via
+from rsnotify_subscriber.push_options import Via
 
-#: Maximum number of hubs used of each kind, even if a Source names more: each takes time to try.
-MOST = 16
-_AS_A_URI = re.compile(r"[\x21-\x7e]+")
+#: Maximum number of hubs tried of each kind, because each attempt takes time.
+MAX_HUBS_PER_KIND = 16
+_URI = re.compile(r"[\x21-\x7e]+")
 
 
 class Endpoint(Struct, frozen=True):
-    """A hub, and how to receive the changes of a topic from it. Compares by value.
+    """A hub, and the transport for receiving a topic from it. Compares by value.
 
     Args:
         hubs: The hubs that documents name. For WebSub, the topic may name others.
+        make_transport: Creates the transport, given the endpoint.
         select: The part of the topic that the hub should send, if it can omit the rest.
     """
 
     kind: Via
     topic: str
     hubs: tuple[str, ...]
-    make: Callable[[Endpoint], Transport]
+    make_transport: Callable[[Endpoint], Transport]
     select: PushSelection = EVERYTHING
 
     @property
@@ -56,20 +57,17 @@ class Endpoint(Struct, frozen=True):
         """The URI of the hub, or the topic's URI if the topic itself names the hub."""
         return next(iter(self.hubs), self.topic)
 
-    def transport(self) -> Transport:
-        return self.make(self)
-
 
 class DestinationTransport(PushTransport, Protocol):
-    """A transport over which a Destination can receive."""
+    """A transport from an installed package, as a Destination uses it."""
 
     def receive_from(self, url: str, topic: str, login: Any, /) -> Transport:
         """Return a transport that receives the fragments of a topic from a broker."""
 
 
 @dataclass(eq=False)
-class Transports:
-    """The transports that one Destination can use, for any topic of a Source.
+class EndpointFactory:
+    """Creates the endpoints of one Destination, for any topic of its Source.
 
     `websockets` are the connections that it shares with other Destinations.
     """
@@ -78,7 +76,7 @@ class Transports:
     sessions: Sessions
     callbacks: Callbacks | None
     mqtt: MqttOptions
-    #: The logins for transports that are provided by installed packages, by scheme.
+    #: The logins for the transports of installed packages, by scheme.
     logins: Mapping[str, Struct] = field(default_factory=dict)
     select: PushSelection = EVERYTHING
     websockets: SharedWebSockets[HubWebSocket] | None = None
@@ -86,24 +84,26 @@ class Transports:
     _memory: AddressMemory = field(default_factory=AddressMemory, init=False)
 
     def change_endpoints(self, offer: Offer) -> list[Endpoint]:
-        """Return the endpoints for the changes of a set, or none if only polling finds changes."""
+        """Return the endpoints for the changes of a set; none if changes can only be polled."""
         if offer.channel is not None:
             return self.endpoints(offer.channel, offer.hubs, self.select)
         # If no document names a hub, the Change List may, but it is read only for Via.WEBSUB.
         return self._websub(offer.change_list, ()) if offer.change_list is not None else []
 
     def notice_endpoints(self, offer: Offer) -> list[Endpoint]:
-        """Return the endpoints for notifications about documents, without the ones for changes.
+        """Return the endpoints for notifications about documents.
 
-        A broker may use one name for both topics. Messages under that name are then changes.
-        Moreover, a broker keeps a session for only one connection.
+        If a broker uses one name for both topics, its messages are changes, so the endpoint is left
+        out. The others use no MQTT session, because a broker keeps it for only one connection.
         """
         if offer.framework is None:
             return []
         changes = self.change_endpoints(offer)
         taken = {place for one in changes if (place := _place_at_broker(one))}
         return [
-            replace(one, make=self._make_mqtt_without_session) if one.kind is Via.MQTT else one
+            replace(one, make_transport=self._make_mqtt_without_session)
+            if one.kind is Via.MQTT
+            else one
             for one in self.endpoints(offer.framework, offer.framework_hubs)
             if _place_at_broker(one) not in taken
         ]
@@ -111,7 +111,7 @@ class Transports:
     def endpoints(
         self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING
     ) -> list[Endpoint]:
-        """Return the endpoints for a topic, best first. `hubs` are the hubs that documents name."""
+        """Return the endpoints for a topic at the hubs that documents name, best first."""
         wss = _by_scheme(hubs, "wss", "ws") if self._uses(Via.WEBSOCKET) else ()
         uses_mqtt = self._uses(Via.MQTT)
         brokers = self.mqtt.brokers(_by_scheme(hubs, *SCHEMES)) if uses_mqtt else ()
@@ -119,7 +119,7 @@ class Transports:
             *(Endpoint(Via.WEBSOCKET, topic, (hub,), self._make_websocket, select) for hub in wss),
             *(Endpoint(Via.MQTT, topic, (url,), self._make_mqtt, select) for url in brokers),
             *(
-                Endpoint(Via(scheme), topic, (url,), self._make_offered)
+                Endpoint(Via(scheme), topic, (url,), self._make_installed)
                 for scheme in self.logins
                 if self._uses(Via(scheme)) and has_account(self.logins, scheme)
                 for url in _by_scheme(hubs, scheme)
@@ -129,7 +129,7 @@ class Transports:
         ]
 
     def _websub(self, topic: str, hubs: Sequence[str]) -> list[Endpoint]:
-        """Return at most one WebSub endpoint, because the topic itself names its hubs."""
+        """Return at most one endpoint: the topic itself names its hubs."""
         if not self._uses(Via.WEBSUB) or self.callbacks is None:
             return []
         named = _by_scheme(hubs, "https") + _by_scheme(hubs, "http")  # WebSub §8.2
@@ -140,37 +140,34 @@ class Transports:
     def _uses(self, kind: Via) -> bool:
         return self.via in (Via.AUTO, kind)
 
-    # Making transports
+    # Transports
 
     def _make_websocket(self, endpoint: Endpoint) -> Transport:
         return WebSocketTransport(
             endpoint.hub,
             endpoint.topic,
-            trusts=self.sessions.trusts,
+            allows_any_address=self.sessions.allows_any_address,
             select=endpoint.select,
             credentials=self.sessions.credentials_for(endpoint.hub),
             memory=self.websockets.memory if self.websockets else self._memory,
             shared=self.websockets,
         )
 
-    def _make_mqtt(self, endpoint: Endpoint) -> Transport:
-        return self._mqtt_transport(endpoint, self.mqtt)
-
     def _make_mqtt_without_session(self, endpoint: Endpoint) -> Transport:
-        return self._mqtt_transport(endpoint, replace(self.mqtt, session=""))
+        return self._make_mqtt(endpoint, keep_session=False)
 
-    def _mqtt_transport(self, endpoint: Endpoint, options: MqttOptions) -> Transport:
+    def _make_mqtt(self, endpoint: Endpoint, *, keep_session: bool = True) -> Transport:
         return MqttTransport(
             parse_broker(endpoint.hub),
             endpoint.topic,
-            options,
-            trusts=self.sessions.trusts,
+            self.mqtt if keep_session else replace(self.mqtt, session=""),
+            allows_any_address=self.sessions.allows_any_address,
             select=endpoint.select,
             without_selections=self._without_selections,
             memory=self._memory,
         )
 
-    def _make_offered(self, endpoint: Endpoint) -> Transport:
+    def _make_installed(self, endpoint: Endpoint) -> Transport:
         transport: DestinationTransport = transport_of(endpoint.kind)
         login = self.logins[endpoint.kind]
         return transport.receive_from(endpoint.hub, endpoint.topic, login)
@@ -183,13 +180,13 @@ class Transports:
 
 
 def _place_at_broker(endpoint: Endpoint) -> tuple[str, str] | None:
-    """Return an endpoint's broker and its name for the topic, or None if there is no broker."""
+    """Return the broker of an endpoint and its name for the topic, or None without a broker."""
     place = _place(endpoint.hub)
     return None if place is None else (place.url, place.url_for(endpoint.topic))
 
 
 def _place(url: str) -> ChannelPlace | None:
-    """Return the broker that a URL in a document names, or None if it names none."""
+    """Return the broker that a URL names, or None if it names none."""
     try:
         return place_of(url)
     except ConfigurationError:
@@ -198,5 +195,6 @@ def _place(url: str) -> ChannelPlace | None:
 
 def _by_scheme(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:
     """Return the first URIs with these schemes, without duplicates."""
-    uris = filter(_AS_A_URI.fullmatch, dict.fromkeys(hubs))
-    return tuple(islice((hub for hub in uris if hub.partition(":")[0] in schemes), MOST))
+    uris = filter(_URI.fullmatch, dict.fromkeys(hubs))
+    found = (hub for hub in uris if hub.partition(":")[0] in schemes)
+    return tuple(islice(found, MAX_HUBS_PER_KIND))

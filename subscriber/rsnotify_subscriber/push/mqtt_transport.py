@@ -1,8 +1,8 @@
-"""Fragments from an MQTT broker (docs/mqtt.md).
+"""Receives fragments from an MQTT broker (docs/mqtt.md).
 
-A broker has no log that can be read from a given instant. It retains the newest fragment, and sends
-it to each new subscriber. Because a fragment states where it begins, this shows whether anything is
-missing. If no fragment arrives, this remains unknown, and the lists are read.
+A broker has no log, but it sends the newest fragment to each new subscriber as a retained message.
+The fragment's coverage shows whether there is a gap. If no retained message arrives, there may be
+one, so the lists are read.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from rsnotify_subscriber.push.transport import TransportListener
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Seconds for a broker to send a retained message, and for a hub to send what was requested.
+#: Seconds to wait for a retained message, or for the first message of a filtered topic.
 RETAINED_WAIT = 2.0
-#: The delays between requests for a part, if the hub ends it each time soon.
+#: The delays between requests for a filtered topic, if the hub keeps ending it soon.
 _RETRY = Retry(first=0.5, most=60.0)
-#: Seconds for which a broker keeps the session of an absent subscriber.
-_EXPIRY = 7 * 86_400
+#: Seconds for which a broker keeps the session of a disconnected subscriber.
+_SESSION_EXPIRY = 7 * 86_400
 
 
 class MqttOptions(Struct, frozen=True, kw_only=True):
@@ -53,10 +53,10 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
 
     Args:
         url: The broker to use instead of the Source's, or None to use the Source's.
-        login: The user or certificate. It requires a `url`, because a Source could name any broker,
-            which would then receive the password.
-        session: The name of a session that the broker keeps while the subscriber is away, for one
-            subscriber at a time. Empty for no such session.
+        login: The user or certificate. Requires `url`, so that no Source can direct the password to
+            its own broker.
+        session: The name of a session that the broker keeps while the subscriber is disconnected.
+            Only one subscriber can use it at a time. Empty for no such session.
         version: The version of MQTT, `5` or `3.1.1`.
     """
 
@@ -66,7 +66,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     version: str = "5"
 
     def check(self) -> None:
-        """Check everything that can be checked before there is a connection.
+        """Check the options without connecting.
 
         Raises:
             ConfigurationError: The URL names no broker, or the login cannot be used.
@@ -74,17 +74,17 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
         if self.url is not None:
             parse_broker(self.url)
         elif self.login.user is not None or self.login.certificate is not None:
-            raise ConfigurationError("name the MQTT broker that the user or certificate is for")
+            raise ConfigurationError("an MQTT user or certificate requires the URL of the broker")
         if self.version not in ("5", "3.1.1"):
             raise ConfigurationError(f"{self.version!r} is not a version of MQTT; use 5 or 3.1.1")
         self.login.check()
 
     def brokers(self, offered: Sequence[str]) -> list[str]:
-        """Return the URLs of the brokers to use. Offered URLs of an unknown form are ignored."""
+        """Return the URLs of the brokers to use. Invalid offered URLs are ignored."""
         return [self.url] if self.url is not None else list(filter(_is_known, offered))
 
 
-#: Any broker that the Source names, without a login.
+#: Options for any broker that the Source names, without a login.
 DEFAULT_MQTT = MqttOptions()
 
 
@@ -92,41 +92,39 @@ DEFAULT_MQTT = MqttOptions()
 class MqttTransport:
     """A subscription to one topic at a broker. Implements `Transport`.
 
-    Theory of operation. If only a part of the topic is of interest, the transport requests that
-    part from the hub behind the broker, and subscribes to the part's name. If nothing arrives under
-    that name after a short time, there is no such hub, or the hub offers no more parts. The
-    transport then also subscribes to the whole topic, until a message of the part arrives. A broker
-    that closes the connection after a request gets no more requests.
+    Given a selection, the transport requests a filtered topic from the hub behind the broker, and
+    subscribes to it. If nothing arrives there soon, there is no such hub, or it creates no more
+    filtered topics. The transport then also subscribes to the whole topic, until a message of the
+    filtered topic arrives. It sends no more requests to a broker that disconnects after one.
 
     Args:
-        trusts: Returns whether a host may be at any address.
-        select: The part of the topic that is of interest.
-        without_selections: The URLs of brokers that get no requests for a part of a topic.
+        allows_any_address: As in `Sessions`.
+        select: The wanted part of the topic.
+        without_selections: The URLs of brokers that receive no requests for filtered topics.
     """
 
     broker: Broker
     topic: str
     options: MqttOptions
-    trusts: Callable[[str | None], Awaitable[bool]]
+    allows_any_address: Callable[[str | None], Awaitable[bool]]
     select: PushSelection = EVERYTHING
     without_selections: set[str] = field(default_factory=set)
     memory: AddressMemory = field(default_factory=AddressMemory)
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
-        dialer = HubDialer(self.memory, self._trusts)
+        dialer = HubDialer(self.memory, self._allows_any_address)
         try:
             await self._receive(dialer, listener)
-        except ConfigurationError as error:  # a certificate may be about to be replaced
+        except ConfigurationError as error:  # a certificate file may be incomplete for a moment
             raise Unavailable(self.broker.url, str(error)) from None
         except FetchError:
             dialer.failed()
             raise
 
     async def _receive(self, dialer: HubDialer, listener: TransportListener) -> None:
-        messages = _TopicMessages(self.broker.topic(self.topic), self._part(), listener)
-        session = (
-            BrokerSession(self.options.session, _EXPIRY) if self.options.session else CLEAN_START
-        )
+        messages = _TopicMessages(self.broker.topic(self.topic), self._filtered_topic(), listener)
+        name = self.options.session
+        session = BrokerSession(name, _SESSION_EXPIRY) if name else CLEAN_START
         async with connect(
             self.broker,
             self.options.login,
@@ -146,17 +144,17 @@ class MqttTransport:
                     self.without_selections.add(self.broker.url)
                 raise
 
-    def _part(self) -> str | None:
+    def _filtered_topic(self) -> str | None:
         if not self.select or self.broker.url in self.without_selections:
             return None
         return self.broker.filtered_topic(self.topic, self.select)
 
     async def _subscribe(self, connection: BrokerConnection, messages: _TopicMessages) -> None:
-        if messages.part is not None:
+        if messages.filtered is not None:
             try:
-                await connection.subscribe(messages.part)
+                await connection.subscribe(messages.filtered)
             except Unavailable as error:
-                logger.info("all of %s is received, not a part: %s", self.topic, error)
+                logger.info("receiving all of %s, unfiltered: %s", self.topic, error)
             else:
                 await self._request_forever(connection, messages)
         await self._subscribe_to_whole(connection, messages)
@@ -172,21 +170,21 @@ class MqttTransport:
     async def _request_forever(
         self, connection: BrokerConnection, messages: _TopicMessages
     ) -> None:
-        """Request the part before each lease ends. Receive the whole while there is no part."""
+        """Renew the request before each lease ends. Receive the whole topic while it fails."""
         random = Random()
         ends = 0
         while True:
             await self._request(connection, messages)
             requested = asyncio.get_running_loop().time()
             messages.listener.up()
-            if not await wait_for_event(messages.part_received, RETAINED_WAIT):
+            if not await wait_for_event(messages.filtered_received, RETAINED_WAIT):
                 await self._subscribe_to_whole(connection, messages)
             before, ends = ends, 0
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
-                    await messages.part_received.wait()
+                    await messages.filtered_received.wait()
                     connection.unsubscribe(messages.whole)
-                    await messages.part_ended()
+                    await messages.wait_for_end()
                     is_short = asyncio.get_running_loop().time() - requested < _RETRY.most
                     ends = before + 1 if is_short else 0
             if ends > 1:
@@ -201,46 +199,46 @@ class MqttTransport:
             name, request.encode(), content_type=CONTENT_TYPE, channel=self.topic, retain=False
         )
 
-    async def _trusts(self, host: str | None) -> bool:
-        return self.options.url is not None or await self.trusts(host)
+    async def _allows_any_address(self, host: str | None) -> bool:
+        return self.options.url is not None or await self.allows_any_address(host)
 
 
 @dataclass
 class _TopicMessages:
-    """Receives messages under either of two names. Any other belongs to an old session."""
+    """Receives the messages of a topic and its filtered topic. Others are from an old session."""
 
     whole: str
-    part: str | None
+    filtered: str | None
     listener: TransportListener
     received: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Whether a message of the part has arrived since the hub last ended the part.
-    part_received: asyncio.Event = field(default_factory=asyncio.Event)
-    _part_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Set when a filtered message arrives, until the hub ends the filtered topic.
+    filtered_received: asyncio.Event = field(default_factory=asyncio.Event)
+    _filtered_ended: asyncio.Event = field(default_factory=asyncio.Event)
     _requested_at: float | None = None
 
     def requested(self) -> None:
         self._requested_at = asyncio.get_running_loop().time()
 
     def is_unanswered(self, seconds: float) -> bool:
-        """Return whether a request was made within this many seconds, and nothing has arrived."""
+        """Return whether a request within these last seconds was not answered by any message."""
         if self._requested_at is None or self.received.is_set():
             return False
         return asyncio.get_running_loop().time() - self._requested_at < seconds
 
-    async def part_ended(self) -> None:
-        """Wait until the hub ends the part."""
-        await self._part_ended.wait()
-        self._part_ended.clear()
-        self.part_received.clear()
+    async def wait_for_end(self) -> None:
+        """Wait until the hub ends the filtered topic."""
+        await self._filtered_ended.wait()
+        self._filtered_ended.clear()
+        self.filtered_received.clear()
 
     def receive(self, message: MqttMessage) -> None:
-        """Receive a message. An empty one means that the hub has ended the part."""
-        if message.topic == self.part and not message.payload:
-            self._part_ended.set()
-        elif message.topic in (self.whole, self.part):
+        """Receive a message. A hub ends a filtered topic with an empty one."""
+        if message.topic == self.filtered and not message.payload:
+            self._filtered_ended.set()
+        elif message.topic in (self.whole, self.filtered):
             self.received.set()
-            if message.topic == self.part:
-                self.part_received.set()
+            if message.topic == self.filtered:
+                self.filtered_received.set()
             self.listener.fragment(message.payload)
 
 

@@ -1,4 +1,4 @@
-"""The interface of transports. Transports do not depend on each other."""
+"""The interface of push transports."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from rsnotify.format.datetimes import Instant
 
 
 class TransportListener(Protocol):
-    """Receives messages from a transport."""
+    """Receives what a transport reports."""
 
     def up(self, hub: str | None = None) -> None:
-        """Handle the start of delivery, either from `since` without a gap, or after `gap`.
+        """Handle the start of delivery: from `since` without a gap, unless `gap` is called.
 
-        The hub is passed if the endpoint does not determine it. `up` is called again when another
-        hub takes over.
+        `hub` is given if the endpoint does not determine it. `up` is called again when another hub
+        takes over.
         """
 
     def audience(self, listeners: int) -> None:
-        """Handle a hub's report of the number of subscribers to the topic."""
+        """Handle the number of subscribers to the topic, as reported by the hub."""
 
     def gap(self) -> None:
-        """Handle a notice that the hub has not stored all fragments since `since`."""
+        """Handle a gap: the hub no longer has all fragments after `since`."""
 
     def fragment(self, document: bytes) -> None:
         """Handle a fragment."""
@@ -31,12 +31,13 @@ class Transport(Protocol):
     """One connection to one hub."""
 
     async def receive(self, since: Instant | None, listener: TransportListener) -> None:
-        """Connect, and pass everything received to the listener until the connection is lost.
+        """Connect, and pass fragments to the listener until the connection is lost.
 
         Args:
-            since: The instant up to which every change is known; None for fragments from now on.
-            listener: Receives the messages.
+            since: The instant up to which every change is known, or None to receive only new
+                fragments.
+            listener: Receives the fragments.
 
         Raises:
-            FetchError: Always, when the connection ends. The error states the reason.
+            FetchError: The connection was lost, for the given reason. Always raised in the end.
         """

@@ -1,6 +1,6 @@
-"""Fragments over a WebSocket (docs/protocol.md).
+"""Receives fragments over a WebSocket (docs/protocol.md).
 
-`HubWebSocket` is a WebSocket to a hub, and `TopicReception` is one topic received over it.
+`HubWebSocket` is a connection to a hub, and `TopicReception` one topic received over it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.push.hub_dialer import AddressMemory, HubDialer
 from rsnotify_subscriber.push.transport import TransportListener
 
-#: Maximum number of characters of a hub's reason that are repeated in a message.
-_REASON = 200
+#: Maximum number of characters of a hub's reason to include in a message.
+_REASON_LENGTH = 200
 
 
 class _Control(Struct):
@@ -43,11 +43,11 @@ class _Control(Struct):
 
 
 class TopicReception:
-    """The reception of one topic over a connection, from the subscription until the end.
+    """One topic received over a connection, from subscribing to its end.
 
     Attributes:
-        subscribed: Completed when a message confirms the subscription, or together with `ended`.
-        ended: Completed when the connection is lost, or with the error of a message.
+        subscribed: Completes when the hub confirms the subscription, or together with `ended`.
+        ended: Completes when the connection is lost, or with the error of a message.
     """
 
     def __init__(self, hub: str, listener: TransportListener) -> None:
@@ -58,12 +58,12 @@ class TopicReception:
         self.ended: asyncio.Future[None] = loop.create_future()
 
     def process(self, message: bytes | _Control) -> None:
-        """Handle a document or a control frame. An error ends only this topic."""
+        """Process a document or a control frame. An error ends only this topic."""
         if self.ended.done():
             return
         try:
             if isinstance(message, bytes):
-                # Earlier documents belong to a previous subscription, perhaps to another selection.
+                # Earlier documents belong to a previous subscription, maybe with another selection.
                 if self.subscribed.done():
                     self._listener.fragment(message)
             else:
@@ -79,13 +79,13 @@ class TopicReception:
         elif control.type == "gap":
             self._listener.gap()
         elif control.type == "error":
-            reason = f"{control.code[:_REASON]!r}: {control.message[:_REASON]!r}"
-            raise Unavailable(self._hub, f"the hub refuses: {reason}")
+            code, message = control.code[:_REASON_LENGTH], control.message[:_REASON_LENGTH]
+            raise Unavailable(self._hub, f"the hub refuses: {code!r}: {message!r}")
 
     def end(self, error: Exception | None) -> None:
         settle(self.ended, error)
         if not self.ended.cancelled():
-            self.ended.exception()  # or asyncio would log it as never retrieved
+            self.ended.exception()  # otherwise asyncio logs it as never retrieved
         settle(self.subscribed, None)
 
 
@@ -93,11 +93,11 @@ class HubWebSocket(SharedWebSocket[TopicReception]):
     """A connection that receives topics.
 
     Attributes:
-        dialer: The dialer that made the TCP connection, set by the code that opens it.
+        dialer: The dialer that made the TCP connection. Set by whoever opens the connection.
     """
 
     dialer: HubDialer
-    #: The topic to which the next documents belong.
+    #: The topic of the next documents.
     _current: TopicReception | None = None
 
     def subscribe(
@@ -108,7 +108,7 @@ class HubWebSocket(SharedWebSocket[TopicReception]):
         select: PushSelection,
         listener: TransportListener,
     ) -> TopicReception:
-        """Request a topic. Anything that a hub sends before confirming it is ignored."""
+        """Subscribe to a topic. Documents that arrive before the confirmation are ignored."""
         reception = self.topics[topic] = TopicReception(hub, listener)
         if not self.is_for_many:
             self._current = reception
@@ -150,24 +150,24 @@ class HubWebSocket(SharedWebSocket[TopicReception]):
             reception.end(error)
 
 
-#: Seconds between pings, and until a hub that does not answer a ping counts as dead.
-_PING, _PONG = 5.0, 10.0
+#: Seconds between pings, and timeout for their answers.
+_PING_INTERVAL, _PING_TIMEOUT = 5.0, 10.0
 
 
 @dataclass(repr=False)
 class WebSocketTransport:
-    """A connection to a hub for one topic, or part of a shared one. Implements `Transport`.
+    """A subscription to one topic, over its own or a shared connection. Implements `Transport`.
 
     Args:
-        trusts: Returns whether a host may be at any address.
-        select: The requested part of the topic. A hub may send more.
-        credentials: Header fields of the request.
-        shared: The connections of several subscribers, or None for a separate connection.
+        allows_any_address: As in `Sessions`.
+        select: The wanted part of the topic. A hub may send more.
+        credentials: Header fields for the handshake.
+        shared: The connections that several subscribers share, or None for an own connection.
     """
 
     hub: str
     topic: str
-    trusts: Callable[[str | None], Awaitable[bool]]
+    allows_any_address: Callable[[str | None], Awaitable[bool]]
     select: PushSelection = EVERYTHING
     credentials: Mapping[str, str] = field(default_factory=dict)
     memory: AddressMemory = field(default_factory=AddressMemory)
@@ -184,7 +184,7 @@ class WebSocketTransport:
                 await reception.ended
                 raise connection.protocol.close_exc
             finally:
-                # The answer may still arrive, and the next subscription must not use it as its own.
+                # Otherwise, a late answer would be taken for that of the next subscription.
                 connection.is_ending |= reception.subscribed.cancelled()
                 reception.end(None)
                 await connection.end(self.topic)
@@ -192,13 +192,13 @@ class WebSocketTransport:
     async def _connect(self) -> HubWebSocket:
         if self.shared is None:
             return await self._open()
-        # A subscriber must not use a connection to a host that it may not dial itself.
-        trusted = await self.trusts(urlsplit(self.hub).hostname)
-        key = self.hub, frozenset(self.credentials.items()), trusted
+        # A subscriber must not share a connection to an address that it may not dial itself.
+        is_anywhere = await self.allows_any_address(urlsplit(self.hub).hostname)
+        key = self.hub, frozenset(self.credentials.items()), is_anywhere
         return await self.shared.connect(key, self.topic, self._open)
 
     async def _open(self) -> HubWebSocket:
-        dialer = HubDialer(self.memory, self.trusts)
+        dialer = HubDialer(self.memory, self.allows_any_address)
         with self._translated_errors(dialer):
             parts = urlsplit(self.hub)
             port = parts.port or (443 if parts.scheme == "wss" else 80)
@@ -210,12 +210,11 @@ class WebSocketTransport:
                 subprotocols=None if self.shared is None else [TOPICS],
                 additional_headers=self.credentials,
                 user_agent_header=f"rsnotify/{__version__}",
-                # Small frames gain nothing from it, and it could hide a decompression bomb.
-                compression=None,
+                compression=None,  # useless for small frames, and a risk of decompression bombs
                 max_size=MAX_BYTES,
                 open_timeout=TIMEOUT,
-                ping_interval=_PING,
-                ping_timeout=_PONG,
+                ping_interval=_PING_INTERVAL,
+                ping_timeout=_PING_TIMEOUT,
                 close_timeout=1,
             )
         assert isinstance(connection, HubWebSocket)

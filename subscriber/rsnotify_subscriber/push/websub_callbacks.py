@@ -1,16 +1,15 @@
 """WebSub callbacks: the URLs at which hubs reach this Destination.
 
-`Callbacks` serves them in an application of aiohttp, ASGI or WSGI. `listening` runs an HTTP server
-for callbacks alone, for programs without a web application to mount them in.
+`Callbacks` serves them in an aiohttp, ASGI or WSGI application. `listening` serves them with an
+HTTP server, for programs without a web application.
 
-Each subscription has its own URL, which nobody can guess (WebSub §5.1.1). The URL at which content
-arrives determines its topic. Its Link headers do not, because they are the topic's own (WebSub §7).
+Each subscription has its own unguessable URL (WebSub §5.1.1). The URL at which content arrives
+determines its topic; the Link headers do not, because they come from the topic (WebSub §7).
 
-`CallbackSubscription` is one subscription as its callback sees it: values in, decisions out, no
-I/O. Anybody who knows a callback may send it anything, so it confirms only what was requested, and
-only for a limited time. It does not confirm a verification of another topic or mode (WebSub
-§5.3.1), nor a late one. Within that time a hub may repeat its verification, because an answer can
-be lost.
+`CallbackSubscription` is the state machine of one subscription, without I/O. Anybody who knows a
+callback may send it anything, so it confirms only what was requested, and only for a limited time.
+It rejects late verifications, and those of another topic or mode (WebSub §5.3.1). A hub may repeat
+a verification in time, because the response can be lost.
 
     state          subscribe requested  confirmed  unsubscribe requested  confirmed  denied
     new            requested            -          -                      -          -
@@ -18,10 +17,10 @@ be lost.
     active         -                    active     unsubscribing          -          over
     unsubscribing  -                    -          -                      over       over
 
-Content is accepted while the subscription is active or unsubscribing, if its signature is right.
-Content for a subscription that is over is answered with 410, which lets the hub end it (WebSub §7).
+While the subscription is active or unsubscribing, content with a valid signature is accepted. The
+response to content for a subscription that is over is 410, so that the hub ends it (WebSub §7).
 
-`DeliveryInbox` holds accepted deliveries, and `HubSilence` measures the time between them.
+`DeliveryInbox` queues accepted deliveries, and `HubSilence` measures the time between them.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ from rsnotify.runtime import web_messages as wsgi
 from rsnotify.runtime.arguments import require, require_struct
 from rsnotify.runtime.serving import serving
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
-from rsnotify_subscriber.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.push_options import DEFAULT_TERMS, WebSubTerms
 
-#: Maximum lease in seconds. A longer one is capped.
-_LONGEST_LEASE = 30 * 86_400
-#: A number with more digits is not parsed.
-_MOST_DIGITS = 18
-#: A longer challenge is not echoed: it would be an attempt to make us send it.
-_LONGEST_CHALLENGE = 4096
-_LONGEST_REASON = 200
-_LONGEST_SHOWN = 100
+#: Maximum lease in seconds. Longer ones are capped.
+_MAX_LEASE = 30 * 86_400
+#: Maximum number of digits in a lease.
+_MAX_LEASE_DIGITS = 18
+#: Maximum number of characters of a challenge, so that the callback cannot be used as a reflector.
+_MAX_CHALLENGE_LENGTH = 4096
+#: Maximum number of characters of a hub's reason, or of a wrong parameter, to keep for messages.
+_MAX_REASON_LENGTH, _MAX_VALUE_LENGTH = 200, 100
 
 
 class SubscriptionMode(StrEnum):
@@ -86,11 +85,11 @@ class CallbackDecision(Enum):
 
 @dataclass(repr=False)
 class CallbackSubscription:
-    """A requested subscription and its result. Times are on the clock of `verify`.
+    """A subscription, from the request to its end. Times are on the clock passed to `verify`.
 
     Args:
-        callback: The URL to which the hub of this subscription, and no other, delivers.
-        secret: The secret for signatures, or None if deliveries are not signed.
+        callback: The URL to which only the hub of this subscription delivers.
+        secret: The key of the signatures, or None if deliveries are not signed.
         lease: The requested lease in seconds.
     """
 
@@ -105,14 +104,14 @@ class CallbackSubscription:
     expires: float = 0.0
     #: The hub's reason for denying the subscription, if it gave one.
     denial: str | None = None
-    #: The method with which the hub signs, if that method is not accepted.
+    #: The hub's signature method, if it is not accepted.
     weak: str | None = None
-    #: The parameter that was wrong in the last verification that was refused.
+    #: The wrong parameter of the last refused verification.
     refused: str | None = None
     _requested: tuple[SubscriptionMode, float] | None = None
 
     def __repr__(self) -> str:
-        """Return a description that may be logged, without the secret and the callback."""
+        """Return a description for logs, without the secret and the callback."""
         return f"CallbackSubscription(topic={self.topic!r}, state={self.state.name})"
 
     @property
@@ -124,9 +123,9 @@ class CallbackSubscription:
         return self.state is SubscriptionState.OVER
 
     def request(self, mode: SubscriptionMode, until: float) -> dict[str, str]:
-        """Begin a request to the hub, and return its form (WebSub §5.1).
+        """Begin a request, and return its form (WebSub §5.1).
 
-        A verification after `until` is too late.
+        The hub must verify it before `until`.
         """
         self._requested = (mode, until)
         form = {"hub.mode": mode, "hub.topic": self.topic, "hub.callback": self.callback}
@@ -139,7 +138,11 @@ class CallbackSubscription:
         return form if self.secret is None else form | {"hub.secret": self.secret}
 
     def verify(self, query: Mapping[str, str], now: float) -> str | None:
-        """Answer a verification of intent or a denial (WebSub §5.2, §5.3). None stands for 404."""
+        """Process a verification or denial (WebSub §5.2, §5.3).
+
+        Returns:
+            The body of the response, or None to respond with 404.
+        """
         if self.is_over:
             return None
         if query.get("hub.topic") != self.topic:
@@ -149,16 +152,15 @@ class CallbackSubscription:
         challenge = query.get("hub.challenge", "")
         if not self._is_requested(query.get("hub.mode"), now):
             return self._refuse("hub.mode", query)
-        if len(challenge) > _LONGEST_CHALLENGE:
+        if len(challenge) > _MAX_CHALLENGE_LENGTH:
             return self._refuse("hub.challenge", query)
         if not self._confirm(query.get("hub.lease_seconds", ""), now):
             return self._refuse("hub.lease_seconds", query)
         return challenge
 
     def _refuse(self, name: str, query: Mapping[str, str]) -> str | None:
-        """Store which parameter was wrong, for the request's error message."""
         value = query.get(name)
-        what = f"without {name}" if value is None else f"with {name}={value[:_LONGEST_SHOWN]!r}"
+        what = f"without {name}" if value is None else f"with {name}={value[:_MAX_VALUE_LENGTH]!r}"
         self.refused = what
         return None
 
@@ -169,7 +171,7 @@ class CallbackSubscription:
     def _deny(self, reason: str) -> str | None:
         if self.state is SubscriptionState.NEW:
             return None
-        self.denial = reason[:_LONGEST_REASON]
+        self.denial = reason[:_MAX_REASON_LENGTH]
         self.state = SubscriptionState.OVER
         return ""
 
@@ -177,7 +179,7 @@ class CallbackSubscription:
         if self.state is SubscriptionState.UNSUBSCRIBING:
             self.state = SubscriptionState.OVER
             return True
-        lease = self._seconds(granted)
+        lease = self._parse_lease(granted)
         if lease is None:
             return False
         self.state = SubscriptionState.ACTIVE
@@ -185,13 +187,13 @@ class CallbackSubscription:
         self.expires = now + lease
         return True
 
-    def _seconds(self, granted: str) -> int | None:
-        """Parse a lease. Some hubs send none, although they must (WebSub §5.3)."""
+    def _parse_lease(self, granted: str) -> int | None:
+        """Parse a lease. If a hub sends none, contrary to WebSub §5.3, use the requested lease."""
         if not granted:
             return self.lease
-        if not (granted.isascii() and granted.isdigit()) or len(granted) > _MOST_DIGITS:
+        if not (granted.isascii() and granted.isdigit()) or len(granted) > _MAX_LEASE_DIGITS:
             return None
-        return min(int(granted), _LONGEST_LEASE) or None
+        return min(int(granted), _MAX_LEASE) or None
 
     def decide(self, signature: str | None, body: bytes) -> CallbackDecision:
         """Decide whether content with this `X-Hub-Signature` is accepted."""
@@ -211,11 +213,11 @@ class CallbackSubscription:
 
 
 class HubSilence:
-    """Decides when to check whether a hub is still there. Times are in seconds.
+    """Decides when to check whether a silent hub is down. Times are in seconds.
 
-    A hub with nothing to deliver is as silent as a hub that is gone. The hub is therefore checked
-    when it has been silent for twice its longest silence so far, and for `least` at any rate. An
-    answer shows that a silence of this length is normal.
+    A hub with nothing to deliver is as silent as one that is down. The check is due when the hub
+    has been silent for twice its longest silence so far, but at least for `least`. If the hub is
+    up, a silence of this length is normal.
     """
 
     def __init__(self, now: float, least: float) -> None:
@@ -235,9 +237,9 @@ class HubSilence:
 
 
 class DeliveryInbox:
-    """A queue of deliveries, each of which ends the silence. Holds at most `most` bytes.
+    """A queue of deliveries, of at most `most` bytes. Each delivery ends the hub's silence.
 
-    A single delivery may exceed the limit if it waits alone.
+    A delivery of any size fits if the queue is empty.
     """
 
     def __init__(self, silence: HubSilence, most: int = MAX_BYTES) -> None:
@@ -248,7 +250,7 @@ class DeliveryInbox:
         self._arrived = asyncio.Event()
 
     def put(self, body: bytes) -> bool:
-        """Add a delivery if it fits, and return whether it did."""
+        """Add a delivery if it fits. Return whether it did."""
         if self._waiting and self._bytes + len(body) > self._most:
             return False
         self._waiting.append(body)
@@ -268,14 +270,14 @@ class DeliveryInbox:
 
 logger = logging.getLogger("rsnotify.subscriber.websub")
 
-#: The number of random bytes at the end of a callback, and the pattern of their encoding.
+#: Number of random bytes at the end of a callback, and the pattern of their encoding.
 _TOKEN_BYTES, _TOKEN = 32, "[A-Za-z0-9_-]{43}"
-#: Hubs deliver to a callback one at a time, so more concurrent requests do not come from a hub.
-_AT_ONCE = 4
-_AS_A_CALLBACK = re.compile(r"[\x21-\x7e]+")
-# A challenge comes from outside, and browsers must not render it as a page.
-_PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_RETRY = {"Retry-After": "1"}
+#: Maximum number of concurrent POST requests to a callback. A hub needs only one.
+_MAX_CONCURRENT_POSTS = 4
+_CALLBACK_URL = re.compile(r"[\x21-\x7e]+")
+# Challenges are untrusted, so browsers must not render them as HTML.
+_CHALLENGE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_RETRY_HEADERS = {"Retry-After": "1"}
 _STATUS = {
     CallbackDecision.ACCEPTED: 204,
     CallbackDecision.WEAK: 403,
@@ -286,7 +288,7 @@ _STATUS = {
 
 @dataclass
 class CallbackRoute:
-    """A callback that this process currently answers."""
+    """A callback that this process serves."""
 
     subscription: CallbackSubscription
     inbox: DeliveryInbox
@@ -304,10 +306,10 @@ class CallbackRoute:
 
 
 class Callbacks:
-    """All callbacks of an application, for any number of subscribers in its event loop.
+    """The callbacks of an application, for all subscribers in its event loop.
 
     Args:
-        url: The URL at which hubs reach the path where the routes are mounted.
+        url: The URL at which hubs reach the callbacks. Each callback is below its path.
         terms: The terms of subscriptions.
 
     Raises:
@@ -324,14 +326,14 @@ class Callbacks:
         self._open: dict[str, CallbackRoute] = {}
         unknown = set(terms.signatures) - set(METHODS)
         if unknown or not terms.signatures:
-            raise ConfigurationError(f"signatures are made by {', '.join(METHODS)}, by no others")
+            raise ConfigurationError(f"the signature methods are {', '.join(METHODS)}")
 
     def __len__(self) -> int:
-        """Return the number of callbacks that are answered."""
+        """Return the number of open callbacks."""
         return len(self._open)
 
     def routes(self, path: str | None = None) -> list[web.RouteDef]:
-        """Return the routes, for an aiohttp application.
+        """Return the routes for an aiohttp application.
 
         Args:
             path: The path of the routes, ending in `/`. By default, the path of the URL.
@@ -347,12 +349,12 @@ class Callbacks:
         return await aiohttp_server.send_response(response, request)
 
     def asgi_application(self, app: asgi.ASGIApplication | None = None) -> asgi.ASGIApplication:
-        """Return an ASGI application that answers at the path of the URL.
+        """Return an ASGI application that serves the callbacks below the path of the URL.
 
         It must run in the event loop of the subscribers.
 
         Args:
-            app: The application for all other paths. By default, they are answered with 404.
+            app: The application for all other paths. By default, the response is 404.
         """
         others = app or asgi.asgi_not_found
 
@@ -369,13 +371,13 @@ class Callbacks:
         return application
 
     def wsgi_application(self, app: wsgi.WSGIApplication | None = None) -> wsgi.WSGIApplication:
-        """Return a WSGI application that answers at the path of the URL.
+        """Return a WSGI application that serves the callbacks below the path of the URL.
 
-        The subscribers run in an event loop in another thread of the same process. Requests are
-        answered with 503 until one of them has subscribed, and after their loop has ended.
+        The subscribers run in an event loop in another thread of the same process. Until one of
+        them has subscribed, and after their loop has ended, the response is 503.
 
         Args:
-            app: The application for all other paths. By default, they are answered with 404.
+            app: The application for all other paths. By default, the response is 404.
         """
         others = app or wsgi.wsgi_not_found
 
@@ -392,7 +394,7 @@ class Callbacks:
         return application
 
     def _token_in(self, path: str) -> str | None:
-        """Return the token at the end of a decoded path, or None if it is not a callback's path."""
+        """Return the token in a decoded path, or None if it is not the path of a callback."""
         prefix = unquote(urlsplit(self.url).path)
         token = path.removeprefix(prefix)
         return token if path.startswith(prefix) and re.fullmatch(_TOKEN, token) else None
@@ -401,7 +403,7 @@ class Callbacks:
         self, token: str, request: WebRequest, environ: wsgi.Environ
     ) -> WebResponse:
         if self._loop is None:
-            return WebResponse(503, dict(_RETRY))
+            return WebResponse(503, dict(_RETRY_HEADERS))
         content = b""
         if request.method == "POST" and token in self._open:
             try:
@@ -413,15 +415,15 @@ class Callbacks:
             future = asyncio.run_coroutine_threadsafe(responding, self._loop)
         except RuntimeError:  # the loop has ended
             responding.close()
-            return WebResponse(503, dict(_RETRY))
+            return WebResponse(503, dict(_RETRY_HEADERS))
         try:
             return future.result(self.terms.patience)
         except (TimeoutError, CancelledError):
             future.cancel()
-            return WebResponse(503, dict(_RETRY))
+            return WebResponse(503, dict(_RETRY_HEADERS))
 
     def open(self, topic: str, inbox: DeliveryInbox) -> CallbackRoute:
-        """Open and return a new callback for a topic."""
+        """Create a callback for a topic, whose deliveries go to `inbox`."""
         self._loop = asyncio.get_running_loop()
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         subscription = CallbackSubscription(
@@ -435,27 +437,27 @@ class Callbacks:
         return callback
 
     def close(self, callback: CallbackRoute) -> None:
-        """Answer requests to a callback with 410 from now on."""
+        """Respond with 410 to all further requests to a callback."""
         self._open = {token: one for token, one in self._open.items() if one is not callback}
 
     async def _respond(
         self, token: str, request: WebRequest, body: AsyncIterable[bytes]
     ) -> WebResponse:
-        """Respond to a request, and pass accepted content on to the subscriber."""
+        """Respond to a request, and queue accepted content for the subscriber."""
         if self._loop not in (None, asyncio.get_running_loop()):
             raise ConfigurationError(
-                "the subscribers run in another event loop than the application; "
-                "run them in that of the server, or use wsgi_application"
+                "the subscribers do not run in the event loop of the application; "
+                "run them there, or use wsgi_application"
             )
         callback = self._open.get(token)
         if request.method == "GET":
             return text_response(404) if callback is None else _verified(callback, request)
         if request.method != "POST":
             return text_response(405, headers={"Allow": "GET, POST"})
-        if callback is None:  # it belongs to an earlier run, or has ended
+        if callback is None:  # its subscription has ended, perhaps in an earlier run
             return WebResponse(_STATUS[CallbackDecision.OVER], {})
-        if callback.reading >= _AT_ONCE:
-            return WebResponse(503, dict(_RETRY))
+        if callback.reading >= _MAX_CONCURRENT_POSTS:
+            return WebResponse(503, dict(_RETRY_HEADERS))
         callback.reading += 1
         try:
             content = await self._read(request, body)
@@ -468,7 +470,7 @@ class Callbacks:
     def _accept(self, callback: CallbackRoute, signature: str | None, body: bytes) -> WebResponse:
         decision = callback.subscription.decide(signature, body)
         if decision is CallbackDecision.ACCEPTED and not callback.inbox.put(body):
-            return WebResponse(503, dict(_RETRY))
+            return WebResponse(503, dict(_RETRY_HEADERS))
         if decision is CallbackDecision.FORGED:
             self._log_forged(callback, signature)
             return WebResponse(403 if self.terms.refuse else 204, {})
@@ -479,12 +481,12 @@ class Callbacks:
         what = "without a signature" if signature is None else "with a wrong signature"
         level = logging.DEBUG if callback.was_forged else logging.WARNING
         callback.was_forged = True
-        logger.log(level, "content %s is not used: %s", what, callback.subscription.topic)
+        logger.log(level, "ignoring content %s for %s", what, callback.subscription.topic)
 
     async def _read(self, request: WebRequest, body: AsyncIterable[bytes]) -> bytes | WebResponse:
         """Return the content, or an error response if the content cannot be accepted."""
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            return text_response(415, "no Content-Encoding is accepted\n")
+            return text_response(415, "Content-Encoding is not supported\n")
         content = bytearray()
         try:
             async with asyncio.timeout(self.terms.patience):
@@ -507,41 +509,43 @@ def _verified(callback: CallbackRoute, request: WebRequest) -> WebResponse:
     now = asyncio.get_running_loop().time()
     challenge = callback.subscription.verify(request.parameters(), now)
     callback.notify()
-    return text_response(404) if challenge is None else text_response(200, challenge, _PLAIN)
+    if challenge is None:
+        return text_response(404)
+    return text_response(200, challenge, _CHALLENGE_HEADERS)
 
 
 def _checked(url: str) -> str:
-    """Check the URL below which the callbacks are, and return it with a final `/`."""
+    """Return a callback URL with a final `/`, or raise `ConfigurationError`."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or not _AS_A_CALLBACK.fullmatch(url) or "@" in parts.netloc:
+    if not usable or not _CALLBACK_URL.fullmatch(url) or "@" in parts.netloc:
         raise ConfigurationError(f"{url!r} is not a callback URL; write https://host/path/")
     if parts.query or parts.fragment:
-        raise ConfigurationError(f"{url!r} has a query or fragment; a callback URL has none")
+        raise ConfigurationError(f"{url!r} has a query or fragment, which a callback URL must not")
     return url if url.endswith("/") else url + "/"
 
 
-#: Maximum number of connections: few hubs deliver over more than a handful.
-_MOST = 1_000
+#: Maximum number of connections to the server of `listening`.
+_MAX_CONNECTIONS = 1_000
 
 http_logger = logging.getLogger("rsnotify.subscriber.websub.http")
 
 
 @asynccontextmanager
 async def listening(callbacks: Callbacks, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve callbacks at a listening socket within the context, and close it at the end."""
+    """Serve callbacks at a listening socket while the context is active, then close the socket."""
     app = web.Application()
     app.add_routes(callbacks.routes())
     http_logger.addFilter(_is_ours)
     options = {"auto_decompress": False, "logger": http_logger}
-    async with serving(app, listener, shutdown_timeout=1, most=_MOST, **options):
+    async with serving(app, listener, shutdown_timeout=1, most=_MAX_CONNECTIONS, **options):
         yield
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Filter out malformed requests, which aiohttp logs together with bytes of the request."""
+    """Filter out malformed requests, because aiohttp logs bytes of them."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)

@@ -1,12 +1,12 @@
-"""WebSub: subscribing to a topic, and receiving fragments at a callback (docs/protocol.md).
+"""Receives fragments by WebSub (docs/protocol.md).
 
 `discover_topic` finds the hubs and the canonical URL of a topic (WebSub §4). `HubMembership`
 subscribes at a hub, and unsubscribes from it (WebSub §5).
 
-A hub delivers only changes from after the subscription began, so earlier ones are pulled: once
-after the verification, and once more when the hub must have begun to deliver. A lease is renewed
-with a new subscription that has its own callback and secret. The old one is ended only after that,
-and a fragment that both deliver counts once.
+A hub delivers only changes from after the subscription began. Earlier ones are pulled twice: right
+after the verification, and again once the hub should have begun to deliver. To renew a lease, the
+transport makes a new subscription with its own callback and secret, and then ends the old one. If
+both deliver a fragment, the second is a duplicate.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from rsnotify_subscriber.push.websub_callbacks import (
     SubscriptionMode,
 )
 
-#: Maximum number of bytes of a topic that are searched for links, which are at its beginning.
-_BEGINNING = 1_000_000
+#: Maximum number of bytes at the beginning of a topic to search for links.
+_SEARCHED_BYTES = 1_000_000
 _HTML = ("text/html", "application/xhtml+xml")
 
 _Links = Sequence[tuple[str, str]]
@@ -49,8 +49,8 @@ class DiscoveredTopic(Struct, frozen=True):
     """The links of a topic.
 
     Args:
-        topic: The canonical URL of the topic, used for subscribing.
-        hubs: The topic's hubs that support WebSub, those with https first (WebSub §8.2).
+        topic: The canonical URL of the topic, for subscribing.
+        hubs: The WebSub hubs of the topic, beginning with those that use https (WebSub §8.2).
     """
 
     topic: str
@@ -58,20 +58,20 @@ class DiscoveredTopic(Struct, frozen=True):
 
 
 async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
-    """GET a topic, and return its hubs from Link headers, or else from links in its body."""
+    """GET a topic, and return its links, from Link headers or else from its body."""
     async with sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
         check_status(uri, response)
         place = str(response.url)
         links: _Links = parse_links(response.headers.getall("Link", []))
         found = _discovered(place, links)
         if found.hubs and _targets(place, links, Rel.SELF):
-            return found  # without the body, which may be large
-        beginning = await read_beginning(uri, response, _BEGINNING)
-        return _discovered(place, links, embedded(beginning, response.content_type))
+            return found  # without reading the body, which may be large
+        beginning = await read_beginning(uri, response, _SEARCHED_BYTES)
+        return _discovered(place, links, embedded_links(beginning, response.content_type))
 
 
-def embedded(beginning: bytes, content_type: str) -> _Links:
-    """Return the links in (the beginning of) a body that is HTML, a feed or a Sitemap."""
+def embedded_links(beginning: bytes, content_type: str) -> _Links:
+    """Return the links at the beginning of an HTML page, a feed or a Sitemap."""
     if content_type in _HTML:
         return html_links(beginning.decode(errors="replace"))
     return xml_links(beginning) if "xml" in content_type else []
@@ -84,7 +84,7 @@ def _discovered(place: str, links: _Links, embedded: _Links = ()) -> DiscoveredT
 
 
 def _hubs(place: str, links: _Links) -> list[str]:
-    """Return the hubs with HTTP URIs. A Source may also name others."""
+    """Return the hubs with HTTP URIs. Other hubs do not use WebSub."""
     hubs = dict.fromkeys(_targets(place, links, Rel.HUB))
     return [hub for hub in hubs if hub.startswith(("http:", "https:"))]
 
@@ -95,15 +95,15 @@ def _targets(place: str, links: _Links, relation: str) -> list[str]:
 
 logger = logging.getLogger("rsnotify.subscriber.websub")
 
-#: Maximum number of bytes of a hub's reason that are read and repeated in a message.
-_REASON = 200
-#: Seconds to wait before the next request to a hub that has denied a subscription.
-_DENIED = 300.0
+#: Maximum number of bytes of a hub's reason to include in a message.
+_REASON_BYTES = 200
+#: Seconds before the next request to a hub that denied a subscription.
+_DENIED_DELAY = 300.0
 
 
 @dataclass(eq=False)
 class HubMember:
-    """A subscription that a hub has confirmed."""
+    """A subscription at a hub."""
 
     hub: str
     callback: CallbackRoute
@@ -114,7 +114,7 @@ class HubMember:
         return self.callback.subscription.expires
 
     async def failure(self) -> None:
-        """Wait until the hub can no longer deliver, then raise `Unavailable`."""
+        """Wait until the hub can no longer deliver, and raise `Unavailable`."""
         await self.callback.until(lambda one: one.is_over or one.weak)
         self.check()
 
@@ -123,14 +123,14 @@ class HubMember:
         subscription = self.callback.subscription
         if subscription.is_over:
             why = f": {subscription.denial!r}" if subscription.denial else ""
-            raise Unavailable(self.hub, f"it denies the subscription{why}", _DENIED)
+            raise Unavailable(self.hub, f"it denied the subscription{why}", _DENIED_DELAY)
         if subscription.weak:
-            how = "which is not accepted; name that method among the signatures that are"
-            raise Unavailable(self.hub, f"it signs with {subscription.weak}, {how}", _DENIED)
+            how = "which is not accepted; to accept it, add it to the signature methods"
+            raise Unavailable(self.hub, f"it signs with {subscription.weak}, {how}", _DENIED_DELAY)
 
 
-#: Seconds for hubs to answer an unsubscription when this process stops.
-_GOODBYE = 2.0
+#: Seconds for hubs to confirm an unsubscription when this process stops.
+_UNSUBSCRIBE_TIMEOUT = 2.0
 
 
 @dataclass
@@ -139,8 +139,8 @@ class WebSubTransport:
 
     Args:
         channel: The topic, as the Source's documents name it.
-        hubs: The hubs in those documents, used if the topic itself names none.
-        callbacks: The callbacks at which hubs reach this process.
+        hubs: The hubs that these documents name, for a topic that names none.
+        callbacks: The callbacks of this process.
     """
 
     channel: str
@@ -179,12 +179,12 @@ class HubMembership:
             await self._ended
         finally:
             await self._tasks.cancel()
-            await asyncio.gather(*(self._leave(one, _GOODBYE) for one in self._members))
+            await asyncio.gather(*(self._leave(one, _UNSUBSCRIBE_TIMEOUT) for one in self._members))
 
     async def _pass_on(self) -> None:
         while True:
             self._listener.fragment(await self._inbox.get())
-            await asyncio.sleep(0)  # so that many deliveries do not block the event loop
+            await asyncio.sleep(0)  # many deliveries must not block the event loop
 
     async def _catch_up(self) -> None:
         self._listener.gap()
@@ -197,11 +197,11 @@ class HubMembership:
         """Subscribe to the topic's current URL at the first hub that accepts (WebSub §6.1).
 
         Raises:
-            FetchError: No hub accepted.
+            FetchError: No hub accepted the subscription.
         """
         found = await self._discover()
         failure: FetchError = Unavailable(
-            self._transport.channel, "it names no hub that speaks WebSub"
+            self._transport.channel, "it names no hub that supports WebSub"
         )
         for hub in found.hubs:
             try:
@@ -217,13 +217,13 @@ class HubMembership:
         except FetchError as error:
             if not hubs:
                 raise
-            logger.info("the hubs are those that the Source's documents name: %s", error)
+            logger.info("using the hubs that the Source's documents name: %s", error)
             return DiscoveredTopic(channel, hubs)
         return found if found.hubs else DiscoveredTopic(found.topic, hubs)
 
     async def _join(self, hub: str, topic: str) -> HubMember:
         member = HubMember(hub, self._callbacks.open(topic, self._inbox))
-        self._members.append(member)  # before the request, so that it is ended if this is cancelled
+        self._members.append(member)  # before the request, in case this is cancelled
         try:
             await self._request(member, SubscriptionMode.SUBSCRIBE)
             async with asyncio.timeout(self._terms.patience):
@@ -232,7 +232,7 @@ class HubMembership:
             self._check_lease(member)
         except TimeoutError:
             self._forget(member)
-            raise Unavailable(hub, self._unconfirmed(member)) from None
+            raise Unavailable(hub, self._why_unconfirmed(member)) from None
         except FetchError:
             self._forget(member)
             raise
@@ -242,16 +242,16 @@ class HubMembership:
         granted = member.callback.subscription.granted
         if granted < min(self._terms.shortest_lease, self._terms.lease):
             reason = f"it grants a lease of only {granted} s; check its settings"
-            raise Unavailable(member.hub, reason, _DENIED)
+            raise Unavailable(member.hub, reason, _DENIED_DELAY)
 
     def _forget(self, member: HubMember) -> None:
         self._callbacks.close(member.callback)
         self._members.remove(member)
 
-    def _unconfirmed(self, member: HubMember) -> str:
+    def _why_unconfirmed(self, member: HubMember) -> str:
         refused = member.callback.subscription.refused
         if refused is not None:
-            return f"it sent a verification {refused}, which cannot be confirmed (WebSub §5.3)"
+            return f"it sent a verification {refused}, which is wrong (WebSub §5.3)"
         patience, url = self._terms.patience, self._callbacks.url
         return f"it sent no verification within {patience:g} s; can it reach {url}?"
 
@@ -259,13 +259,13 @@ class HubMembership:
         form = member.callback.subscription.request(mode, self._loop.time() + self._terms.patience)
         async with self._transport.sessions.post(member.hub, form) as response:
             if not 200 <= response.status < 300:
-                reason = f"it answers {response.status} to {mode}{await _reason(response)}"
+                reason = f"it answered {response.status} to {mode}{await _reason(response)}"
                 raise Unavailable(member.hub, reason, retry_after(response))
 
     async def _leave(self, member: HubMember, seconds: float) -> None:
-        """Try to unsubscribe within this many seconds.
+        """Try to unsubscribe within `seconds`.
 
-        A hub that does not receive the request gets a 410 response to its next delivery.
+        A hub that did not receive the request gets a 410 response to its next delivery.
         """
         with suppress(FetchError, TimeoutError):
             if member.callback.subscription.is_active:
@@ -277,16 +277,16 @@ class HubMembership:
     # Renewing
 
     async def _renew_forever(self, member: HubMember) -> None:
-        """Subscribe again whenever it is due, and then end the previous subscription."""
+        """Subscribe again whenever the renewal is due, then end the previous subscription."""
         while True:
             await self._until_due(member)
             before, member = member, await self._renewed(member)
             if member.hub != before.hub:
                 self._listener.up(member.hub)
-            self._tasks.spawn(self._end_later(before))
+            self._tasks.spawn(self._leave_later(before))
 
     async def _until_due(self, member: HubMember) -> None:
-        """Wait for at least half of the lease, or until the hub has been silent for too long."""
+        """Wait for half of the lease or more, or until the hub has been silent for too long."""
         left = member.expires - self._loop.time()
         due = member.expires - left * (0.25 + self._random.random() / 4)
         while (now := self._loop.time()) < (when := min(due, self._silence.due)):
@@ -295,7 +295,7 @@ class HubMembership:
                     await member.failure()
 
     async def _renewed(self, member: HubMember) -> HubMember:
-        """Subscribe again. If the hub still delivers, retry until the end of the lease."""
+        """Subscribe again. Retry until the lease ends, or the hub has been silent for too long."""
         attempts = 0
         while True:
             try:
@@ -312,12 +312,12 @@ class HubMembership:
                 self._silence.end(self._loop.time())
                 return renewed
 
-    async def _end_later(self, member: HubMember) -> None:
+    async def _leave_later(self, member: HubMember) -> None:
         await asyncio.sleep(self._terms.settle)
         await self._leave(member, self._terms.patience)
 
 
 async def _reason(response: aiohttp.ClientResponse) -> str:
-    beginning = await response.content.read(_REASON)
+    beginning = await response.content.read(_REASON_BYTES)
     text = beginning.decode(errors="replace").strip()
     return f": {text!r}" if text else ""

@@ -1,1 +1,1 @@
-"""The state of a Destination, in a separate SQLite file or in the aggregator's PostgreSQL."""
+"""The state of a Destination, in an SQLite file or in the application's PostgreSQL."""

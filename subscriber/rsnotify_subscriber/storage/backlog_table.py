@@ -1,10 +1,10 @@
 """The table of the backlog: changes that wait until all lists are read (`rsnotify.sync.backlog`).
 
-The table is temporary, since a later run reads the lists again, and it exists only while it has
-rows. It therefore costs no flush, and copies that are level need no memory for it. Each resource
-has one row, keyed by the hash of its URI. Two resources with the same hash share a row. Changes of
-a resource are merged as they arrive, by the same rule as changes in memory, so the table grows with
-the number of resources and not with the number of their changes.
+The table is temporary, because the next run reads the lists again, so it needs no flush. It exists
+only while it has rows, so copies that are level need no memory for it. It has one row per resource,
+keyed by the hash of the URI. Resources with the same hash share a row. Changes of a resource are
+merged when they arrive, as in memory, so the size of the table depends on the number of resources,
+not of changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rsnotify.sync.pending_changes import merged
 from rsnotify_subscriber.storage.resource_state import select_in
 from rsnotify_subscriber.storage.state_database import Row, StateDatabase, StateTransactions
 
-# `number` preserves the order of resources that have the same instant.
+# `number` preserves the order of resources with the same instant.
 _CREATE = """
 CREATE {unlogged} TABLE {backlog} (
     key {integer} PRIMARY KEY, since {integer} NOT NULL, number {integer} NOT NULL,
@@ -40,10 +40,10 @@ _UPDATE = "UPDATE {backlog} SET changes = ? WHERE key = ?"
 _UPDATE_ALL = "UPDATE {backlog} SET since = ?, changes = ? WHERE key = ?"
 _FIRST = "SELECT key, since, number, changes FROM {backlog} ORDER BY since, number LIMIT ?"
 _DELETE = "DELETE FROM {backlog} WHERE key = ?"
-#: Number of changes merged at once.
-_PART = 5_000
+#: Number of changes to merge at once.
+_BATCH_SIZE = 5_000
 
-#: Changes, and the coarse datetimes of each, because MessagePack does not keep their `fold`.
+#: Changes with the names of their coarse datetimes, because MessagePack does not keep `fold`.
 _Record = list[tuple[Change, tuple[str, ...]]]
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Record).decode
@@ -81,11 +81,11 @@ class BacklogTable:
         with self._transactions.writing():
             if not self._resources:
                 self._database.execute(_CREATE)
-            for begin in range(0, len(changes), _PART):
-                self._merge(changes[begin : begin + _PART])
+            for begin in range(0, len(changes), _BATCH_SIZE):
+                self._merge(changes[begin : begin + _BATCH_SIZE])
 
     def _merge(self, changes: Sequence[tuple[Change, Instant]]) -> None:
-        # Sorted by key, so that each page of the table is read and written only once.
+        # Sort by key, so that each page of the table is read and written only once.
         grouped: dict[int, list[tuple[Change, Instant]]] = {}
         for one in changes:
             grouped.setdefault(hash(one[0].uri), []).append(one)
@@ -97,16 +97,16 @@ class BacklogTable:
         for key in keys:
             since = to_microseconds(min(instant for _, instant in grouped[key]))
             before = known.get(key)
-            kept = [] if before is None else _decoded(before[-1])
+            combined = [] if before is None else _decoded(before[-1])
             for change, _ in grouped[key]:
-                _add(change, kept)
+                _add(change, combined)
             if before is None:
                 self._last += 1
-                new.append((key, since, self._last, _encoded(kept)))
+                new.append((key, since, self._last, _encoded(combined)))
             elif since < before[1]:
-                earlier.append((since, _encoded(kept), key))
+                earlier.append((since, _encoded(combined), key))
             else:
-                merged_only.append((_encoded(kept), key))
+                merged_only.append((_encoded(combined), key))
         for query, rows in ((_INSERT, new), (_UPDATE, merged_only), (_UPDATE_ALL, earlier)):
             self._database.executemany(query, rows)
         self._resources += len(new)
@@ -139,7 +139,7 @@ class BacklogTable:
 
 
 def _add(change: Change, before: list[Change]) -> None:
-    """Merge a change with an earlier one of its resource. `before` may hold other resources."""
+    """Add a change to a row's changes, merging it with an earlier one of its resource."""
     for index, one in enumerate(before):
         if one.uri == change.uri:
             before[index] = merged(one, change)

@@ -1,13 +1,13 @@
-"""The comparison of a state with Resource Lists, and the table of resources seen in those lists.
+"""Compares a state with Resource Lists, using a table of the resources seen in these lists.
 
-An entry without a hash and a date does not show whether its content has changed. An entry's date
-does not show it either if the Source is known to change content without changing the date. Such
-resources are requested now and then.
+An entry with neither hash nor date does not show whether the content has changed. Nor does a date
+if the Source is known to change content without changing dates. Such resources are requested again
+from time to time.
 
-A version is unsettled if it was fetched during the second, or day, of its `lastmod`. A later
-version from the same second or day has the same `lastmod`, so without a hash no list shows it.
-(Git calls such index entries racy.) Unsettled versions are refetched until that time is over:
-at the first comparison of each run, and at intervals while a run continues.
+A version is unsettled if it was fetched within the second, or day, of its `lastmod`. A later
+version from the same second or day has the same `lastmod`, so without a hash no list reveals it.
+(Git calls such index entries racy.) Unsettled versions are refetched at the first comparison of
+each run, and then at intervals, until one is fetched later than that second or day.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SELECT uri, hash FROM {resources}
     WHERE change != 'deleted' AND spelling IS NULL AND coalesce(mtime, 0) != -1 AND uri IN
 """
 _SEEN = "SELECT identity, coalesce(spelling, identity) FROM {seen} WHERE identity IN"
-#: Number of entries compared at once.
-_PART = 2_000
-#: Maximum number of URIs stored for being listed in two spellings.
-_TWOFOLD = 100
-#: Minimum time between two requests for an unsettled version, in seconds.
-_BETWEEN = 900.0
+#: Number of entries to compare at once.
+_BATCH_SIZE = 2_000
+#: Maximum number of URIs to store that are listed in two spellings.
+_MAX_DUPLICATES = 100
+#: Minimum seconds between requests for an unsettled version.
+_UNSETTLED_INTERVAL = 900.0
 
 
 class ComparedEntries(NamedTuple):
@@ -54,7 +54,7 @@ class ComparedEntries(NamedTuple):
         differing: Entries of resources that the copy holds in another version.
         absent: Entries of resources that the copy does not hold.
         unproven: Entries that do not show whether the content has changed.
-        checkable: Like `unproven`, but a conditional request shows it.
+        checkable: Entries like `unproven`, for which a conditional request is possible.
     """
 
     differing: list[Resource]
@@ -64,7 +64,7 @@ class ComparedEntries(NamedTuple):
 
 
 class EntryCounts(Struct, frozen=True, array_like=True):
-    """Counts of compared entries: in total, without a hash, and with neither hash nor date."""
+    """The number of compared entries: in total, without a hash, and with neither hash nor date."""
 
     entries: int = 0
     unhashed: int = 0
@@ -74,14 +74,14 @@ class EntryCounts(Struct, frozen=True, array_like=True):
 class BaselineTables:
     """Compares the resources of a state with the entries of Resource Lists.
 
-    If a list has a resource under two spellings of its URI, the first entry counts, and the state
-    is in doubt. `respell` stores the new spellings of resources that a list spells differently.
+    If a list has two spellings of a resource's URI, the first entry is used, and there is a doubt.
+    `respell` stores new spellings of URIs.
 
     Attributes:
         trusts_dates: Whether no resource is known to have changed without a new `lastmod`.
-        twofold: A map from each ignored spelling of a URI to the spelling that counts.
+        duplicates: The ignored spellings of URIs, with the used spelling of each.
         unsettled: When this process fetched each unsettled version, by URI.
-        counts: The entries compared since the last `begin`, except for entries of packages.
+        counts: The entries compared since the last `begin`, except entries of packages.
     """
 
     def __init__(
@@ -99,21 +99,21 @@ class BaselineTables:
         self.prefer = prefer
         self.trusts_dates = transactions.read_fact("dates_kept", bool) is not False
         self.counts = EntryCounts()
-        self.twofold = transactions.read_fact("twofold", dict[str, str]) or {}
+        self.duplicates = transactions.read_fact("twofold", dict[str, str]) or {}
         #: Whether a list of this baseline has a URI that is not in normal form.
         self._has_spellings = False
         self.unsettled: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Forget what an earlier baseline has seen, within a transaction."""
+        """Forget what an earlier baseline saw. Must be called in a transaction."""
         self.counts = EntryCounts()
         self._database.execute("DELETE FROM {seen}")
         self._has_spellings = False
-        if self.twofold:
-            self.twofold = {}
-            self._transactions.write_facts(twofold=self.twofold)
+        if self.duplicates:
+            self.duplicates = {}
+            self._transactions.write_facts(twofold=self.duplicates)
 
-    def note_unsettled(self, states: Iterable[ResourceState]) -> None:
+    def record_unsettled(self, states: Iterable[ResourceState]) -> None:
         for state in states:
             if state.is_unsettled():
                 self.unsettled[state.uri] = monotonic()
@@ -128,17 +128,20 @@ class BaselineTables:
         lost: bool = False,
         packaged: bool = False,
     ) -> ComparedEntries:
-        """Store entries of a Resource List as seen, and return those that differ from the copy.
+        """Record that entries of a Resource List were seen. Return those that may differ.
 
-        Resources that changed after `at`, the instant of the list, are ignored, unless their entry
-        has a later `lastmod` than the copy. With `lost`, resources that the copy has lost count as
-        different. `packaged` entries are not counted.
+        Args:
+            resources: The entries.
+            at: The instant of the list. Resources that changed later are skipped, unless the entry
+                has a later `lastmod` than the copy.
+            lost: Whether resources that the copy has lost count as different.
+            packaged: Whether to exclude the entries from `counts`.
         """
         found = ComparedEntries([], [], [], [])
         with self._transactions.writing():
-            entries = self._without_twofold(resources)
+            entries = self._without_duplicates(resources)
             remaining = iter(entries.items())
-            while part := dict(islice(remaining, _PART)):
+            while part := dict(islice(remaining, _BATCH_SIZE)):
                 held = {
                     identity: describe_representation(resource, self.prefer)
                     for identity, resource in part.items()
@@ -164,9 +167,9 @@ class BaselineTables:
         )
 
     def _unchanged(self, listed: Mapping[str, Resource], held: Mapping[str, Resource]) -> list[str]:
-        """Return the resources that the copy has with exactly the hash of their entries.
+        """Return the resources whose stored hash is exactly that of their entry.
 
-        Nearly all resources match, so this takes only a third of the time of a full comparison.
+        This shortcut usually covers nearly all resources, in a third of the time of `_compare`.
         """
         identities = [identity for identity, entry in held.items() if entry.hash is not None]
         return [
@@ -203,10 +206,10 @@ class BaselineTables:
         if respelled:
             self._respell(respelled)
 
-    def _without_twofold(self, resources: Iterable[Resource]) -> dict[str, Resource]:
-        """Return entries by normalized URI, and record other spellings of the same resource."""
+    def _without_duplicates(self, resources: Iterable[Resource]) -> dict[str, Resource]:
+        """Return entries by normalized URI, and store duplicates with other spellings."""
         entries: dict[str, Resource] = {}
-        twofold: dict[str, str] = {}
+        duplicates: dict[str, str] = {}
         given = [(normalize(resource.uri), resource) for resource in resources]
         self._has_spellings |= any(identity != one.uri for identity, one in given)
         seen: dict[str, str] = {}
@@ -217,11 +220,11 @@ class BaselineTables:
             first = seen.setdefault(identity, resource.uri)
             if first == resource.uri:
                 entries[identity] = resource
-            elif len(self.twofold) + len(twofold) < _TWOFOLD:
-                twofold[resource.uri] = first
-        if twofold:
-            self.twofold = {**self.twofold, **twofold}
-            self._transactions.write_facts(twofold=self.twofold)
+            elif len(self.duplicates) + len(duplicates) < _MAX_DUPLICATES:
+                duplicates[resource.uri] = first
+        if duplicates:
+            self.duplicates = {**self.duplicates, **duplicates}
+            self._transactions.write_facts(twofold=self.duplicates)
         return entries
 
     def _differs(self, state: ResourceState, entry: Resource) -> bool:
@@ -232,12 +235,12 @@ class BaselineTables:
         if not state.is_unsettled(entry.lastmod):
             return False
         fetched = self.unsettled.get(state.uri)
-        return fetched is None or monotonic() - fetched >= _BETWEEN
+        return fetched is None or monotonic() - fetched >= _UNSETTLED_INTERVAL
 
     def unlisted(self, at: Instant) -> list[str]:
-        """Return the resources that no list of this baseline has, unless changed after `at`.
+        """Return the resources in no list of this baseline, except those that changed after `at`.
 
-        The returned URIs are in normal form.
+        The URIs are in normal form.
         """
         with self._transactions.storage_errors():
             rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
@@ -245,8 +248,8 @@ class BaselineTables:
 
 
 def same_resource(other: str) -> str:
-    """Return a clause saying that a URI is another spelling of a listed one."""
+    """Return a clause saying that the Source lists a URI in two spellings."""
     return (
-        f"the Source lists it and {without_credentials(other)}, which identify one resource "
-        "(RFC 3986 §6.2); the copy has the latter"
+        f"the Source lists it and {without_credentials(other)}, which identify the same resource "
+        "(RFC 3986 §6.2); the copy uses the latter"
     )

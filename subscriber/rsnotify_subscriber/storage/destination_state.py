@@ -1,9 +1,8 @@
-"""The state of a Destination: its progress, and the version of each resource in the copy.
+"""The state of a Destination: T, and the version of each resource in the copy.
 
-The state is kept in a database, either a separate SQLite file or a database of the aggregator. T is
-committed in one transaction with the changes it covers, with the sum over the copy (docs/audit.md),
-and with the handler's effect if that is in the same database. `recovery` covers what a crash may
-leave half applied.
+The state is in an SQLite file or in the application's database. One transaction commits T, the
+changes that it covers, the sum over the copy (docs/audit.md), and the handler's effects if they are
+in the same database. `recovery` describes what happens after a crash.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ from rsnotify_subscriber.storage.resource_state import (
     EquivalentLookup,
     Query,
     ResourceState,
-    identify,
+    add_missing_identities,
     identity_of,
     look_up,
     pages,
 )
+from rsnotify_subscriber.storage.sqlite import open_folder
 from rsnotify_subscriber.storage.state_database import (
     StateDatabase,
     StateLocation,
     StateTransactions,
-    open_folder,
 )
 
-#: The number of resources in the copy, the datetime (µs) of their latest change, the number of rows
-#: whose `identity` differs from their URI, and the number of rows whose identity is unknown.
+#: The number of resources in the copy, the datetime (µs) of their latest change, and the number of
+#: rows whose URI is not in normal form, and whose identity is unknown.
 EXTENT = """
 SELECT count(CASE WHEN change != 'deleted' THEN 1 END), max(changed_at),
     count(CASE WHEN identity != '' THEN 1 END), count(CASE WHEN identity IS NULL THEN 1 END)
@@ -71,17 +70,17 @@ SELECT uri, hash, coalesce(spelling, uri) FROM {resources}
 """
 
 
-def sum_up(query: Query) -> SetSum:
+def sum_of_copy(query: Query) -> SetSum:
     total = SetSum()
     for rows in pages(query, _HASHES):
         total.add((spelling, hash) for _, hash, spelling in rows)
     return total
 
 
-def usable(stored: str | None, count: int) -> SetSum | None:
+def valid_sum(stored: str | None, count: int) -> SetSum | None:
     """Return the stored sum, or None if it does not cover exactly `count` resources.
 
-    An rsnotify version without sums may have run since the sum was stored.
+    An rsnotify version without sums may have changed the state.
     """
     try:
         total = SetSum.parse(stored or "0 0 0")
@@ -93,7 +92,7 @@ def usable(stored: str | None, count: int) -> SetSum | None:
 def sum_after(
     total: SetSum, before: Mapping[str, ResourceState], after: Iterable[ResourceState]
 ) -> SetSum:
-    """Return the sum after a change. Only the last of several states of one resource counts."""
+    """Return the sum after changes. `after` may have several states of a resource."""
     changed = total.copy()
     changed.remove((state.source_uri, state.hash) for state in before.values() if state.exists)
     last = {state.uri: state for state in after}
@@ -103,8 +102,8 @@ def sum_after(
 
 NO_DOUBTS: Mapping[str, str] = {}
 NO_LENGTHS: Mapping[str, int | None] = {}
-#: Maximum number of doubts stored with the URIs of their resources.
-_DOUBTS = 100
+#: Maximum number of doubts to store.
+_MAX_DOUBTS = 100
 
 _UPSERT = """
 INSERT INTO {resources} AS held
@@ -123,11 +122,11 @@ _INVALIDATE = """
 UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,
     validator = NULL, fetched_at = NULL, mtime = NULL
 """
-# Matches only rows unchanged since the files were compared, because a change may have been applied
-# in the meantime. -2, a time that no file has, stands for NULL.
+# Excludes resources that were changed since their files were compared. -2, the mtime of no file,
+# stands for NULL.
 _AS_COMPARED = "WHERE uri = ? AND hash = ? AND coalesce(mtime, -2) = coalesce(?, -2)"
 _LOSE = "UPDATE {resources} SET mtime = -1 WHERE hash IS NOT NULL AND change != 'deleted'"
-#: Sets a length that no file has: a lost resource whose file matches would count as found.
+#: Sets a length that no file has, because a lost resource whose file matches counts as found.
 _LOSE_UNSELECTED = """
 UPDATE {resources} SET mtime = -1, length = -1
     WHERE hash IS NOT NULL AND change != 'deleted' AND uri = ?
@@ -146,7 +145,7 @@ SELECT uri, hash, length, mtime FROM {resources} WHERE change != 'deleted' AND u
 
 
 class HeldFile(Struct, frozen=True, gc=False):
-    """A resource in the copy, with the stored properties of its file. `hash` is None if unknown."""
+    """A resource in the copy, and what the state knows about its file."""
 
     uri: str
     hash: str | None
@@ -155,20 +154,18 @@ class HeldFile(Struct, frozen=True, gc=False):
 
 
 class DestinationState:
-    """The state of one Destination. Creating an instance opens it, as in `StateLocation.open`.
+    """The state of one Destination. The constructor opens it, as in `StateLocation.open`.
 
     Attributes:
         sum: The sum over the copy, as of the last commit.
-        lost: The number of resources that the copy has lost and has not fetched again yet.
-        counts: The number of entries in the last compared Resource List, how many of them have no
-            hash, and how many have no date either.
+        lost: The number of lost resources that are not refetched yet.
+        counts: The counts of the entries in the last compared Resource List.
     """
 
     def __init__(self, location: Path | StateLocation) -> None:
         self._pruned = 0
-        #: The missing resources that were stored last.
+        #: The missing resources and closed lists, as last stored.
         self._missing: tuple[MissingResource, ...] | None = None
-        #: The closed lists that were stored last.
         self._closed: KnownLists | None = None
         self.commit_times = Durations()
         self.database: StateDatabase = (
@@ -197,13 +194,13 @@ class DestinationState:
             count, latest, spelled, unidentified = self.database.read(EXTENT)[0]
             self._latest: int = latest or 0
             self._lookup.has_spellings = bool(spelled)
-            self.sum = usable(stored, count) or sum_up(self.database.execute)
+            self.sum = valid_sum(stored, count) or sum_of_copy(self.database.execute)
             self._count_lost()
             self._intents = IntentLog(self.database, committed)
             self.contents = ContentLog(self.database, committed)
         if unidentified:
             with self.transactions.writing():
-                if identify(self.database):
+                if add_missing_identities(self.database):
                     self._delete_progress()
                 self._lookup.has_spellings = bool(self.database.execute(EXTENT).fetchall()[0][2])
         if unfinished := self._intents.unfinished:
@@ -211,25 +208,25 @@ class DestinationState:
                 self._write(_unknown(unfinished), None)
 
     def store_intent(self, uris: Sequence[str], refused: Collection[str]) -> None:
-        """Store durably which resources are about to be applied, until the next commit.
+        """Store durably which resources a handler is about to change, until the next commit.
 
-        The next run can then see which changes may be applied but are not committed. `refused` are
-        resources whose changes a handler has already failed to apply, perhaps only in part.
+        After a crash, these are the changes that may be applied but are not committed. `refused`
+        are resources whose changes the handler failed to apply, perhaps only in part.
         """
         with self.transactions.storage_errors():
             self._intents.store(uris, refused)
 
     def applying(self) -> list[str]:
-        """Return the resources whose changes may be applied but are not committed."""
+        """Return the URIs of resources whose changes may be applied but are not committed."""
         return sorted(self._intents.applying)
 
     @property
     def commits(self) -> int:
-        """A number that changes whenever changes are applied. May be read in any thread."""
+        """A number that changes whenever changes are applied. Readable in any thread."""
         return self._intents.progress
 
     def unknown_uris(self) -> list[str]:
-        """Return the resources whose content is unknown because of a crash."""
+        """Return the URIs of resources whose content is unknown because of a crash."""
         if not self.sum.unhashed:
             return []
         with self.transactions.storage_errors():
@@ -238,10 +235,10 @@ class DestinationState:
 
     @property
     def doubts(self) -> Mapping[str, str]:
-        """Reasons why applied resources may differ from the Source's documents, by URI."""
-        if not self.baseline.twofold:
+        """Why resources may differ from the Source's documents, by URI."""
+        if not self.baseline.duplicates:
             return self._doubts
-        spelled = {uri: same_resource(first) for uri, first in self.baseline.twofold.items()}
+        spelled = {uri: same_resource(first) for uri, first in self.baseline.duplicates.items()}
         return {**self._doubts, **spelled}
 
     @property
@@ -262,7 +259,7 @@ class DestinationState:
                 yield from (uri for uri, hash, *_ in rows if hash is not None)
 
     def make_incoming(self) -> Path:
-        """Make the folder for temporary content, without the files of an earlier run."""
+        """Create the folder for temporary content, and remove the files of an earlier run."""
         with self.transactions.storage_errors():
             return self.database.make_incoming()
 
@@ -272,7 +269,7 @@ class DestinationState:
     def find_all(self, uris: Sequence[str]) -> dict[str, ResourceState]:
         """Return the states of resources as of the last commit, keyed by the given URIs.
 
-        This also finds a resource that is stored under another spelling of its URI.
+        Any spelling of a URI finds its resource.
         """
         with self.transactions.storage_errors():
             found = self._lookup.find(self.database.read, uris)
@@ -292,7 +289,7 @@ class DestinationState:
         return msgspec.structs.replace(progress, missing=missing, closed=self._closed)
 
     def _delete_progress(self) -> None:
-        """Delete T, so that the next run compares everything, and store the copy's date."""
+        """Delete T, so that everything is compared. Remember the instant of the last list."""
         progress, identity = self.transactions.read_fact("progress", Progress), self.identity()
         if progress is None:
             return
@@ -304,15 +301,15 @@ class DestinationState:
         self.transactions.delete_facts("progress")
 
     def last_list(self) -> ComparedList | None:
-        """Return the last compared list of all resources, if T has been deleted since then."""
+        """Return the last compared list of all resources, if T has been deleted since."""
         return self.transactions.read_fact("last_list", ComparedList)
 
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes in the copy that are later than an instant.
 
-        This includes the resources whose content is unknown after a crash, as if deleted long ago:
-        no list confirms such a deletion, and none has to.
-        Each change has a selected type and collection, because only selected changes are recorded.
+        Resources whose content is unknown after a crash are included as old deletions, which need
+        no confirmation by a list. Each change has a selected type and collection, because only
+        selected changes are recorded.
         """
         type, links = self._selected_properties()
         moment = to_microseconds(instant)
@@ -336,19 +333,21 @@ class DestinationState:
     # Files, and resources that the copy has lost
 
     def held_files(self, after: str, limit: int) -> list[HeldFile]:
-        """Return a page of resources in the order of their URIs. May be called in any thread."""
+        """Return a page of resources in the order of their URIs. Callable in any thread."""
         with self.transactions.storage_errors():
             return [HeldFile(*row) for row in self.database.read(_HELD_FILES, (after, limit))]
 
     def held(self) -> dict[str, HeldResource]:
-        """Return the resources that the copy should hold, including changes not yet committed."""
+        """Return the resources that the copy should hold, including uncommitted changes."""
         held = dict.fromkeys(self.applying(), HeldResource(None, None))
         with self.transactions.storage_errors():
             for rows in pages(self.database.read, _HELD_FILES):
                 held |= {uri: HeldResource(hash, length) for uri, hash, length, _ in rows}
         return held
 
-    def note_files(self, touched: Iterable[tuple[HeldFile, int]], lost: Iterable[HeldFile]) -> int:
+    def record_files(
+        self, touched: Iterable[tuple[HeldFile, int]], lost: Iterable[HeldFile]
+    ) -> int:
         """Store new modification times and lost files, except for resources changed since.
 
         Returns:
@@ -364,7 +363,7 @@ class DestinationState:
         return self.lost - before
 
     def lose(self, uris: Iterable[str] | None = None) -> int:
-        """Durably mark the given resources, or all, as lost. Return how many are lost in total."""
+        """Durably mark the given resources, or all, as lost. Return the total number of these."""
         with self.transactions.writing():
             if uris is None:
                 self.database.execute(_LOSE)
@@ -376,7 +375,7 @@ class DestinationState:
         return self.lost
 
     def lost_changes(self, after: str, limit: int) -> dict[str, Change]:
-        """Return changes that fetch lost resources again, keyed by stored URI, in order.
+        """Return a page of changes that refetch lost resources, keyed by stored URI, in order.
 
         Each entry has the hash of the lost content, and a selected type and collection.
         """
@@ -403,7 +402,7 @@ class DestinationState:
             self.transactions.write_facts(compared=at)
 
     def links(self) -> KnownLinks | None:
-        """Return the known facts about the links in the Source's documents, if any are stored."""
+        """Return the accepted links in the Source's documents, if any are stored."""
         return self.transactions.read_fact("links", KnownLinks)
 
     def store_links(self, links: KnownLinks) -> None:
@@ -414,7 +413,7 @@ class DestinationState:
         return self.transactions.read_fact("identity", Identity)
 
     def store_identity(self, identity: Identity) -> None:
-        """Store the Source. A new set, selection or `prefer` forces a full comparison."""
+        """Store the identity. A new set, selection or `prefer` forces a full comparison."""
         before = self.identity()
         self.baseline.prefer = identity.prefer
         with self.transactions.writing():
@@ -433,7 +432,7 @@ class DestinationState:
                 self.database.execute(query)
 
     def _lose_unselected(self, selection: Selection) -> None:
-        """Mark resources with unselected URIs for removal, because no list may name them again."""
+        """Mark resources with unselected URIs as lost, so that they are removed."""
         if selection.changes and ChangeType.DELETED not in selection.changes:
             return
         by_uri = Selection(selection.only, selection.excluded)
@@ -443,28 +442,28 @@ class DestinationState:
 
     @property
     def is_restored(self) -> bool:
-        """Whether the state was restored from a backup, and the copy may have later changes."""
+        """Whether the state was restored from a backup, so that the copy may have later changes."""
         return self.transactions.read_fact("restored", bool) is True
 
     def invalidate(self) -> None:
-        """Mark all resources to be refetched, and force a full comparison."""
+        """Mark all resources as unknown, and force a full comparison."""
         with self.transactions.writing():
             self._delete_progress()
             self.transactions.write_facts(restored=False)
             self.database.execute(_INVALIDATE)
-            self._sum_up()
+            self._recompute_sum()
 
     def compare_restored(self) -> None:
-        """Force one full comparison, because a copy may have later changes than a restored state.
+        """Force a full comparison, because the copy may have later changes than a restored state.
 
-        T stays: the lists after it show which resources were deleted since, for as long as they do.
+        T is kept, because the lists after it show which resources were deleted.
         """
         with self.transactions.writing():
             self.transactions.delete_facts("restored", "compared")
-            self._sum_up()
+            self._recompute_sum()
 
     def forget(self, uris: Sequence[str]) -> None:
-        """Mark resources as unknown, including deleted ones, and force a full comparison."""
+        """Mark resources as unknown, even deleted ones, and force a full comparison."""
         with self.transactions.writing():
             self._delete_progress()
             self._write(_unknown(uris), None)
@@ -477,21 +476,18 @@ class DestinationState:
         unflushed: Sequence[UnflushedContent] | None = None,
         dated: Mapping[str, int | None] = NO_LENGTHS,
     ) -> None:
-        """Commit applied changes together with the progress over them, if it moved.
+        """Commit applied changes, and the progress that covers them.
 
-        This also commits everything that a handler has done in `apply_within` since the last
-        commit.
+        This also commits the effects of `apply_within` since the last commit.
 
         Args:
             states: The new states of the resources.
-            progress: The progress, or None if it has not moved.
-            doubts: The reasons why resources may differ from the Source's announcements, keyed by
-                URI.
-            unflushed: The content that a `DeferredHandler` has not flushed, which the state keeps.
-                None if the handler has flushed everything.
-            dated: The announced lengths of resources that were fetched for a Resource List entry
-                without a hash. If their content has changed, their date should have changed as
-                well.
+            progress: The progress, or None if it has not advanced.
+            doubts: Why resources may differ from the Source's announcements, by URI.
+            unflushed: The content that a `DeferredHandler` has not flushed, or None if it has
+                flushed everything.
+            dated: The announced lengths of resources that were fetched for entries of a Resource
+                List without a hash. If their content has changed, so should their date.
         """
         began = perf_counter()
         with self.transactions.writing(ends=True):
@@ -499,15 +495,15 @@ class DestinationState:
         self.commit_times.add(perf_counter() - began)
 
     def delete_flushed(self) -> None:
-        """Delete the contents that were flushed since the last commit."""
+        """Delete stored contents that were flushed since the last commit."""
         if self.contents.has_flushed:
             with self.transactions.writing():
                 self.contents.delete_flushed()
 
     def save_progress(self, progress: Progress) -> None:
-        """Store progress that moved without any change being applied.
+        """Store progress that advanced without applying any change.
 
-        If a handler's effect waits for its commit, the progress becomes durable with it.
+        If a handler has begun a transaction, the progress is committed with it.
         """
         with self.transactions.writing():
             self._write((), progress)
@@ -533,7 +529,7 @@ class DestinationState:
                 facts["closed"] = self._closed = progress.closed
             if progress.missing is not self._missing:
                 facts["missing"] = self._missing = progress.missing
-        if (batch := self._intents.settle()) is not None:
+        if (batch := self._intents.begin_commit()) is not None:
             facts["batch"] = batch
         self.contents.write(self._intents.batch, unflushed)
         if facts:
@@ -548,7 +544,7 @@ class DestinationState:
         facts: dict[str, object],
         dated: Mapping[str, int | None],
     ) -> SetSum:
-        """Write states, add the facts that follow from them, and return the new sum."""
+        """Write states, add the resulting facts, and return the new sum."""
         before = look_up(self.database.execute, [state.uri for state in states])
         total = sum_after(self.sum, before, states)
         rows = [(*msgspec.structs.astuple(one), identity_of(one.uri)) for one in states]
@@ -556,7 +552,7 @@ class DestinationState:
         self.database.executemany(_UPSERT, rows)
         facts["sum"] = str(total)
         if self.baseline.unsettled or any(one.is_unsettled() for one in states):
-            self.baseline.note_unsettled(states)
+            self.baseline.record_unsettled(states)
         if dated and self.baseline.trusts_dates:
             known = [one for one in states if one.uri in dated and one.uri in before]
             if any(_differs(before[one.uri], one, dated[one.uri]) for one in known):
@@ -570,14 +566,14 @@ class DestinationState:
         return total
 
     def _prune(self, confirmed: int) -> None:
-        """Delete tombstones of deletions that no document can still contradict."""
+        """Delete the states of deletions that no document can contradict any more."""
         if confirmed > self._pruned:
             query = "DELETE FROM {resources} WHERE change = 'deleted' AND changed_at < ?"
             self.database.execute(query, (confirmed,))
             self._pruned = confirmed
 
     def forget_datetimes(self, after: Instant, entirely: bool = False) -> None:
-        """Forget datetimes of changes later than an instant, and if `entirely`, the progress."""
+        """Forget the datetimes of changes later than an instant and, if `entirely`, T."""
         moment = to_microseconds(after)
         if not entirely and self._latest <= moment:
             return
@@ -591,17 +587,17 @@ class DestinationState:
             self._pruned = 0
 
     def begin_baseline(self) -> None:
-        """Forget which resources an earlier baseline has seen, and recompute the sum."""
+        """Forget what an earlier baseline saw, and recompute the sum."""
         with self.transactions.writing():
             self.baseline.begin()
             if "" in self._doubts:
                 self._doubts = {uri: why for uri, why in self._doubts.items() if uri}
                 self.transactions.write_facts(doubts=self._doubts)
-            # A baseline reads everything anyway, and a wrong sum would stay wrong.
-            self._sum_up()
+            # A baseline reads everything anyway, and must correct a wrong sum.
+            self._recompute_sum()
 
     def _respell(self, states: Sequence[ResourceState]) -> None:
-        """Store a list's spellings of URIs, within a transaction."""
+        """Store a list's spellings of URIs. Must be called in a transaction."""
         before = look_up(self.database.execute, [state.uri for state in states])
         self.sum = sum_after(self.sum, before, states)
         rows = [(state.spelling, state.uri) for state in states]
@@ -609,27 +605,27 @@ class DestinationState:
         self.transactions.write_facts(sum=str(self.sum))
 
     def end_baseline(self) -> None:
-        """Store the counts of a baseline whose entries have all been compared."""
+        """Store the counts of a complete baseline."""
         if self.counts != self.baseline.counts:
             self.counts = self.baseline.counts
             with self.transactions.writing():
                 self.transactions.write_facts(entries=self.counts)
 
-    def _sum_up(self) -> None:
-        self.sum = sum_up(self.database.execute)
+    def _recompute_sum(self) -> None:
+        self.sum = sum_of_copy(self.database.execute)
         self._count_lost()
         self.transactions.write_facts(sum=str(self.sum))
 
 
 def _unknown(uris: Iterable[str]) -> list[ResourceState]:
-    """Return states under which any announced change is applied, even a deletion."""
+    """Return states for which any announced change is applied, even a deletion."""
     return [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in uris]
 
 
 def _differs(before: ResourceState, now: ResourceState, length: int | None) -> bool:
     """Return whether content has changed although its `lastmod` and announced length have not.
 
-    Within the unit of time of its `lastmod`, a resource may change once more.
+    Changes within the unit of time of `lastmod` do not count.
     """
     if before.lastmod is None or before.lastmod != now.lastmod or not before.exists:
         return False
@@ -639,27 +635,25 @@ def _differs(before: ResourceState, now: ResourceState, length: int | None) -> b
 
 
 def _bounded(doubts: dict[str, str]) -> dict[str, str]:
-    """Return a limited number of doubts. If others were dropped, only a comparison settles them."""
-    if len(doubts) <= _DOUBTS:
+    """Limit the number of doubts. One for all dropped doubts remains until a full comparison."""
+    if len(doubts) <= _MAX_DOUBTS:
         return doubts
-    return {
-        **dict(islice(doubts.items(), _DOUBTS - 1)),
-        "": "other resources may be out of date too",
-    }
+    rest = {"": "other resources may be out of date too"}
+    return dict(islice(doubts.items(), _MAX_DOUBTS - 1)) | rest
 
 
 @asynccontextmanager
-async def opened(
+async def open_state(
     location: Path | StateLocation, worker: Executor
 ) -> AsyncIterator[DestinationState]:
-    """Open a state, and close it at the end, in a worker that runs one call at a time."""
+    """Open a state in a worker that runs one call at a time. Close it at the end."""
     loop = asyncio.get_running_loop()
     opening = loop.run_in_executor(worker, DestinationState, location)
     try:
         state = await asyncio.shield(opening)
     except asyncio.CancelledError:
-        with suppress(Exception):  # the failure no longer matters
-            (await opening).close()  # the thread continues to open a state, which must be closed
+        with suppress(Exception):  # a failure no longer matters
+            (await opening).close()  # the thread still opens the state
         raise
     try:
         yield state

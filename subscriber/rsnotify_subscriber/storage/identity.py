@@ -1,4 +1,4 @@
-"""The Source and set of resources to which a state belongs."""
+"""The Source and the set of resources that a state belongs to."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class StoredDescription(Struct, frozen=True):
-    """A document that describes a Source, as it was last received.
+    """A description of a Source, as last received.
 
     Args:
-        uri: The URI that was requested.
+        uri: The requested URI.
         document: The document.
-        condition: The header field for a conditional request for it, if there is one.
+        condition: The header field for a conditional request, or None.
         sent: When the document was sent, by the Source's clock.
     """
 
@@ -39,18 +39,17 @@ class StoredDescription(Struct, frozen=True):
 
 
 class DescriptionMemory(Struct, frozen=True):
-    """The documents stored between runs, and the targets of permanent redirects by URI."""
+    """The descriptions stored between runs, and the targets of permanent redirects, by URI."""
 
     documents: tuple[StoredDescription, ...] = ()
     moved: dict[str, str] = {}
 
 
 class KnownLinks(Struct, frozen=True):
-    """The known facts about the links with `rel="up"` in the documents of one set.
+    """Accepted links with `rel="up"` in the documents of one set.
 
     Args:
-        places: Targets, without scheme, that were accepted although they are not the Capability
-            List.
+        places: Accepted targets, without scheme, other than the Capability List.
         has_resources: Whether a document that lists all resources has been used.
         has_changes: Whether a document that lists changes has been used.
     """
@@ -65,11 +64,11 @@ class Identity(Struct, frozen=True):
 
     Args:
         url: The URL that the user gave.
-        base: The URI that the root of a mirror stands for.
+        base: The URI that corresponds to the root of a mirror.
         offer: The last known offer of the Source.
-        selection: The part of the set that is followed.
-        prefer: Media types of the alternates that the copy holds (core §14.3).
-        place: The place where a handler holds the resources, if it has one.
+        selection: The followed part of the set.
+        prefer: The media types of the alternates in the copy (core §14.3).
+        place: The place where a `LocatedHandler` keeps the resources.
         memory: The documents from which the offer was read, for conditional requests.
     """
 
@@ -83,9 +82,10 @@ class Identity(Struct, frozen=True):
 
 
 def has_moved(before: Offer, now: Offer) -> bool:
-    """Return whether a set is now described elsewhere, so that its resources may have new URIs.
+    """Return whether a set has another Capability List, so that its resources may have new URIs.
 
-    Without a list of all resources, they cannot be compared. T is then kept, so that gaps show.
+    False if the new offer has no list of all resources, because nothing can be compared then. T is
+    kept, so that gaps are detected.
     """
     return now.capability_list not in (None, before.capability_list) and bool(
         resource_documents(now)
@@ -93,10 +93,10 @@ def has_moved(before: Offer, now: Offer) -> bool:
 
 
 def incomparable(identity: Identity) -> str:
-    """Return a sentence saying why the copy is not the Source's whole set, or '' if it is."""
+    """Return why the copy differs from the whole set on purpose, as a sentence, or ''."""
     if identity.selection != Selection():
         return "only a selection of the set is followed"
-    return "alternates are held in place of resources" if identity.prefer else ""
+    return "the copy has alternates instead of resources" if identity.prefer else ""
 
 
 def read_identity(folder: Path) -> Identity | None:

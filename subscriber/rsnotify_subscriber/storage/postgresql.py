@@ -1,9 +1,9 @@
-"""A state in the aggregator's own PostgreSQL, so that T is committed with the changes it covers.
+"""A state in the application's PostgreSQL, so that T is committed with the changes that it covers.
 
 A single follower opens two connections, one of which holds a lock. The followers of a fleet borrow
-connections, and each of their transactions checks a lease.
+connections from a pool, and each of their transactions checks a lease.
 
-This module needs psycopg 3: `pip install "rsnotify[postgresql]"`.
+This module requires psycopg 3: `pip install "rsnotify[postgresql]"`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rsnotify_subscriber.storage.state_database import Row, Rows
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-# COLLATE "C": URIs are compared byte by byte, which also makes the index faster.
+# COLLATE "C" compares URIs byte by byte, and makes the index faster.
 _SCHEMA = """
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {facts} (name text PRIMARY KEY, value bytea NOT NULL);
@@ -42,8 +42,8 @@ CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change =
 CREATE {temporary} TABLE IF NOT EXISTS {seen} (
     identity text COLLATE "C" PRIMARY KEY, spelling text COLLATE "C");
 """
-#: The columns that a state from an earlier version lacks, and the indexes on them.
-_ADDED = {
+#: The columns that a state from an earlier version lacks.
+_ADDED_COLUMNS = {
     "fetched_at": "bigint",
     "mtime": "bigint",
     "spelling": 'text COLLATE "C"',
@@ -53,8 +53,8 @@ _INDEXES = (
     "CREATE INDEX IF NOT EXISTS lost ON {resources} (uri) WHERE mtime = -1",
     "CREATE INDEX IF NOT EXISTS identities ON {resources} (identity) WHERE identity != ''",
 )
-# Queried first, since altering a table waits for all transactions that read it. This avoids the
-# information_schema, where the query takes 3 ms of server time with a thousand schemas.
+# Queried first, because altering a table waits for all transactions that read it. The same query of
+# the information_schema takes 3 ms of server time with a thousand schemas.
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0"
 _INTEND = """
 INSERT INTO {facts} SELECT 'intent', ? FROM ({fence}) AS fence
@@ -62,14 +62,14 @@ INSERT INTO {facts} SELECT 'intent', ? FROM ({fence}) AS fence
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
-# While this row is locked, the lease cannot change owner. The advisory lock keeps out single
-# followers, including followers of earlier versions.
+# The row lock keeps the lease from changing its owner. The advisory lock excludes single followers,
+# also those of earlier versions.
 _FENCE = """
 SELECT pg_try_advisory_xact_lock_shared(hashtextextended('rsnotify {source}', 0)) AS holds
     FROM {leases} WHERE source = '{source}' AND fence = {number} FOR SHARE
 """
 _NO_FENCE = "SELECT true AS holds"
-#: The members of fleets, and which member follows each Source, by the schema of its state.
+#: The tables of the members of fleets, and of the leases by which they follow Sources.
 MEMBERS, LEASES = "rsnotify_fleet.members", "rsnotify_fleet.leases"
 # Another role may have created the tables.
 _HAS_LEASES = """
@@ -81,31 +81,29 @@ _LEASED = f"""
 SELECT name FROM {LEASES} JOIN {MEMBERS} ON owner = id
     WHERE source = %s AND expires > clock_timestamp()
 """
-# A process that was just killed holds its lock until the server notices.
-_PATIENCE = "SET lock_timeout = '1s'"
-# The longest identifier in PostgreSQL, in bytes.
-_NAME_LENGTH = 63
-#: Timeout for connecting, in seconds. A thread is blocked for that long.
+# A killed process holds its lock until the server notices.
+_SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'"
+#: Maximum number of bytes of an identifier in PostgreSQL.
+_MAX_IDENTIFIER_BYTES = 63
+#: Default timeout in seconds for connecting, which blocks a thread.
 _CONNECT_TIMEOUT = 10
 
 
 class PostgreSQLState:
-    """A state in the tables of a separate schema. Implements `StateLocation`.
+    """A state in the tables of its own schema. Implements `StateLocation`.
 
     Each followed set of resources needs its own schema.
 
-    One follower at a time uses the state, under an advisory lock held by the session that commits
-    T. If that session ends while the process is suspended, another follower may continue, and the
-    first can no longer commit. For this reason the handler should have `apply_within`: effects of
-    `apply`, outside this database, are not rolled back with the commit. A connection pooler must
-    not share sessions between clients (PgBouncer: `pool_mode = session`), or the lock protects
-    nothing.
+    Only one follower at a time can use the state: the session that commits T holds an advisory
+    lock. If this session ends while the process is suspended, another follower may continue, and
+    the first can no longer commit. So the handler should have `apply_within`, because effects of
+    `apply` outside this database are not rolled back. A connection pooler must not share sessions
+    between clients (PgBouncer: `pool_mode = session`), or the lock protects nothing.
 
     Args:
-        conninfo: A libpq connection string: a URL, or `host=… dbname=…`. Missing parameters come
-            from the environment (PGHOST, PGPASSWORD, …).
-        schema: The schema, which is created if it does not exist, and locked while the state is
-            open.
+        conninfo: A libpq connection string: a URL, or `host=… dbname=…`. Missing parameters are
+            taken from the environment (PGHOST, PGPASSWORD, …).
+        schema: The schema. It is created if it does not exist.
         incoming: The folder for temporary content. By default, the system's temporary folder.
 
     Raises:
@@ -116,7 +114,7 @@ class PostgreSQLState:
         self, conninfo: str = "", *, schema: str = "rsnotify", incoming: Path | None = None
     ) -> None:
         check_schema(schema)
-        self._conninfo = _in_time(conninfo)
+        self._conninfo = _with_timeout(conninfo)
         self._schema = schema
         self._incoming = incoming
 
@@ -124,7 +122,7 @@ class PostgreSQLState:
         return f"the schema {self._schema}"
 
     def open(self) -> PostgreSQLDatabase:
-        """Open a connection for writing and another for reading."""
+        """Open one connection for writing, and another for reading."""
         with storage_errors():
             writer = psycopg.connect(self._conninfo, autocommit=True)
             try:
@@ -143,7 +141,7 @@ class PostgreSQLState:
                 raise followed_elsewhere(self._schema, owner)
         # The connection that commits holds the lock, so nothing can be committed without it.
         try:
-            writer.execute(_PATIENCE)
+            writer.execute(_SET_LOCK_TIMEOUT)
             writer.execute(_LOCK, (self._schema,))
             writer.execute("RESET lock_timeout")
         except psycopg.errors.LockNotAvailable:
@@ -151,8 +149,8 @@ class PostgreSQLState:
 
 
 def check_schema(schema: str) -> None:
-    """Raise `ConfigurationError` if a name cannot be the name of a schema."""
-    if not schema.isidentifier() or len(schema.encode()) > _NAME_LENGTH:
+    """Raise `ConfigurationError` if a name cannot be that of a state's schema."""
+    if not schema.isidentifier() or len(schema.encode()) > _MAX_IDENTIFIER_BYTES:
         raise ConfigurationError(
             f"{schema!r} cannot be the schema of a state; use letters, digits and _"
         )
@@ -168,7 +166,7 @@ def followed_elsewhere(schema: str, owner: str | None = None) -> ConfigurationEr
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Raise errors of the database as `StorageError`."""
+    """Turn errors of the database into `StorageError`."""
     try:
         yield
     except psycopg.Error as error:
@@ -176,22 +174,22 @@ def storage_errors() -> Iterator[None]:
 
 
 class LeaseLost(StorageError):
-    """Another process follows the Source, so this one can commit nothing more."""
+    """Raised when this process cannot commit, because another may follow the Source."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
         super().__init__(
-            f"the schema {schema}: another process follows this Source now, or may soon, "
-            "so nothing more is committed here"
+            f"the schema {schema}: this process has lost its lease, and another may follow the "
+            "Source, so nothing more is committed here"
         )
 
 
-def _in_time(conninfo: str) -> str:
-    """Add a connection timeout, unless the user has set one."""
+def _with_timeout(conninfo: str) -> str:
+    """Add a connection timeout unless the user has set one."""
     try:
         parameters = conninfo_to_dict(conninfo)
     except psycopg.Error:
-        # The message of psycopg repeats part of the string, which may be the password.
+        # The message of psycopg contains part of the string, which may be the password.
         raise ConfigurationError(
             "the connection string for PostgreSQL is not valid; write host=… dbname=…, or a URL"
         ) from None
@@ -200,15 +198,15 @@ def _in_time(conninfo: str) -> str:
 
 
 class StatePool:
-    """A pool of connections to one database, shared by the followers of a process.
+    """Connections to one database, which the followers of a process share.
 
-    `name` is the `application_name` of all connections.
+    `name` is their `application_name`.
     """
 
     def __init__(self, conninfo: str, name: str) -> None:
-        self._conninfo = make_conninfo(_in_time(conninfo), application_name=name)
+        self._conninfo = make_conninfo(_with_timeout(conninfo), application_name=name)
         self._lock = Lock()
-        #: The connections that nobody uses, and when each was opened.
+        #: The idle connections, and when each was opened.
         self._idle: list[tuple[psycopg.Connection, float]] = []
         self._opened: dict[psycopg.Connection, float] = {}
         self._closed = False
@@ -218,21 +216,25 @@ class StatePool:
             if self._idle:
                 connection, self._opened[connection] = self._idle.pop()
                 return connection
-        # No prepared statements: with so many schemas, the server would keep too many of them.
+        # Without prepared statements, of which many schemas would need too many.
         connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=None)
         with self._lock:
             self._opened[connection] = monotonic()
         return connection
 
     def give(self, connection: psycopg.Connection) -> None:
-        """Return a connection to the pool, or close it if it is broken, old or not needed."""
+        """Return a connection to the pool, or close it if it is broken, old or superfluous."""
         broken: list[psycopg.Connection] = []
         with self._lock:
             since = self._opened.pop(connection)
             if connection.closed:
-                # The idle connections broke with it.
+                # The idle connections have probably broken, too.
                 broken, self._idle = [one for one, _ in self._idle], []
-            elif self._closed or len(self._idle) >= _IDLE or monotonic() - since > _LIFETIME:
+            elif (
+                self._closed
+                or len(self._idle) >= _MAX_IDLE
+                or monotonic() - since > _MAX_CONNECTION_AGE
+            ):
                 broken = [connection]
             else:
                 self._idle.append((connection, since))
@@ -247,11 +249,11 @@ class StatePool:
             connection.close()
 
 
-#: Maximum number of idle connections kept for later.
-_IDLE = 16
-#: Seconds after which a connection is closed, because its server process keeps a description of
-#: each table.
-_LIFETIME = 600.0
+#: Maximum number of idle connections in a pool.
+_MAX_IDLE = 16
+#: Seconds after which a connection is closed, because its server process caches each table's
+#: description.
+_MAX_CONNECTION_AGE = 600.0
 
 
 class Leases(Protocol):
@@ -262,16 +264,16 @@ class Leases(Protocol):
         """Whether the leases were renewed in time."""
 
     def fence_of(self, source: str) -> int | None:
-        """Return the fence number of a lease that is held and valid, or None if there is none."""
+        """Return the fence number of a valid lease of this process, or None if it has none."""
 
     def owner_of(self, source: str) -> str | None:
         """Return the name of the process that holds a lease, or None if it is unknown."""
 
 
 class LeasedState:
-    """A state that one process of a fleet follows under a lease. Implements `StateLocation`.
+    """A state that a process of a fleet uses under a lease. Implements `StateLocation`.
 
-    The schema of the state is also the Source's name in the leases.
+    In the leases, the state's schema identifies the Source.
     """
 
     def __init__(self, pool: StatePool, schema: str, leases: Leases) -> None:
@@ -285,7 +287,7 @@ class LeasedState:
 
     def open(self) -> PostgreSQLDatabase:
         if not self._leases.is_valid:
-            raise StorageError("the state in PostgreSQL: the leases of this process are not valid")
+            raise StorageError("the state in PostgreSQL: the leases of this process have expired")
         fence = self._leases.fence_of(self._schema)
         if fence is None:
             raise followed_elsewhere(self._schema, self._leases.owner_of(self._schema))
@@ -295,11 +297,11 @@ class LeasedState:
 
 
 class _OwnConnections:
-    """The connections of a state that has its own.
+    """The connections of a single follower.
 
     Attributes:
         connection: The connection of the open transaction.
-        names: The names and SQL fragments that are inserted into statements.
+        names: Names and SQL fragments to insert into statements.
     """
 
     def __init__(self, writer: psycopg.Connection, reader: psycopg.Connection, schema: str) -> None:
@@ -314,15 +316,15 @@ class _OwnConnections:
         }
 
     def check(self) -> None:
-        """Do nothing: a session that has ended has lost its lock and can commit nothing."""
+        """Do nothing: if the session has ended, it cannot commit anyway."""
 
     def begin(self) -> None:
         self.connection.execute("BEGIN")
 
-    def writing(self) -> AbstractContextManager[psycopg.Connection]:
+    def write_connection(self) -> AbstractContextManager[psycopg.Connection]:
         return nullcontext(self.connection)
 
-    def reading(self) -> AbstractContextManager[psycopg.Connection]:
+    def read_connection(self) -> AbstractContextManager[psycopg.Connection]:
         return nullcontext(self._reader)
 
     def close(self) -> None:
@@ -334,7 +336,7 @@ class _OwnConnections:
 
 
 class _LeasedConnections:
-    """Connections borrowed from a pool. The attributes are those of `_OwnConnections`."""
+    """Connections borrowed from a pool. They have the same interface as `_OwnConnections`."""
 
     def __init__(self, pool: StatePool, schema: str, fence: int, leases: Leases) -> None:
         self._pool = pool
@@ -343,7 +345,7 @@ class _LeasedConnections:
         self._leases = leases
         text = _FENCE.format(leases=LEASES, source=schema, number=fence)
         self._begin = f"BEGIN; {text}".encode()
-        # Not temporary, since the next transaction uses another session.
+        # Not temporary, because the next transaction uses another session.
         self.names = {
             "seen": f'"{schema}".seen',
             "backlog": f'"{schema}".backlog',
@@ -355,13 +357,13 @@ class _LeasedConnections:
 
     @property
     def connection(self) -> psycopg.Connection:
-        assert self._current is not None, "it is used within a transaction"
+        assert self._current is not None, "used only in a transaction"
         return self._current
 
     def begin(self) -> None:
         """Begin a transaction, or raise `LeaseLost`."""
         self.check()
-        with self.writing() as connection:
+        with self.write_connection() as connection:
             cursor = connection.execute(self._begin)
             cursor.nextset()
             if cursor.fetchone() != (True,):
@@ -374,8 +376,8 @@ class _LeasedConnections:
             raise LeaseLost(self._schema)
 
     @contextmanager
-    def writing(self) -> Iterator[psycopg.Connection]:
-        """Return the connection of the open transaction, or one for a single statement."""
+    def write_connection(self) -> Iterator[psycopg.Connection]:
+        """Yield the connection of the open transaction, or one for a single statement."""
         connection = self._current or self._pool.take()
         try:
             yield connection
@@ -386,8 +388,8 @@ class _LeasedConnections:
                 self._pool.give(connection)
 
     @contextmanager
-    def reading(self) -> Iterator[psycopg.Connection]:
-        """Return a connection for a query, even while another thread is writing."""
+    def read_connection(self) -> Iterator[psycopg.Connection]:
+        """Yield a connection for a query, even while another thread is writing."""
         connection = self._pool.take()
         try:
             yield connection
@@ -396,12 +398,12 @@ class _LeasedConnections:
 
     def close(self) -> None:
         if self._current is not None:
-            with suppress(psycopg.Error), self.writing() as connection:
+            with suppress(psycopg.Error), self.write_connection() as connection:
                 connection.rollback()
 
 
 class PostgreSQLDatabase:
-    """The tables of a state. Implements `StateDatabase`. All connections use autocommit mode."""
+    """The tables of a state. Implements `StateDatabase`. All connections are in autocommit mode."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
     is_local = False
@@ -423,30 +425,33 @@ class PostgreSQLDatabase:
             "bytes": "bytea",
             **connections.names,
         }
-        #: The last intent, until the next commit.
+        #: The last record of intents, until the next commit.
         self._intent: bytes | None = None
         self._parent = incoming
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         try:
             self.execute("BEGIN")
-            self._prepare()
+            self._create_tables()
             self.execute("COMMIT")
         except BaseException:
             connections.close()
             raise
 
-    def _prepare(self) -> None:
+    def _create_tables(self) -> None:
         for statement in filter(str.strip, _SCHEMA.split(";")):
             self.execute(statement)
-        rows = self.execute(_COLUMNS, (f'"{self._schema}".resources',))
-        columns = {column for (column,) in rows}
-        for column, kind in _ADDED.items():
-            if column not in columns:
-                self.execute(f"ALTER TABLE {{resources}} ADD COLUMN {column} {kind}")
+        self._add_missing_columns()
         for statement in _INDEXES:
             self.execute(statement)
         self.execute("DELETE FROM {seen}")
         self.execute("DROP TABLE IF EXISTS {backlog}")
+
+    def _add_missing_columns(self) -> None:
+        rows = self.execute(_COLUMNS, (f'"{self._schema}".resources',))
+        columns = {column for (column,) in rows}
+        for column, kind in _ADDED_COLUMNS.items():
+            if column not in columns:
+                self.execute(f"ALTER TABLE {{resources}} ADD COLUMN {column} {kind}")
 
     @property
     def connection(self) -> psycopg.Connection:
@@ -459,25 +464,25 @@ class PostgreSQLDatabase:
         if sql == "BEGIN":
             self._connections.begin()
             return cast(Rows, ())
-        with self._connections.writing() as connection:
+        with self._connections.write_connection() as connection:
             rows = cast(Rows, connection.execute(self._sql(sql), parameters or None))
         if sql == "COMMIT":
             self._intent = None
         return rows
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
-        with self._connections.writing() as connection, connection.cursor() as cursor:
+        with self._connections.write_connection() as connection, connection.cursor() as cursor:
             cursor.executemany(self._sql(sql), list(parameters))
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        with self._connections.reading() as connection:
+        with self._connections.read_connection() as connection:
             return connection.execute(self._sql(sql), parameters or None).fetchall()
 
     def savepoint(self) -> AbstractContextManager[Any]:
         return self.connection.transaction()
 
     def store_intent(self, record: bytes) -> None:
-        with self._connections.writing() as connection:
+        with self._connections.write_connection() as connection:
             self._connections.check()
             if connection.execute(self._sql(_INTEND), (record,)).rowcount != 1:
                 raise LeaseLost(self._schema)
@@ -506,16 +511,16 @@ class PostgreSQLDatabase:
 
 
 def _warn_of_late_effects(name: str, uris: Sequence[str]) -> None:
-    named = ", ".join(map(without_credentials, uris[:_NAMED]))
-    rest = f" and {len(uris) - _NAMED} more" if uris[_NAMED:] else ""
+    named = ", ".join(map(without_credentials, uris[:_MAX_NAMED_URIS]))
+    rest = f" and {len(uris) - _MAX_NAMED_URIS} more" if uris[_MAX_NAMED_URIS:] else ""
     logger.warning(
         "%s: the lease ended while the handler was applying changes, perhaps after another process "
-        "had applied later ones; compare what the handler has of %s%s",
+        "had applied later ones; check the content that the handler has for %s%s",
         name,
         named,
         rest,
     )
 
 
-#: Maximum number of resources named in a warning.
-_NAMED = 10
+#: Maximum number of resources to name in a warning.
+_MAX_NAMED_URIS = 10

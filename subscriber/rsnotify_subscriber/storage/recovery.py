@@ -1,16 +1,15 @@
-"""What a restart needs to recover from a crash: the intents of handlers, and unflushed content.
+"""Logs for recovering from a crash: the intents of handlers, and unflushed content.
 
-A change is applied in three steps,
-each of which survives a crash:
+A change is applied in three steps:
 
-    intent   Which resources are about to be applied (`IntentLog`), stored durably before a handler
-             is called. The next commit stores the intent's number. If an intent has a later number
-             than the last commit, its effects may exist although the state does not record them: a
-             file in a mirror would stay forever if the Source deleted the resource in the meantime.
-    commit   Versions and T. Small content that a handler has applied but not flushed is committed
-             with them (`ContentLog`), which costs one database page instead of two flushes. After
-             a crash, that content is reapplied before anything else.
-    flush    The handler flushes its files, many at once. The stored content is then deleted.
+    intent   Store durably which resources a handler is about to change (`IntentLog`). The next
+             commit stores the intent's number. After a crash, an intent with a later number than
+             the last commit shows which resources may have changed unrecorded. Otherwise, a file in
+             a mirror would stay forever if the Source deleted the resource in the meantime.
+    commit   Commit the new states and T, together with small content that the handler has not
+             flushed yet (`ContentLog`). This costs one database page instead of two flushes. After
+             a crash, this content is reapplied first.
+    flush    The handler flushes many files at once. Then the stored content is deleted.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ UnflushedContent = tuple[str, bytes | None]
 class ContentLog:
     """The unflushed contents of one state, in the order in which they were applied.
 
-    Contents are added in the transaction of the changes, by one thread at a time.
+    They are written in the transaction that commits the changes.
     """
 
     def __init__(self, database: StateDatabase, committed: int) -> None:
         self._database = database
         query = "SELECT number, batch, uri, content FROM {contents} ORDER BY number"
         rows = database.read(query) if database.is_local else []
-        #: The content that an earlier run applied last and did not flush, keyed by URI.
+        #: The last contents that an earlier run did not flush, by URI.
         self.unfinished: dict[str, bytes | None] = {}
-        # Otherwise an rsnotify version without this table has committed later changes.
+        # The numbers differ if an rsnotify version without this table has committed later changes.
         if rows and rows[-1][1] == committed:
             self.unfinished = {uri: content for _, _, uri, content in rows}
         #: The number of the last content. All contents up to it have been applied.
@@ -59,7 +58,7 @@ class ContentLog:
         return self._deleted < self._flushed
 
     def write(self, batch: int, unflushed: Sequence[UnflushedContent] | None) -> None:
-        """Store the unflushed contents of a batch. None means that everything has been flushed."""
+        """Store the unflushed contents of a batch. None means that everything is flushed."""
         if unflushed is None:
             self.set_flushed(self.last)
         self.delete_flushed()
@@ -68,13 +67,13 @@ class ContentLog:
             rows = [(number, batch, uri, content) for number, (uri, content) in numbered]
             self._database.executemany("INSERT INTO {contents} VALUES (?, ?, ?, ?)", rows)
             self.last += len(rows)
-        elif batch != self._batch and not self.is_flushed:  # they stay valid after this commit
+        elif batch != self._batch and not self.is_flushed:  # earlier contents stay valid
             query = "UPDATE {contents} SET batch = ? WHERE number = ?"
             self._database.execute(query, (batch, self.last))
         self._batch = batch
 
     def set_flushed(self, last: int) -> None:
-        """Record that all contents up to the number `last` were flushed and can be deleted."""
+        """Record that all contents up to the number `last` are flushed."""
         self._flushed = max(self._flushed, last)
 
     def delete_flushed(self) -> None:
@@ -98,24 +97,28 @@ class HandlerIntent(Struct, frozen=True, array_like=True):
     refused: tuple[str, ...] = ()
 
     def unfinished(self, committed: int) -> set[str]:
-        """Return the URIs that may be applied but are not committed as of commit `committed`."""
+        """Return the URIs of changes that may be applied, but are not in commit `committed`."""
         if self.batch < committed:
             return set()
         return {*self.refused, *(self.uris if self.batch > committed else ())}
 
 
 class IntentLog:
-    """Stores intents, and reads which URIs the intents of an earlier run left `unfinished`."""
+    """Stores intents, and reads those of an earlier run.
+
+    Attributes:
+        unfinished: The URIs of changes that an earlier run may have applied, but did not commit.
+        batch: The number of the last intent.
+    """
 
     def __init__(self, database: StateDatabase, committed: int) -> None:
         self._database = database
-        #: The number of the last intent.
         self.batch = committed
         self._committed = committed
         self._last = HandlerIntent(committed)
         self.unfinished: set[str] = set()
         for record in database.read_intents():
-            # A record that was being written is damaged. No handler was called after it.
+            # A crash may have damaged the last record. Its handler was not called.
             with suppress(msgspec.DecodeError):
                 intent = msgspec.json.decode(record, type=HandlerIntent)
                 self.unfinished |= intent.unfinished(committed)
@@ -131,7 +134,7 @@ class IntentLog:
 
     @property
     def applying(self) -> set[str]:
-        """The URIs that may be applied now but are not committed."""
+        """The URIs of changes that may be applied but are not committed."""
         return self._last.unfinished(self._committed)
 
     @property
@@ -139,8 +142,8 @@ class IntentLog:
         """A number that changes after each intent, and after each commit of one."""
         return self.batch + self._committed
 
-    def settle(self) -> int | None:
-        """Return the last intent's number for the next commit, or None if it is committed."""
+    def begin_commit(self) -> int | None:
+        """Return the last intent's number, for the next commit, or None if it is committed."""
         if self.batch == self._committed:
             return None
         self._committed = self.batch

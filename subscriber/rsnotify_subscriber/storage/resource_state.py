@@ -1,7 +1,7 @@
-"""The state of a resource in the copy, how to look it up, and whether a change is new to it.
+"""The state of a resource in the copy: how to look it up, and whether a change is new to it.
 
-A resource is stored under the spelling of its URI that the Source used first, and is found under
-any other spelling by the normal form.
+A resource is stored under the spelling of its URI that the Source used first. Any other spelling
+finds it by its normal form.
 """
 
 from __future__ import annotations
@@ -39,33 +39,32 @@ class Novelty(Enum):
 
     #: Do nothing: this change or a later one was applied.
     COVERED = "covered"
-    #: Apply the change as it was announced.
+    #: Apply the announced change.
     APPLY = "apply"
-    #: Fetch the resource itself, and store its current version.
+    #: Fetch the current version of the resource instead.
     FETCH = "fetch"
 
 
 class ResourceState(Struct, frozen=True):
-    """The state of a resource in the copy. A deletion's state is kept until it is confirmed.
+    """The state of a resource in the copy. The state of a deletion is kept until it is confirmed.
 
     Datetimes are in microseconds since 1970.
 
     Args:
-        uri: The URI as the Source first wrote it, which is the resource's name in the copy.
-        changed_at: The datetime of the change that led to this state.
+        uri: The URI as the Source first spelled it, which is the resource's name in the copy.
+        changed_at: The datetime of the last applied change.
         change: The type of that change.
-        hash: The digests of the content, in the form of a `hash` attribute. None if the content is
-            unknown because of a crash between applying and committing it.
+        hash: The digests of the content, as a `hash` attribute. None if a crash before a commit has
+            made the content unknown.
         length: The length of the content in bytes.
         lastmod: The `lastmod` that the Source listed.
-        validator: The header field for a conditional request. It is stored only if no later version
-            can have the same one.
+        validator: The header field for a conditional request, if every later version has another.
         fetched_at: When the Source's own server last sent or confirmed the content, by its clock.
-            0 if it has no clock, None if the content came by push, in a package or from a mirror.
-        mtime: The modification time of the file (ns) as it was written. 0 if there is no file,
-            `LOST` if the copy no longer has the content. None if it is unknown, as in a state from
-            an earlier version, or if the stored value should stay.
-        spelling: The URI as the Source last wrote it, if that differs from `uri`.
+            0 if it has no clock. None if the content came by push, in a package or from a mirror.
+        mtime: The modification time (ns) of the file that was written. 0 if there is no file,
+            `LOST` if the copy has lost the content, None if unknown (as in a state from an earlier
+            version). To store None keeps the stored value.
+        spelling: The URI as the Source last spelled it, if that differs from `uri`.
     """
 
     uri: str
@@ -81,7 +80,7 @@ class ResourceState(Struct, frozen=True):
 
     @property
     def source_uri(self) -> str:
-        """The URI as the Source last wrote it."""
+        """The URI as the Source last spelled it."""
         return self.spelling or self.uri
 
     @property
@@ -90,15 +89,15 @@ class ResourceState(Struct, frozen=True):
 
     @property
     def keeps_lost(self) -> bool:
-        """Whether a lost resource is still lost after this state is stored."""
+        """Whether storing this state keeps a lost resource lost."""
         return self.mtime is None and self.exists and self.hash is not None
 
     def without_content(self) -> ResourceState:
-        """Return a state for which the content has to be fetched, regardless of announcements."""
+        """Return a state that matches no announced content, so that it is fetched."""
         return replace(self, hash=None, length=None, lastmod=None, validator=None, fetched_at=None)
 
     def respelled(self, uri: str) -> ResourceState:
-        """Return the state after the Source has spelled the URI this way."""
+        """Return the state with the Source's last spelling of the URI."""
         spelling = None if uri == self.uri else uri
         return self if spelling == self.spelling else replace(self, spelling=spelling)
 
@@ -107,14 +106,14 @@ class ResourceState(Struct, frozen=True):
         return self.change != ChangeType.DELETED
 
     def covers(self, change: Change) -> bool:
-        """Return whether, judging by its datetime, this change or a later one was applied."""
+        """Return whether, by the datetimes, this change or a later one was applied."""
         if self.exists and deletes(change, self.hash, self.lastmod):
             return False
         if change.resource.change is None and self.is_superseded_by(change.resource):
             return False
         at = to_microseconds(change.at)
         if self.changed_at != at or change.resource.change is None:
-            # An entry of a Resource List has already been compared and found to differ.
+            # An entry of a Resource List is here only because it differs.
             return self.changed_at > at
         if self.change != change.change.value:
             return False
@@ -125,7 +124,7 @@ class ResourceState(Struct, frozen=True):
         return same if same is not None else change.at.microsecond != 0
 
     def novelty(self, change: Change) -> Novelty:
-        """Return how to handle a change, by the method of its `check`."""
+        """Return how to handle a change, according to its `check`."""
         if change.check is CheckMethod.FETCH:
             return Novelty.FETCH
         if self._is_undecided(change):
@@ -141,14 +140,14 @@ class ResourceState(Struct, frozen=True):
         return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
 
     def _is_undecided(self, change: Change) -> bool:
-        """Return whether the coarse datetime of a change may be before or after this version's."""
+        """Return whether the change's datetime is too coarse to order it and this version."""
         stated = change.stated_at
         if not stated.fold or self.changed_at == to_microseconds(stated):
             return False
         return is_undecided(stated, from_microseconds(self.changed_at))
 
     def _agrees(self, change: Change) -> bool:
-        """Return whether the copy matches this change, the last entry of the resource."""
+        """Return whether the copy matches the last entry of the resource."""
         if change.change is ChangeType.DELETED or not self.exists:
             return change.change is ChangeType.DELETED and not self.exists
         entry = change.resource
@@ -181,7 +180,7 @@ class ResourceState(Struct, frozen=True):
         )
 
     def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
-        """Return whether the content was fetched after the end of an instant's unit of time."""
+        """Return whether the content was fetched after the end of an instant's second, or day."""
         return self.fetched_at is not None and (
             self.fetched_at >= to_microseconds(postponed(end_of_unit(instant), by))
         )
@@ -189,9 +188,9 @@ class ResourceState(Struct, frozen=True):
     def is_unsettled(self, lastmod: Instant | None = None) -> bool:
         """Return whether the content was fetched within the unit of time of its `lastmod`.
 
-        The unit is a second, for example. The content may have changed again within it. `lastmod`
-        is the value that an entry states now. Without it, the stored `lastmod` may have been
-        written without seconds, or without a day or a month.
+        It may have changed again within that unit (a second or a day, for example). `lastmod` is
+        the value in the current entry. Otherwise, the unit of the stored `lastmod` is unknown, and
+        may be anything up to a year.
         """
         if self.lastmod is None or not self.fetched_at or self.lastmod % 1_000_000:
             return False
@@ -202,7 +201,7 @@ class ResourceState(Struct, frozen=True):
     def is_superseded_by(self, resource: Resource) -> bool:
         """Return whether an entry of a Resource List has a later `lastmod` and other content.
 
-        The list may nevertheless be dated before this version, by a clock that went back.
+        Because clocks may be set back, the list may be dated before this version.
         """
         if not self.exists or self.lastmod is None or resource.lastmod is None:
             return False
@@ -211,7 +210,7 @@ class ResourceState(Struct, frozen=True):
     def is_as_listed(self, resource: Resource) -> bool:
         """Return whether an entry of a Resource List describes this version.
 
-        An entry without a hash and a date describes every version.
+        An entry with neither hash nor date describes every version.
         """
         if not self.exists:
             return False
@@ -226,7 +225,7 @@ class ResourceState(Struct, frozen=True):
 
 
 def is_undated(change: Change) -> bool:
-    """Return whether an entry shows neither when a resource has changed, nor to what content."""
+    """Return whether an entry shows neither when a resource changed, nor its new content."""
     entry = change.resource
     return (
         change.change is not ChangeType.DELETED
@@ -237,10 +236,10 @@ def is_undated(change: Change) -> bool:
 
 
 def needs_request(change: Change, lastmod: int | None) -> bool:
-    """Return whether only a request can show if an entry describes the version with this lastmod.
+    """Return whether only a request shows if an entry describes the version with this `lastmod`.
 
-    `lastmod` is in microseconds. An entry's `lastmod` may be older than the change (core §7),
-    because a restored file keeps its own.
+    `lastmod` is in microseconds. It may be older than the change (core §7), because a restored file
+    keeps its date.
     """
     entry = change.resource
     if is_undated(change):
@@ -253,10 +252,10 @@ def needs_request(change: Change, lastmod: int | None) -> bool:
 
 
 def deletes(change: Change, hash: str | None, lastmod: int | None) -> bool:
-    """Return whether a change deletes the very version with this hash or lastmod (µs).
+    """Return whether a change deletes the version with this hash or `lastmod` (in microseconds).
 
-    If so, the deletion came after that version although its own datetime may be earlier: some
-    Sources date a deletion with the last modification of the deleted version.
+    If so, it is later than that version, whatever its datetime: some Sources date a deletion with
+    the last modification of the deleted version.
     """
     if not change.dated_by_lastmod:
         return False
@@ -277,8 +276,8 @@ _UNIDENTIFIED = (
     "SELECT uri FROM {resources} WHERE identity IS NULL AND uri > ? ORDER BY uri LIMIT ?"
 )
 _IDENTIFY = "UPDATE {resources} SET identity = ? WHERE uri = ?"
-#: Number of resources looked up by one query.
-_PART = 500
+#: Number of resources to look up in one query.
+_BATCH_SIZE = 500
 
 #: A function that runs a query with its parameters.
 Query = Callable[[str, Sequence[object]], Iterable[Row]]
@@ -293,7 +292,7 @@ class EquivalentLookup:
     """Finds resources by any spelling of their URIs.
 
     Attributes:
-        has_spellings: Whether any resource is stored under a URI that is not in normal form.
+        has_spellings: Whether any stored URI is not in normal form.
     """
 
     has_spellings = False
@@ -324,19 +323,19 @@ class EquivalentLookup:
 
 
 def select_in(query: Query, sql: str, values: Sequence[object]) -> Iterator[Row]:
-    """Yield the rows for the given values, in parts. The query must end with `IN`."""
-    for begin in range(0, len(values), _PART):
-        part = values[begin : begin + _PART]
-        yield from query(_with_marks(sql, len(part)), part)
+    """Yield the rows for the given values. The query must end with `IN`."""
+    for begin in range(0, len(values), _BATCH_SIZE):
+        batch = values[begin : begin + _BATCH_SIZE]
+        yield from query(_with_placeholders(sql, len(batch)), batch)
 
 
 @lru_cache(64)
-def _with_marks(sql: str, count: int) -> str:
+def _with_placeholders(sql: str, count: int) -> str:
     return f"{sql} ({', '.join('?' * count)})"
 
 
 def pages(query: Query, sql: str, limit: int = 10_000) -> Iterator[list[Row]]:
-    """Yield the rows of a query in pages. Each begins after the last URI of the one before."""
+    """Yield the rows of a query in pages. Each begins after the last URI of the previous one."""
     after = ""
     while rows := list(query(sql, (after, limit))):
         yield rows
@@ -344,19 +343,19 @@ def pages(query: Query, sql: str, limit: int = 10_000) -> Iterator[list[Row]]:
 
 
 def identity_of(uri: str) -> str:
-    """Return a resource's identity in its stored form: empty if the URI is in normal form."""
+    """Return the identity to store for a resource: empty if its URI is in normal form."""
     identity = normalize(uri)
     return "" if identity == uri else identity
 
 
-def identify(database: StateDatabase) -> bool:
-    """Store the identities of resources that an earlier version stored, within a transaction.
+def add_missing_identities(database: StateDatabase) -> bool:
+    """Add the identities that an earlier version did not store. Must be called in a transaction.
 
-    All but one of the resources that share an identity keep their own URIs as identities. No list
-    has such a URI, so the next comparison removes the resource.
+    Of several resources with the same identity, all but one keep their URIs as identities. No list
+    has such a URI, so the next comparison removes these resources.
 
     Returns:
-        Whether any resources share an identity.
+        Whether several resources have the same identity.
     """
     has_same = False
     for rows in pages(database.execute, _UNIDENTIFIED):

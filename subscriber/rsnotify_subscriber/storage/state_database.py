@@ -1,34 +1,25 @@
-"""The database of a state: its interface, its transactions, and an implementation in SQLite.
+"""The interface of databases for states, and transactions.
 
-SQL is written once, for all databases. Parameters are `?`. The tables are `{facts}`, `{resources}`,
-`{seen}` and `{backlog}`. The last two are temporary, or `{unlogged}` where sessions change. The
-types are `{integer}`, of 64 bits, and `{bytes}`. Everything else in the statements is common to all
-databases. A local database also has the table `{contents}`.
+All databases execute the same SQL. Parameters are `?`. Statements refer to the tables as `{facts}`,
+`{resources}`, `{seen}` and `{backlog}`, to the types as `{integer}` (64 bits) and `{bytes}`. The
+tables `seen` and `backlog` are temporary, or `{unlogged}` if a state has no session of its own. A
+local database also has the table `{contents}`.
 
-The `identity` of a resource is the normal form of its URI, which all spellings share. It is '' if
-the URI is in that form, and NULL in a row that an earlier version wrote.
+The column `identity` of `resources` has the normal form of the URI, which all spellings share. It
+is '' if the URI is in normal form, and NULL in rows from an earlier version.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import sqlite3
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import lru_cache
-from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
-from filelock import FileLock, Timeout
 
-from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.errors import StorageError
 from rsnotify.runtime.reasons import reason_of
-from rsnotify.runtime.state_folders import check_role, flush, flush_data, make_durably
 
 Row = tuple[Any, ...]
 
@@ -44,7 +35,7 @@ class Rows(Protocol):
 
 
 class StateDatabase(Protocol):
-    """An open database, for one state at a time.
+    """An open database with one state.
 
     Only one thread at a time writes. `read` is called in another thread.
     """
@@ -53,7 +44,7 @@ class StateDatabase(Protocol):
     name: str
     #: The exceptions that the database raises when it cannot be read or written.
     errors: tuple[type[Exception], ...]
-    #: Whether `read` returns quickly enough to be called on an event loop.
+    #: Whether `read` is fast enough for an event loop.
     is_local: bool
 
     @property
@@ -66,18 +57,18 @@ class StateDatabase(Protocol):
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None: ...
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        """Run a query on the other connection, which sees only committed changes."""
+        """Run a query on a second connection, which sees only committed changes."""
 
     def savepoint(self) -> AbstractContextManager[object]:
-        """Return a context that rolls back only its own changes if an exception leaves it."""
+        """Return a context that rolls back its own changes if it raises."""
 
     def store_intent(self, record: bytes) -> None:
-        """Store a record durably. If this fails, the previous record is still stored."""
+        """Replace the record of intents durably. If this fails, the previous record remains."""
 
     def read_intents(self) -> list[bytes]:
-        """Return the last stored record, if there is one, and perhaps the previous one.
+        """Return the last record, if any, and perhaps the previous one.
 
-        A record that was being written during a crash may be among them, damaged.
+        A crash may have damaged one of them.
         """
 
     def make_incoming(self) -> Path:
@@ -88,13 +79,13 @@ class StateDatabase(Protocol):
 
 @runtime_checkable
 class StateLocation(Protocol):
-    """A place where a state can be kept."""
+    """A place for a state."""
 
     def open(self) -> StateDatabase:
-        """Open the database, and create the tables if they do not exist.
+        """Open the database, and create missing tables.
 
         Raises:
-            ConfigurationError: Another process is using it, or it is not set up for this use.
+            ConfigurationError: Another process uses the database, or it is not set up for a state.
             StorageError: It cannot be read or written.
         """
 
@@ -105,7 +96,7 @@ _UPSERT = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
 
 class StorageErrors:
-    """A reusable, reentrant context manager. A generator would take three times as long."""
+    """A reentrant context manager, three times as fast as a generator."""
 
     def __init__(self, database: StateDatabase) -> None:
         self._name = database.name
@@ -128,13 +119,13 @@ class StateTransactions:
     def __init__(self, database: StateDatabase) -> None:
         self._database = database
         self._errors = StorageErrors(database)
-        #: The reason why a transaction failed; empty if none did.
+        #: Why a transaction failed, or an empty string.
         self._failed = ""
         self._begun = False
 
     @contextmanager
     def writing(self, *, ends: bool = False) -> Iterator[None]:
-        """Write in a transaction. If a handler has begun one, only `ends` commits it."""
+        """Write in a transaction. If a handler has begun one, commit it only if `ends`."""
         waits = self._begun and not ends
         self._begin()
         try:
@@ -150,9 +141,9 @@ class StateTransactions:
             raise
 
     def apply_within(self, apply: Callable[[Any], None]) -> None:
-        """Call a handler that writes in the transaction that the next commit ends.
+        """Call a handler in the transaction of the next commit.
 
-        If it raises, only its own changes are rolled back, and the exception propagates.
+        If it raises, roll back its own changes only.
         """
         self._begin()
         with self._database.savepoint():
@@ -161,7 +152,7 @@ class StateTransactions:
     def _begin(self) -> None:
         if self._failed:
             raise StorageError(
-                f"{self._database.name}: an earlier commit failed, so none is made any more "
+                f"{self._database.name}: an earlier commit failed, so nothing more is committed "
                 f"({self._failed})"
             )
         if not self._begun:
@@ -174,7 +165,7 @@ class StateTransactions:
             self._begun = True
 
     def storage_errors(self) -> StorageErrors:
-        """Return a context that raises errors of the database and the disk as `StorageError`."""
+        """Return a context that turns errors of the database and the disk into `StorageError`."""
         return self._errors
 
     def read_fact(self, name: str, kind: type[T]) -> T | None:
@@ -184,7 +175,7 @@ class StateTransactions:
             return None if row is None else msgspec.json.decode(row[0], type=kind)
 
     def write_facts(self, **facts: object) -> None:
-        """Store facts in one statement, because each statement is slow on a remote database."""
+        """Store facts in one statement, for the sake of remote databases."""
         rows = ", ".join(["(?, ?)"] * len(facts))
         values = [one for name in facts for one in (name, msgspec.json.encode(facts[name]))]
         self._database.execute(f"INSERT INTO {{facts}} VALUES {rows}{_UPSERT}", values)
@@ -192,164 +183,3 @@ class StateTransactions:
     def delete_facts(self, *names: str) -> None:
         query = "DELETE FROM {facts} WHERE name = ?"
         self._database.executemany(query, [(name,) for name in names])
-
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS resources (
-    uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
-    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER,
-    mtime INTEGER, spelling TEXT, identity TEXT) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS contents (
-    number INTEGER PRIMARY KEY, batch INTEGER NOT NULL, uri TEXT NOT NULL, content BLOB);
-CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
-"""
-# Created after the columns, which a state from an earlier version lacks.
-_INDEXES = """
-CREATE INDEX IF NOT EXISTS lost ON resources (uri) WHERE mtime = -1;
-CREATE INDEX IF NOT EXISTS identities ON resources (identity) WHERE identity != '';
-"""
-#: The record's length, at the start of a file. Later bytes are left over from a longer record.
-_LENGTH = struct.Struct(">Q")
-_TABLES = {
-    "facts": "facts",
-    "resources": "resources",
-    "contents": "contents",
-    "seen": "temp.seen",
-    "backlog": "temp.backlog",
-    "unlogged": "",
-    "integer": "INTEGER",
-    "bytes": "BLOB",
-}
-
-
-@lru_cache(256)
-def _with_tables(sql: str) -> str:
-    return sql.format_map(_TABLES)
-
-
-def open_folder(folder: Path) -> SQLiteDatabase:
-    """Open the state in a folder, as in `StateLocation.open`. Make the folder if necessary."""
-    path = folder / "state.sqlite"
-    check_role(path)
-    # The state may be closed in another thread.
-    lock = FileLock(folder / "lock", timeout=0, thread_local=False)
-    try:
-        make_durably(folder)
-        lock.acquire()
-    except Timeout:
-        raise ConfigurationError(
-            f"{folder} is in use by another follower; stop it first, or choose another folder"
-        ) from None
-    except OSError as error:
-        raise StorageError(f"{error.filename or folder}: {reason_of(error)}") from error
-    try:
-        return SQLiteDatabase(path, lock)
-    except BaseException as error:
-        lock.release()
-        if isinstance(error, sqlite3.Error):
-            raise StorageError(f"{path}: {reason_of(error)}") from error
-        raise
-
-
-class SQLiteDatabase:
-    """The database file of a state. Implements `StateDatabase`. `close` unlocks its folder."""
-
-    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
-    is_local = True
-
-    def __init__(self, path: Path, lock: FileLock) -> None:
-        self.name = str(path)
-        self._folder = path.parent
-        self._lock = lock
-        #: The file for the next intent, and the file with the last one.
-        self._intents: list[FileIO] = []
-        self._reader, self.connection = (
-            sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
-        )
-        try:
-            self._prepare()
-        except BaseException:
-            self._reader.close()
-            self.connection.close()
-            raise
-
-    def _prepare(self) -> None:
-        self.connection.execute("PRAGMA journal_mode = WAL")
-        self.connection.execute("PRAGMA synchronous = FULL")
-        self.connection.executescript(_SCHEMA)
-        # The columns that a state from an earlier version lacks, oldest first.
-        columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
-        added = {"validator": "TEXT", "fetched_at": "INTEGER", "mtime": "INTEGER"}
-        added |= {"spelling": "TEXT", "identity": "TEXT"}
-        for name, kind in added.items():
-            if name not in columns:
-                self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
-        self.connection.executescript(_INDEXES)
-        # Temporary, since a baseline starts over after a restart.
-        self.connection.execute(
-            "CREATE TEMP TABLE seen (identity TEXT PRIMARY KEY, spelling TEXT) WITHOUT ROWID"
-        )
-
-    def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
-        return self.connection.execute(_with_tables(sql), tuple(parameters))
-
-    def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
-        self.connection.executemany(_with_tables(sql), parameters)
-
-    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        return self._reader.execute(_with_tables(sql), tuple(parameters)).fetchall()
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        self.connection.execute("SAVEPOINT handler")
-        try:
-            yield
-        except BaseException:
-            self.connection.execute("ROLLBACK TO handler")
-            raise
-        finally:
-            self.connection.execute("RELEASE handler")
-
-    def store_intent(self, record: bytes) -> None:
-        """Store a record in a separate file, which costs less than a commit.
-
-        Two files are used alternately: a crash or full disk may damage the file being written.
-        """
-        if not self._intents:
-            for path in self._intent_paths():
-                self._intents.append(open(path, "wb", buffering=0))  # noqa: SIM115
-            flush(self._folder)
-        file = self._intents[0]
-        stored = _LENGTH.pack(len(record)) + record
-        file.seek(0)
-        if file.write(stored) < len(stored):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
-        flush_data(file.fileno())
-        self._intents.reverse()
-
-    def read_intents(self) -> list[bytes]:
-        records = []
-        for path in self._intent_paths():
-            with suppress(FileNotFoundError):
-                stored = path.read_bytes()
-                if len(stored) >= _LENGTH.size:
-                    (length,) = _LENGTH.unpack_from(stored)
-                    records.append(stored[_LENGTH.size : _LENGTH.size + length])
-        return records
-
-    def _intent_paths(self) -> list[Path]:
-        return [self._folder / name for name in ("applying", "also-applying")]
-
-    def make_incoming(self) -> Path:
-        folder = self._folder / "incoming"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        return folder
-
-    def close(self) -> None:
-        for file in self._intents:
-            file.close()
-        self._reader.close()
-        self.connection.close()
-        self._lock.release()

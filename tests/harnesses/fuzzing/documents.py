@@ -42,7 +42,7 @@ from rsnotify_patching.xml_patch import xml_patch
 from rsnotify_subscriber.content.packages import ZipPackage
 from rsnotify_subscriber.content.resolver import _decode_data_uri
 from rsnotify_subscriber.fetching.responses import Inflater
-from rsnotify_subscriber.mirror.folder import MirrorLayout
+from rsnotify_subscriber.mirror.paths import MirrorLayout
 from rsnotify_validation.validator import validate
 from tests.core.test_fast_reader import PIECES
 from tests.harnesses.fuzzing.surface import Surface

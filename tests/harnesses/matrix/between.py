@@ -12,7 +12,7 @@ from rsnotify_gateway.config import OriginKind
 from rsnotify_publisher import Options
 from rsnotify_relay import Relay
 from rsnotify_subscriber import FollowOptions
-from rsnotify_subscriber.terms import Via
+from rsnotify_subscriber.push_options import Via
 from tests.harnesses.matrix.source import SITE
 from tests.harnesses.matrix.ways import PACE
 from tests.harnesses.simulation.loop import Machine

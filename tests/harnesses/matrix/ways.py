@@ -26,8 +26,8 @@ from rsnotify_subscriber import (
     Subscriber,
     audit,
 )
-from rsnotify_subscriber.mirror.folder import FALLBACKS
-from rsnotify_subscriber.terms import Via
+from rsnotify_subscriber.mirror.paths import FALLBACKS
+from rsnotify_subscriber.push_options import Via
 from tests.harnesses.matrix.source import BASE
 from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop
 

@@ -20,7 +20,7 @@ from rsnotify.format.model import Resource
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
 from rsnotify_subscriber.following.copy_check import apply_unfinished
-from rsnotify_subscriber.mirror.folder import MirrorTree
+from rsnotify_subscriber.mirror.paths import MirrorTree
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.harnesses.power_cuts.cuts import Experiment, Loss, PowerCut
 from tests.harnesses.power_cuts.trace import Call, read_calls, traced

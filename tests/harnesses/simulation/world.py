@@ -27,7 +27,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
 from rsnotify_subscriber import Callbacks, FolderMirror, FollowOptions, Status, Subscriber
-from rsnotify_subscriber.terms import Via
+from rsnotify_subscriber.push_options import Via
 from tests.harnesses.simulation.disk import SimulatedDisk
 from tests.harnesses.simulation.history import History, Wrong
 from tests.harnesses.simulation.intermediary import delaying, rewriting

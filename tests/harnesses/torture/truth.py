@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from rsnotify_subscriber.mirror.folder import PROBE
+from rsnotify_subscriber.mirror.paths import PROBE
 
 #: The hash of each file of a copy, by its name.
 Held = Mapping[str, str]

@@ -74,7 +74,7 @@ async def test_the_copy_of_a_manifest_replaces_a_broken_package(
     await miss_changes(source, destination)
     source.answers["/data/changes-2.zip"] = status(404)
     await destination.become_equal()
-    assert logged(log, "the copy of its manifest is used instead", "changes-2.zip")
+    assert logged(log, "using the separate copy of a package's manifest", "changes-2.zip")
     assert source.gets["/data/resourcelist.xml"] == 0
 
 

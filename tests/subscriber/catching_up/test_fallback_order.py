@@ -138,7 +138,7 @@ async def test_following_may_begin_at_an_archive_below_a_capability_list(
 async def test_at_most_two_large_packages_are_stored_at_once_and_none_at_the_end(
     source: PackedSource, destination: Destination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dump_packages, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(dump_packages, "_MAX_OPEN_BYTES", 1)
     source.offered = (Capability.RESOURCE_DUMP,)
     source.pack_resources(per_package=1)
     incoming = destination.folder.parent / "mirror.rsnotify" / "incoming"

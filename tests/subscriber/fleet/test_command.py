@@ -125,7 +125,7 @@ async def test_once_ends_with_the_sources_that_failed(many: Many) -> None:
     file = write(many)
     code, output, errors = await run("follow", "--config", file, "--once")
     assert code == 1
-    assert "1 of 2 Sources level, 1 in trouble" in output
+    assert "1 of 2 Sources level, 1 failing" in output
     assert errors.splitlines()[-2] == "rsnotify: 1 of 2 Sources are not level:"
     assert errors.splitlines()[-1].startswith("  s1: http://127.0.0.1:")
     assert "Traceback" not in errors
@@ -148,7 +148,7 @@ async def test_once_fails_if_it_is_stopped_before_all_are_level(many: Many) -> N
     assert code == 1
     assert errors.splitlines() == [
         "rsnotify: 1 of 2 Sources are not level:",
-        f"  s1: it was stopped before the copy was level: {doubt}",
+        f"  s1: stopped before the copy was level: {doubt}",
     ]
 
 
@@ -179,7 +179,7 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
 
         write(many, defaults, source(many, "s0"), source(many, "s1", "ony = []"))
         process.send_signal(signal.SIGHUP)
-        await said(process, "nothing was changed: ")
+        await said(process, "the configuration is unchanged: ")
         write(many, defaults, source(many, "s0"), source(many, "s1", 'handler = "no:thing"'))
         process.send_signal(signal.SIGHUP)
         await said(process, "[[source]] s1: state: a handler needs a place for its state")
@@ -221,18 +221,18 @@ async def test_a_path_on_the_command_line_begins_at_the_working_directory(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "name the Source and the folder of its mirror, or --config FILE"),
-        ((URL,), "name the Source and the folder of its mirror"),
-        ((URL, "--config", "FILE"), "url is set in the file"),
-        (("--state", "x", "--config", "FILE"), "state is set in the file"),
+        ((), "URL and DEST are required, unless you give --config FILE"),
+        ((URL,), "URL and DEST are required"),
+        ((URL, "--config", "FILE"), "set url in the file"),
+        (("--state", "x", "--config", "FILE"), "set state in the file"),
         (
             (*("--config", "FILE", "--callback-url"), URL, "--callback-signature", "md5"),
-            "signatures are made by",
+            "the signature methods are",
         ),
         (("--config", "FILE", "--callback-url", URL), "--callback-port"),
         (("--config", "FILE", "--type", "text"), "s0: 'text' is not a media type"),
         (("--config", "FILE", "--prefer", "x"), "s0: 'x' is not a media type"),
-        (("--config", "FILE", "--mqtt-user", "u"), "s0: name the MQTT broker"),
+        (("--config", "FILE", "--mqtt-user", "u"), "s0: an MQTT user or certificate requires"),
         (("--config", "no such file"), "cannot read no such file: it does not exist"),
     ],
 )

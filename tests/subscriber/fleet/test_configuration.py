@@ -14,7 +14,7 @@ from rsnotify.format.model import ChangeType
 from rsnotify.runtime.settings import SettingsFile
 from rsnotify_subscriber import Via
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource, load, parse
-from rsnotify_subscriber.fleet.sharing import configuration_change
+from rsnotify_subscriber.fleet.reloading import configuration_change
 
 PATH = "/etc/rsnotify/fleet.toml"
 

@@ -231,5 +231,5 @@ async def test_a_fleet_that_is_cancelled_leaves_no_state_locked(many: Many) -> N
 
 @pytest.mark.parametrize("name", Limits.__struct_fields__)
 def test_no_limit_is_less_than_one(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} has to be at least 1"):
+    with pytest.raises(ConfigurationError, match=f"{name} must be at least 1"):
         Fleet(Limits(**{name: 0}))

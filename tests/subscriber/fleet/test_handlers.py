@@ -77,7 +77,7 @@ def test_a_handler_object_is_used_as_it_is(folder: Path) -> None:
 
 
 def test_a_module_beside_the_file_hides_no_module_of_python(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="made no handler: TypeError"):
+    with pytest.raises(ConfigurationError, match="could not create a handler: TypeError"):
         find_handler("json:loads", {}, folder)
 
 
@@ -89,11 +89,11 @@ def test_a_module_beside_the_file_hides_no_module_of_python(folder: Path) -> Non
         ("broken_of_this_test:x", {}, "No module named 'nothing_of_this_name'"),
         ("exits_of_this_test:x", {}, "cannot import exits_of_this_test:x: SystemExit: 3"),
         ("handlers_of_this_test:x", {}, "AttributeError"),
-        ("handlers_of_this_test:number", {}, "neither a handler nor what makes one"),
+        ("handlers_of_this_test:number", {}, "neither a handler nor a function that creates one"),
         ("handlers_of_this_test:Counting", {"end": 3}, "unexpected keyword argument 'end'"),
         ("handlers_of_this_test:each", {"start": 3}, "is a handler already"),
-        ("handlers_of_this_test:make_nothing", {}, "made no handler, but NoneType"),
-        ("handlers_of_this_test:fail", {}, "made no handler: KeyError: 'canary'"),
+        ("handlers_of_this_test:make_nothing", {}, "returned an object of type NoneType"),
+        ("handlers_of_this_test:fail", {}, "could not create a handler: KeyError: 'canary'"),
     ],
 )
 def test_a_name_without_a_handler_is_reported_in_one_sentence(

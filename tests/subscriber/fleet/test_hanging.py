@@ -30,10 +30,7 @@ class InLoop:
         while True:
             time.sleep(1)
 """
-LEFT = (
-    "rsnotify: the handler of s1 has not returned, so it is left behind; "
-    "the next start does that again"
-)
+LEFT = "rsnotify: the handler of s1 has not returned, and is abandoned; the next start repeats it"
 
 
 def hanging(many: Many, handler: str) -> str:

@@ -14,10 +14,10 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import Fleet, Received
-from rsnotify_subscriber.fleet import Phase, sharing, totals
+from rsnotify_subscriber.fleet import Phase, reloading, totals
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
-from rsnotify_subscriber.fleet.sharing import ConfigurationWatcher, FleetReloader
+from rsnotify_subscriber.fleet.reloading import ConfigurationWatcher, FleetReloader
 from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
 
 
@@ -104,7 +104,7 @@ async def test_a_handler_that_does_not_return_does_not_block_the_others(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sharing, "_LEAVE_PATIENCE", 0.1)
+    monkeypatch.setattr(reloading, "_REMOVE_TIMEOUT", 0.1)
     monkeypatch.setattr(sys.modules[__name__], "HANGING", hanging, raising=False)
     await many.start(2)
     handled = f'handler = "{__name__}:HANGING"\nstate = "{{name}}.rsnotify"'
@@ -164,4 +164,4 @@ async def test_an_unexpected_error_while_reading_is_reported_and_survived(
             one.reload()
             await told.wait()
             told.clear()
-    assert "nothing was changed" in caplog.text
+    assert "the configuration is unchanged" in caplog.text

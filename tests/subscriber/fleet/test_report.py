@@ -31,7 +31,7 @@ def test_a_terminal_shows_first_the_sources_that_need_attention() -> None:
     lines = console.export_text().splitlines()
     assert lines[1].split()[:4] == ["wrong", "https://a.example/:", "no", f"answer{UNPRINTABLE}[2J"]
     assert lines[2].split()[:2] == ["[red]behind", "behind"]
-    assert "50 of 52 Sources level · 1 in trouble · pushed to by 50" in lines[-1]
+    assert "50 of 52 Sources level · 1 failing · 50 by push" in lines[-1]
     assert len(lines) < 25
     console.print(FleetReport().display({"well": WELL}))
     assert len(console.export_text().splitlines()[-1]) < 98  # there is room for a ^C
@@ -42,11 +42,11 @@ def test_lines_report_sources_that_fail_and_recover(capsys: pytest.CaptureFixtur
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": BEHIND, "b": WELL})
-    sums = "1 of 2 Sources level{}, pushed to by 1, {} resources, 0 changes applied, {} pending"
+    sums = "1 of 2 Sources level{}, 1 by push, {} resources, 0 changes applied, {} pending"
     assert capsys.readouterr().out.splitlines() == [
         f"b: https://a.example/: no answer{UNPRINTABLE}[2J in time",
-        sums.format(", 1 in trouble", 3, 0),
-        "b: out of trouble",
+        sums.format(", 1 failing", 3, 0),
+        "b: recovered",
         sums.format("", 6, 2),
     ]
 

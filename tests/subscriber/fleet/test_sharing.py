@@ -16,12 +16,12 @@ import pytest
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_subscriber import Fleet, PostgreSQLState
 from rsnotify_subscriber.commands import follow_status
-from rsnotify_subscriber.fleet import Phase, leases, sharing
+from rsnotify_subscriber.fleet import Phase, leases, reloading
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
 from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
 from rsnotify_subscriber.fleet.leases import FleetShare
-from rsnotify_subscriber.fleet.sharing import FleetReloader
+from rsnotify_subscriber.fleet.reloading import FleetReloader
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.postgresql import LeasedState, LeaseLost, StatePool
 from tests import waiting
@@ -185,8 +185,8 @@ def described(many: Many, database: str, *names: str, more: str = "") -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "BEAT", 0.05)
-    monkeypatch.setattr(leases, "_QUIET", 0.0)
+    monkeypatch.setattr(reloading, "BEAT", 0.05)
+    monkeypatch.setattr(leases, "_REMOVAL_DELAY", 0.0)
 
 
 def is_right(many: Many, database: str) -> bool:

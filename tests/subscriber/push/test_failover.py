@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_subscriber.push.push_subscription import (
-    HOLD,
-    LONGEST_HOLD,
-    PATIENCE,
-    QUIET,
-    SLACK,
+from rsnotify_subscriber.push.endpoint_failover import (
+    CONNECT_GRACE,
+    HOLD_TIME,
+    MAX_HOLD_TIME,
+    MAX_LAG,
+    SILENCE_LIMIT,
     EndpointFailover,
 )
 from tests.subscriber.push.world import World
 
 #: More than any wait between two tries, and for what is tried then to have held.
-LONG = 17.0 + HOLD
+LONG = 17.0 + HOLD_TIME
 
 
 def test_only_the_best_endpoint_is_opened_and_the_next_as_soon_as_one_fails() -> None:
@@ -30,7 +30,7 @@ def test_only_the_best_endpoint_is_opened_and_the_next_as_soon_as_one_fails() ->
 def test_the_next_endpoint_is_opened_after_a_moment_without_an_answer() -> None:
     world = World(can="b")
     world.silent = {"a"}
-    assert world.run(PATIENCE - 0.01) == "a"
+    assert world.run(CONNECT_GRACE - 0.01) == "a"
     assert world.run(0.02) == "ab"
     assert world.run(1000) == "ab"  # it may answer yet
 
@@ -38,15 +38,15 @@ def test_the_next_endpoint_is_opened_after_a_moment_without_an_answer() -> None:
 def test_a_late_answer_is_used_and_the_worse_endpoint_is_closed() -> None:
     world = World(can="b")
     world.silent = {"a"}
-    world.run(PATIENCE + 1)
+    world.run(CONNECT_GRACE + 1)
     world.can.add("a")
     assert world.run() == "ab"
-    assert world.run(HOLD + 0.01) == "a"
+    assert world.run(HOLD_TIME + 0.01) == "a"
 
 
 def test_an_endpoint_that_has_held_gets_a_moment_to_return() -> None:
     world = World()
-    world.run(HOLD + 1)
+    world.run(HOLD_TIME + 1)
     world.lose("a")
     assert world.run() == ""
     assert world.run(1) == "a"
@@ -55,7 +55,7 @@ def test_an_endpoint_that_has_held_gets_a_moment_to_return() -> None:
 
 def test_the_next_endpoint_is_opened_if_a_lost_one_does_not_return() -> None:
     world = World()
-    world.run(HOLD + 1)
+    world.run(HOLD_TIME + 1)
     world.can.discard("a")
     world.run(0.3)
     assert world.up == {"b"}
@@ -63,12 +63,12 @@ def test_the_next_endpoint_is_opened_if_a_lost_one_does_not_return() -> None:
 
 def test_an_endpoint_that_asks_for_a_delay_is_not_waited_for() -> None:
     world = World()
-    world.run(HOLD + 1)
+    world.run(HOLD_TIME + 1)
     world.wish = 60.0
     world.lose("a")
     assert world.run() == "b"
     assert world.run(59) == "b"
-    assert world.run(1 + HOLD) == "a"
+    assert world.run(1 + HOLD_TIME) == "a"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_better_endpoint_that_returns_replaces_the_worse_once_it_has_held(
     world.can.add("a")
     while world.run(0.1) != "ab":
         pass
-    assert world.run(HOLD - 0.2) == "ab"
+    assert world.run(HOLD_TIME - 0.2) == "ab"
     assert world.run(1.3 if telling else 0.3) == "a"
 
 
@@ -109,7 +109,7 @@ def test_an_endpoint_that_returns_closes_others_in_the_end_if_none_receives_anyt
     world.can.add("a")
     while world.run(1) != "ab":
         pass
-    assert world.run(QUIET - 2) == "ab"
+    assert world.run(SILENCE_LIMIT - 2) == "ab"
     assert world.run(2) == "a"
 
 
@@ -120,22 +120,22 @@ def test_an_endpoint_that_received_more_is_closed_when_it_is_silent_too() -> Non
     world.can.add("a")
     while world.run(1) != "ab":
         pass
-    assert world.run(HOLD + 2 * QUIET) == "ab"
+    assert world.run(HOLD_TIME + 2 * SILENCE_LIMIT) == "ab"
     world.telling = set()
-    assert world.run(QUIET - 1) == "ab"
+    assert world.run(SILENCE_LIMIT - 1) == "ab"
     assert world.run(2) == "a"
 
 
 def test_a_better_endpoint_that_receives_the_same_a_little_later_closes_the_first() -> None:
     failover = EndpointFailover("ab", Random(0))
     failover.tick(0.0)
-    failover.tick(PATIENCE)
+    failover.tick(CONNECT_GRACE)
     failover.up("b", 3.0)
     failover.up("a", 4.0)
     failover.received("b", 9.0)
     assert failover.tick(9.1) == ["a", "b"]
-    failover.received("a", 9.0 + SLACK)
-    failover.received("b", 9.0 + 2 * SLACK)
+    failover.received("a", 9.0 + MAX_LAG)
+    failover.received("b", 9.0 + 2 * MAX_LAG)
     assert failover.tick(20.0) == ["a"]
 
 
@@ -152,12 +152,12 @@ def test_a_mute_endpoint_counts_as_lost_until_it_receives_something() -> None:
 
 def test_an_endpoint_that_comes_and_goes_does_not_close_the_next_each_time() -> None:
     world = World()
-    world.run(HOLD + 1)
+    world.run(HOLD_TIME + 1)
     for _ in range(100):
         world.can.discard("a")
         world.run(1)
         world.can.add("a")
-        world.run(HOLD + 2)
+        world.run(HOLD_TIME + 2)
         assert world.up
     assert world.tries["b"] < 10
 
@@ -168,8 +168,8 @@ def test_losses_are_forgiven_once_an_endpoint_stays_up() -> None:
         world.run(1)
         world.lose("a")
     assert "b" in world.run(LONG)
-    assert world.run(LONGEST_HOLD) == "a"
-    world.run(20 * LONGEST_HOLD)
+    assert world.run(MAX_HOLD_TIME) == "a"
+    world.run(20 * MAX_HOLD_TIME)
     world.can.discard("a")
     assert world.run(1) == "b"
     world.can.add("a")
@@ -190,7 +190,7 @@ def test_failures_long_ago_do_not_count() -> None:
     assert world.run(1000) == "a"
     world.silent = {"b"}
     world.can.discard("a")
-    assert world.run(PATIENCE) == "b"
+    assert world.run(CONNECT_GRACE) == "b"
     assert world.run(0.3) == "bc"
 
 
@@ -206,12 +206,12 @@ def test_several_endpoints_are_up_at_once_if_requested() -> None:
 
 def test_other_endpoints_do_not_affect_those_that_stay() -> None:
     world = World()
-    world.run(HOLD + 1)
+    world.run(HOLD_TIME + 1)
     world.failover.set_endpoints("dab")
     world.can.add("d")
     world.telling.add("d")
     assert world.run() == "da"
-    assert world.run(HOLD + 1) == "d"
+    assert world.run(HOLD_TIME + 1) == "d"
     assert world.tries["a"] == 1
 
 
@@ -236,7 +236,7 @@ def test_in_the_end_only_the_best_reachable_endpoints_are_up(
         world.can, world.silent = can, silent
         world.run(seconds)
     world.silent = set()
-    world.run(LONG + LONGEST_HOLD)
+    world.run(LONG + MAX_HOLD_TIME)
     best = sorted(world.can)[:most]
     assert sorted(world.up) == best
     if len(best) == most:

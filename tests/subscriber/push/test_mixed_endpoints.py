@@ -13,8 +13,9 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import TransportListener, Via
+from rsnotify_subscriber.push.endpoint_failover import HOLD_TIME, MAX_HOLD_TIME
 from rsnotify_subscriber.push.endpoints import Endpoint
-from rsnotify_subscriber.push.push_subscription import HOLD, LONGEST_HOLD, PushSubscription
+from rsnotify_subscriber.push.push_subscription import PushSubscription
 from tests.core.mixed import HISTORIES, Mixed, deliver_perfectly, through
 from tests.core.mixed import Connection as Line
 from tests.core.world import OFFER, PATIENT, Destination, Source
@@ -109,10 +110,10 @@ class Kept(Mixed):
     def audience(self, listeners: int) -> None:
         pass
 
-    def fragment(self, document: bytes) -> Instant | None:
+    def fragment(self, document: bytes) -> None:
         read = read_document(document)
         self.destination.push(read)
-        return read.until
+        self.covered_until = read.until
 
     # What happens
 
@@ -161,7 +162,7 @@ async def live_through(kept: Kept, single: Destination, steps: list[tuple]) -> N
     destination.broken = 0.0
     for transport in kept.transports:
         transport.can = True
-    await asyncio.sleep(2 * LONGEST_HOLD)
+    await asyncio.sleep(2 * MAX_HOLD_TIME)
     assert kept.push.up == kept.kept[: len(kept.push.up)]
     assert len(kept.push.up) == min(kept._most, len(kept.kept))
     source.finish(OFFER)
@@ -171,7 +172,7 @@ async def live_through(kept: Kept, single: Destination, steps: list[tuple]) -> N
     destination.settle()
     destination.poll()
     kept.transports[0].lose()
-    await asyncio.sleep(HOLD)
+    await asyncio.sleep(HOLD_TIME)
     assert kept.is_up, "it fell over to the next"
     await kept.end()
     single.settle()

@@ -107,12 +107,12 @@ class Listener:
         topic: str,
         shared: Shared,
         credentials: Mapping[str, str] = {},
-        trusts: Any = anywhere,
+        allows_any_address: Any = anywhere,
     ) -> None:
         self.documents: list[bytes] = []
         self._events: asyncio.Queue[str | bytes] = asyncio.Queue()
         transport = WebSocketTransport(
-            hub.url, topic, trusts, credentials=credentials, shared=shared
+            hub.url, topic, allows_any_address, credentials=credentials, shared=shared
         )
         self.task = asyncio.create_task(transport.receive(None, self))
 
@@ -319,7 +319,7 @@ async def test_who_may_not_dial_a_hub_does_not_use_the_connection_of_another(
     hub: Hub, shared: Shared
 ):
     (a,) = await listening(hub, shared, "a")
-    refused = await Listener(hub, "b", shared, trusts=nowhere).error()
+    refused = await Listener(hub, "b", shared, allows_any_address=nowhere).error()
     assert isinstance(refused, RefusedAddress)
     await a.leave()
 

@@ -15,15 +15,10 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber import Callbacks, Event, PushDown, PushUp, TransportListener, Via
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.endpoints import MOST, Endpoint, Transports
+from rsnotify_subscriber.push.endpoint_failover import CONNECT_GRACE, HOLD_TIME, MAX_LAG
+from rsnotify_subscriber.push.endpoints import MAX_HUBS_PER_KIND, Endpoint, EndpointFactory
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT
-from rsnotify_subscriber.push.push_subscription import (
-    HOLD,
-    PATIENCE,
-    SILENCE_GRACE,
-    SLACK,
-    PushSubscription,
-)
+from rsnotify_subscriber.push.push_subscription import SILENCE_GRACE, PushSubscription
 from tests.subscriber.push.virtual import VirtualLoop, run
 
 #: What is known when ways are joined.
@@ -82,6 +77,8 @@ class Kept:
             ways, self, lambda: KNOWN, Random(0), announce=self.events.append
         )
 
+    covered_until: Instant | None = None
+
     def up(self, hub: str | None = None) -> None:
         assert not self.is_up
         self.is_up = True
@@ -96,8 +93,8 @@ class Kept:
 
     def gap(self) -> None: ...
 
-    def fragment(self, document: bytes) -> Instant | None:
-        return datetime.fromisoformat(document.decode())
+    def fragment(self, document: bytes) -> None:
+        self.covered_until = datetime.fromisoformat(document.decode())
 
     def names(self) -> list[str]:
         return [way.hub for way in self.push.up]
@@ -125,9 +122,9 @@ def lived(life: Callable[[Kept], Coroutine[Any, Any, None]]) -> Callable[[], Non
 async def both_up(kept: Kept) -> None:
     """Keep the worse endpoint up for long, and then the better one, too."""
     kept.worse.be_there()
-    await asyncio.sleep(PATIENCE + 60)
+    await asyncio.sleep(CONNECT_GRACE + 60)
     kept.better.be_there()
-    await asyncio.sleep(HOLD + 1)
+    await asyncio.sleep(HOLD_TIME + 1)
 
 
 @lived
@@ -195,7 +192,7 @@ async def test_a_worse_endpoint_is_closed_at_once_when_the_better_receives_the_s
 ) -> None:
     await both_up(kept)
     kept.worse.tell(1)
-    await asyncio.sleep(SLACK + 1)
+    await asyncio.sleep(MAX_LAG + 1)
     assert kept.names() == ["better", "worse"]
     kept.better.tell(1)
     assert kept.names() == ["better"]
@@ -259,7 +256,7 @@ async def test_a_worse_endpoint_of_the_same_hub_is_closed_once_the_better_has_he
     await asyncio.sleep(60)
     kept.push.set_endpoints([kept.better.way, kept.worse.way])
     kept.better.be_there()
-    await asyncio.sleep(HOLD - 1)
+    await asyncio.sleep(HOLD_TIME - 1)
     assert kept.names() == [kept.better.way.hub, kept.worse.way.hub]
     await asyncio.sleep(2)
     assert kept.names() == [kept.better.way.hub]
@@ -336,14 +333,14 @@ def test_a_lost_hub_is_tried_again_however_early_a_timer_fires(steps: int) -> No
 def test_of_very_many_hubs_only_the_first_are_used() -> None:
     kinds = "wss", "mqtts", "https"
     hubs = [f"{kind}://h{n}.example/" for n in range(5_000) for kind in kinds]
-    ways = Transports(
+    ways = EndpointFactory(
         Via.AUTO, Sessions("http://a.example/"), Callbacks("http://b.example/"), DEFAULT_MQTT
     )
     found = ways.endpoints("http://a.example/topic", hubs)
     assert Counter(way.kind for way in found) == {
-        Via.WEBSOCKET: MOST,
-        Via.MQTT: MOST,
+        Via.WEBSOCKET: MAX_HUBS_PER_KIND,
+        Via.MQTT: MAX_HUBS_PER_KIND,
         Via.WEBSUB: 1,
     }
     assert [way.hub for way in found[:2]] == hubs[0:6:3]
-    assert len(found[-1].hubs) == MOST
+    assert len(found[-1].hubs) == MAX_HUBS_PER_KIND

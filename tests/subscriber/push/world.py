@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
-from rsnotify_subscriber.push.push_subscription import EndpointFailover
+from rsnotify_subscriber.push.endpoint_failover import EndpointFailover
 
 
 class World:

@@ -19,7 +19,7 @@ RunHub = Callable[..., AbstractAsyncContextManager[str]]
 @pytest.fixture(autouse=True)
 def no_hurry_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait until each hub has received the unsubscribe requests; the machine may be busy."""
-    monkeypatch.setattr(transport, "_GOODBYE", PATIENCE)
+    monkeypatch.setattr(transport, "_UNSUBSCRIBE_TIMEOUT", PATIENCE)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ async def test_a_denial_ends_the_subscription_with_its_reason(desk: Desk, blog: 
         (callback,) = blog.confirmed
         denial = {"mode": "denied", "topic": blog.topic, "reason": "not here"}
         assert await desk.ask(callback, **denial) == (200, "")
-        with pytest.raises(Unavailable, match="denies the subscription: 'not here'") as caught:
+        with pytest.raises(Unavailable, match="denied the subscription: 'not here'") as caught:
             await recorder.ended()
     assert caught.value.retry_after == 300
     assert len(desk.callbacks) == 0
@@ -197,7 +197,7 @@ async def test_forged_content_is_reported_once(
             assert await blog.publish(b"x", signed="not at all") == [403]
     warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert [each.getMessage() for each in warnings] == [
-        f"content without a signature is not used: {blog.topic}"
+        f"ignoring content without a signature for {blog.topic}"
     ]
 
 
@@ -346,7 +346,7 @@ async def test_asgi_refuses_to_pass_content_into_another_event_loop(blog: Blog) 
     async def exchange(message: object = None) -> dict[str, object]:
         raise AssertionError
 
-    with pytest.raises(ConfigurationError, match="in another event loop"):
+    with pytest.raises(ConfigurationError, match="in the event loop of the application"):
         await made.asgi_application()(scope, exchange, exchange)
 
 

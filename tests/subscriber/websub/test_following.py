@@ -14,7 +14,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.commands.follow_options import CallbackServer
-from rsnotify_subscriber.push import push_subscription as failover
+from rsnotify_subscriber.push import endpoint_failover as failover
 from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, status
@@ -107,7 +107,7 @@ async def test_auto_uses_websub_where_a_hub_offers_nothing_better(
     desk: Desk,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(failover, "HOLD", 0.01)
+    monkeypatch.setattr(failover, "HOLD_TIME", 0.01)
     source.hubs = [hub + "websub"]
     async with following(destination, desk, via=Via.AUTO):
         await desk.subscriptions_at(hub, 1)
@@ -137,7 +137,7 @@ async def test_the_status_has_the_reason_of_a_refusal_until_push_works(
         await destination.until(lambda: subscriber.status.level)
         await destination.until(lambda: subscriber.status.error is not None)
         assert subscriber.status.push is PushState.DOWN
-        assert f"{refusing}: it answers 4" in str(subscriber.status.error)
+        assert f"{refusing}: it answered 4" in str(subscriber.status.error)
         topic = source.base + "channel.xml"
         links = {"Link": f'<{hub}websub>; rel="hub", <{topic}>; rel="self"'}
         source.answers["/data/channel.xml"] = status(200, headers=links)
@@ -150,7 +150,7 @@ async def test_websub_needs_a_topic_to_subscribe_to(
     source: SmallSource, destination: Destination, desk: Desk
 ) -> None:
     alone = source.publish("alone.xml", replace(source.resource_list(), links=()))
-    with pytest.raises(ConfigurationError, match="offers no hub that speaks WebSub"):
+    with pytest.raises(ConfigurationError, match="offers no hub that supports WebSub"):
         await destination.catch_up(alone, via=Via.WEBSUB, callbacks=desk.callbacks)
 
 
@@ -186,7 +186,7 @@ async def test_a_command_without_a_callback_url_says_so(
     source: SmallSource, destination: Destination
 ) -> None:
     process = await rsnotify("follow", source.url, destination.folder, "--via", "websub")
-    reason = "WebSub needs a callback URL at which hubs reach us"
+    reason = "WebSub requires a callback URL"
     assert await outcome(process) == (2, "", f"rsnotify: {reason}\n")
 
 

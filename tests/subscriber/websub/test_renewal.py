@@ -116,7 +116,7 @@ async def test_a_renewal_that_fails_is_tried_again_while_the_hub_delivers(blog: 
 async def test_a_hub_that_renews_no_lease_is_lost_when_it_ends(blog: Blog) -> None:
     async with open_desk(QUICK) as desk, desk.receiving(blog.topic) as recorder:
         blog.status, blog.reason = 503, "too busy\n"
-        with pytest.raises(Unavailable, match="answers 503 to subscribe: 'too busy'"):
+        with pytest.raises(Unavailable, match="answered 503 to subscribe: 'too busy'"):
             await recorder.ended()
 
 
@@ -196,7 +196,7 @@ async def test_the_hubs_of_the_documents_are_used_if_the_topic_names_none(
     blog.link(self=blog.topic + "?self")
     async with desk.receiving(blog.topic, (blog.hub,)):
         assert blog.requests[0]["hub.topic"] == blog.topic + "?self"
-    await desk.fails_to_receive(blog.topic, Unavailable, "names no hub that speaks WebSub")
+    await desk.fails_to_receive(blog.topic, Unavailable, "names no hub that supports WebSub")
 
 
 async def test_a_hub_that_sends_retry_after_gets_no_requests_until_then(

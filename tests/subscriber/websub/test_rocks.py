@@ -130,7 +130,7 @@ async def test_a_verification_of_something_else_is_not_confirmed_and_reported(
 ) -> None:
     blog.asks = asks
     async with open_desk(WebSubTerms(patience=0.2)) as hasty:
-        told = f"a verification with {told}, which cannot"
+        told = f"a verification with {told}, which is wrong"
         await hasty.fails_to_receive(blog.topic, Unavailable, told)
         assert hasty.statuses("GET") == [404]
         assert len(hasty.callbacks) == 0

@@ -108,7 +108,7 @@ class ChangeReading:
     async def _step(self, pull: Pull) -> PullStep:
         uri = pull.current.uri
         try:
-            document, sent = await self._fetcher.sent_document(uri)
+            document, sent = await self._fetcher.dated_document(uri)
             return pull.read(document, self.frontier, sent)
         except NotFound as error:
             return pull.abandon(error, self.frontier)
@@ -176,7 +176,7 @@ class ListReading:
             if following is baseline.root:
                 self._begin()
             try:
-                document, sent = await self._fetcher.sent_document(following.uri)
+                document, sent = await self._fetcher.dated_document(following.uri)
                 found = baseline.read(document, sent)
             except (NotFound, DocumentError) as error:
                 baseline.skip(error)

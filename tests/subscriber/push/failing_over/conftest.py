@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from rsnotify_subscriber.push import endpoint_failover as failover
 from rsnotify_subscriber.push import mqtt_transport as mqtt
-from rsnotify_subscriber.push import push_subscription as failover
 from rsnotify_subscriber.push import websub_transport as transport
 from tests.subscriber.destination import PATIENCE
 from tests.subscriber.hub import SmallHub
@@ -17,11 +17,11 @@ from tests.subscriber.source import SmallSource
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch, some_content: None) -> None:
-    monkeypatch.setattr(failover, "HOLD", 0.1)
+    monkeypatch.setattr(failover, "HOLD_TIME", 0.1)
     monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     # The machine may have much to do.
-    monkeypatch.setattr(failover, "PATIENCE", PATIENCE)
-    monkeypatch.setattr(transport, "_GOODBYE", PATIENCE)
+    monkeypatch.setattr(failover, "CONNECT_GRACE", PATIENCE)
+    monkeypatch.setattr(transport, "_UNSUBSCRIBE_TIMEOUT", PATIENCE)
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ async def test_a_hub_that_does_not_confirm_a_subscription_is_given_up(
 
     monkeypatch.setattr(hub, "_subscribe", babble)
     monkeypatch.setattr(websocket, "TIMEOUT", PATIENCE if frame else 0.1)
-    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=anywhere)
+    lost = websocket.WebSocketTransport(hub.url, "topic", allows_any_address=anywhere)
     with pytest.raises(Unavailable, match=reason) as error:
         await lost.receive(None, Nobody())
     assert len(str(error.value)) < 500
@@ -201,7 +201,7 @@ async def test_an_event_handler_may_fail_and_may_stop_the_subscriber(
     async with asyncio.timeout(PATIENCE):
         with suppress(asyncio.CancelledError):
             await destination.subscriber(on_event=on_event).run()
-    assert "on_event failed at PushUp" in caplog.text
+    assert "on_event failed for PushUp" in caplog.text
 
 
 # A hub that sends something before it is requested does not end the subscriber.

@@ -42,7 +42,7 @@ async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
             source.put("unheard", b"%d" % len(source.changes))
             await destination.until_equal()
         reasons = [one.reason for one in destination.events_of(PushDown)]
-        assert reasons == [f"{hub.url}: it does not send changes that the lists have"]
+        assert reasons == [f"{hub.url}: it does not send changes that the lists show"]
         await other.subscribed()
         source.answers[LIST] = status(503)
         source.put_inline("new", b"by the other")

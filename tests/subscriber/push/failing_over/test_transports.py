@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_subscriber.push import push_subscription as failover
+from rsnotify_subscriber.push import endpoint_failover as failover
 from rsnotify_subscriber.push import websub_transport as transport
 from tests.mosquitto import Mosquitto
 from tests.subscriber.destination import Destination
@@ -50,8 +50,8 @@ async def test_a_websub_subscription_ends_when_a_better_transport_is_back(
 async def test_stopping_while_one_hub_hangs_and_another_has_not_answered_takes_no_time(
     source: SmallSource, silent: str, destination: Destination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failover, "PATIENCE", 0.1)
-    monkeypatch.setattr(transport, "_GOODBYE", 1.0)
+    monkeypatch.setattr(failover, "CONNECT_GRACE", 0.1)
+    monkeypatch.setattr(transport, "_UNSUBSCRIBE_TIMEOUT", 1.0)
     async with open_blog() as blog, open_desk() as desk:
         source.hubs = [silent, blog.hub]
         blog.answering.clear()

@@ -1,6 +1,6 @@
-"""How changes arrive: the transport, and the terms of WebSub subscriptions.
+"""Options for push: the transport, and the terms of WebSub subscriptions.
 
-The options of commands are made from these, so this module imports nothing that is slow to import.
+Commands import this module at startup, so it imports nothing slow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rsnotify.sync.retry import Retry
 
 
 class Via(StrEnum):
-    """How changes arrive: by any push that is offered, by one specific transport, or by polling."""
+    """How changes arrive: by any available transport, by one specific transport, or by polling."""
 
     AUTO = "auto"
     WEBSOCKET = "websocket"
@@ -26,7 +26,7 @@ class Via(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Via | None:
-        """Return the member for an installed package's transport, by the scheme of its URLs."""
+        """Return the member for a transport from an installed package, by its URL scheme."""
         if not isinstance(value, str) or value not in offered("transports"):
             return None
         member = str.__new__(cls, value)
@@ -49,16 +49,16 @@ class WebSubTerms(Struct, frozen=True, kw_only=True):
 
     Args:
         lease: The lease to request. A hub may grant another.
-        shortest_lease: The shortest lease to accept. Renewing shorter ones would burden the hub.
-        secret: Whether each subscription gets its own secret. Without one, anybody who learns the
-            URL of a callback can send content to it.
-        signatures: The accepted signature methods, out of `sha1`, `sha256`, `sha384` and `sha512`.
-        refuse: Whether content with a missing or wrong signature is answered with 403 instead of
+        shortest_lease: The shortest lease to accept, because renewing shorter ones burdens the hub.
+        secret: Whether each subscription has a secret. Without one, anybody who knows the URL of a
+            callback can send content to it.
+        signatures: The accepted signature methods: `sha1`, `sha256`, `sha384` or `sha512`.
+        refuse: Whether the response to content with a missing or wrong signature is 403 instead of
             2xx (WebSub §7.1.2). Such content is never used.
-        patience: Time for a hub to verify a subscription, and to send a whole request.
+        patience: Timeout for a hub to verify a subscription, and to send a whole request.
         settle: Time for a hub to begin delivering after the verification.
-        quiet: Time without content after which the subscription is renewed, to find out whether the
-            hub is still there. If content is rarer, twice the longest silence so far.
+        quiet: Time without content, or twice the longest such time so far if that is longer, after
+            which the subscription is renewed to check whether the hub is up.
         retry: The delays between attempts to renew a lease.
     """
 

@@ -1,19 +1,19 @@
-"""Checks that a document belongs to the set of resources that is followed.
+"""Checks that a document belongs to the followed set of resources.
 
-A server or cache that confuses virtual hosts may answer with the list of another set. An empty list
-with a later date would even prove that nothing has changed. The `rel="up"` link of such a list
-names another Capability List (core §8). But many healthy Sources also have such links, because they
-are reached under several names or have moved. An unknown link is therefore a reason to request the
-document again, bypassing caches, and then to read the Capability List, which must list the
-document. In addition, one of these conditions must hold:
+A server or cache that confuses virtual hosts may return the list of another set. If that is an
+empty list with a later date, it even seems to prove that nothing has changed. The `rel="up"` link
+of such a list names another Capability List (core §8). Healthy Sources may have such links as well,
+because they have several names or have moved. After an unknown link, the document is therefore
+requested again, bypassing caches. If the link is still unknown, the Capability List must list the
+document, and one of these conditions must hold:
 
-- It is the first document of its kind, and not an empty one from which a first copy is made. Until
-  then, nothing is known about how a Source names itself.
-- The Capability List names the same host in its links or entries.
+- It is the first document of its kind, so that the names of the Source are not known yet, unless
+  an empty document would create the copy.
+- The Capability List names the link's host in its links or entries.
 - The document has entries, and all of them are on a host of the set.
-- The link's target lists the document or the Capability List, or leads to the latter.
+- The link's target lists the document or the Capability List, or redirects to the latter.
 
-Accepted links are stored, so that all this happens only once.
+Accepted links are stored, so that they are checked only once.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.responses import ResponseOrigin
 from rsnotify_subscriber.storage.identity import KnownLinks
 
-#: Maximum number of stored links.
-_MOST = 16
+#: Maximum number of links to store.
+_MAX_LINKS = 16
 
 
 class SetMembership:
-    """Checks the documents of one set. A later run starts from the `known` links."""
+    """Checks the documents of one set. The next run starts with the `known` links."""
 
     def __init__(
         self,
@@ -60,32 +60,32 @@ class SetMembership:
     async def document(
         self, fetch: Fetch, offer: Offer, *, holds_resources: bool
     ) -> tuple[Document, Instant | None]:
-        """GET a document, and return it with the time at which it was sent.
+        """GET a document. Return it with the `Date` of the response.
 
         Raises:
-            WrongDocument: It seems to belong to another set.
+            WrongDocument: The document seems to belong to another set.
         """
-        document, sent = await self._fetcher.sent_document(fetch.uri)
-        is_strange = self._is_strange(fetch, document, offer)
-        if is_strange or (holds_resources and _is_empty_list(fetch, document)):
-            document, sent = await self._fetcher.sent_document(fetch.uri, fresh=True)
-            is_strange = self._is_strange(fetch, document, offer)
-        if is_strange:
-            await self._confirm(fetch, document, offer)
-        self._note(fetch)
+        document, sent = await self._fetcher.dated_document(fetch.uri)
+        has_unknown_link = self._has_unknown_link(fetch, document, offer)
+        if has_unknown_link or (holds_resources and _is_empty_list(fetch, document)):
+            document, sent = await self._fetcher.dated_document(fetch.uri, fresh=True)
+            has_unknown_link = self._has_unknown_link(fetch, document, offer)
+        if has_unknown_link:
+            await self._accept_link(fetch, document, offer)
+        self._record(fetch)
         return document, sent
 
-    def _note(self, fetch: Fetch, *places: str) -> None:
+    def _record(self, fetch: Fetch, *places: str) -> None:
         known = self.known
         now = KnownLinks(
-            (known.places + places)[-_MOST:],
+            (known.places + places)[-_MAX_LINKS:],
             known.has_resources or fetch.kind in RESOURCE_KINDS,
             known.has_changes or fetch.kind not in RESOURCE_KINDS,
         )
         if now != known:
             self.known = now
 
-    def _is_strange(self, fetch: Fetch, document: Document, offer: Offer) -> bool:
+    def _has_unknown_link(self, fetch: Fetch, document: Document, offer: Offer) -> bool:
         up = document.link(Rel.UP)
         if up is None or offer.capability_list is None:
             return False
@@ -97,15 +97,16 @@ class SetMembership:
         named += filter(None, (offer.capability_list, offer.source_description))
         return set(map(_place, named))
 
-    async def _confirm(self, fetch: Fetch, document: Document, offer: Offer) -> None:
+    async def _accept_link(self, fetch: Fetch, document: Document, offer: Offer) -> None:
+        """Record the document's link, or raise `WrongDocument`."""
         up = resolve(fetch.uri, document.link(Rel.UP) or "")
         listed = _place(_root(fetch, offer))
-        assert offer.capability_list is not None, "else no link is strange"
+        assert offer.capability_list is not None, "otherwise, no link is unknown"
         ours, origin = await self._descriptions.document(offer.capability_list)
         is_listed = listed in _listed(ours, origin)
         if not is_listed or not (
             self._is_first(fetch, document)
-            or self._is_of_another_name(fetch, document, offer, ours, origin)
+            or self._names_own_host(fetch, document, offer, ours, origin)
             or await self._leads_back(up, listed, offer)
         ):
             raise WrongDocument(
@@ -113,15 +114,15 @@ class SetMembership:
                 "cache may have confused two hosts",
                 source=fetch.uri,
             )
-        self._note(fetch, _place(up))
+        self._record(fetch, _place(up))
 
     def _is_first(self, fetch: Fetch, document: Document) -> bool:
         known = self.known
         if not known.has_resources and not document.resources:
-            return False  # the empty set of another host would become the whole copy
+            return False  # otherwise, the empty set of another host could become the copy
         return not (known.has_resources if fetch.kind in RESOURCE_KINDS else known.has_changes)
 
-    def _is_of_another_name(
+    def _names_own_host(
         self,
         fetch: Fetch,
         document: Document,
@@ -129,7 +130,7 @@ class SetMembership:
         ours: Document,
         origin: ResponseOrigin,
     ) -> bool:
-        """Return whether a link names another host that other evidence shows to be of this set."""
+        """Return whether the link names a host that other evidence shows to belong to this set."""
         host = _host(_place(resolve(fetch.uri, document.link(Rel.UP) or "")))
         own = set(map(_host, self._own_places(offer)))
         if host in {_host(_place(fetch.uri)), _host(_place(origin.base))}:
@@ -141,7 +142,7 @@ class SetMembership:
         return bool(hosts) and hosts <= own
 
     async def _leads_back(self, up: str, listed: str, offer: Offer) -> bool:
-        """Return whether the target of a link lists the document or the Capability List."""
+        """Return whether the target lists the document or the Capability List, or is the latter."""
         origin = ResponseOrigin(up)
         try:
             other = await self._fetcher.current_document(up, origin)
@@ -160,7 +161,7 @@ def _is_empty_list(fetch: Fetch, document: Document) -> bool:
 
 
 def _root(fetch: Fetch, offer: Offer) -> str:
-    """Return the document that the Capability List must list: this one, or one above it."""
+    """Return the document that the Capability List must list: this one or its index."""
     roots = {root.kind: root.uri for root in change_documents(offer) + resource_documents(offer)}
     return roots.get(fetch.kind, fetch.uri)
 
@@ -175,7 +176,7 @@ def _places(base: str, document: Document) -> Iterable[str]:
 
 
 def _place(uri: str) -> str:
-    """Return a URI without the parts that vary among a server's names: its scheme and port."""
+    """Return a URI without its scheme and default port, which may vary."""
     try:
         url = URL(uri)
         port = "" if url.port in (None, 80, 443) else f":{url.port}"
