@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from rsnotify_subscriber.fleet.leases import BEAT, LEASE
+from rsnotify_subscriber.fleet.leases import LEASE_DURATION, RENEWAL_INTERVAL
 from tests.subscriber.fleet.simulated_fleet import World
 
 SOURCES, PROCESSES = 10_000, 40
@@ -100,7 +100,7 @@ def main() -> None:
     world = World(1, calm=True, sources=frozenset(map(str, range(sources))))
     for _ in range(processes):
         world.start()
-    world.pass_time(LEASE + 12 * BEAT)
+    world.pass_time(LEASE_DURATION + 12 * RENEWAL_INTERVAL)
     print(f"# {sources:,} Sources, {processes:,} processes")
     print(f"{'':34}{'moved':>8}{'paused':>8}{'longest':>9}{'divided after':>15}")
     for name, happen in scenarios(world).items():

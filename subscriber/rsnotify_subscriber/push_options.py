@@ -40,7 +40,7 @@ _NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.XMPP: "XMPP", Via.WE
 
 
 def protocol_of(via: Via) -> str | None:
-    """Return the name of the protocol that a hub must speak, or None if push is optional."""
+    """Return the name of the protocol that a hub must support, or None if push is optional."""
     return None if via in (Via.AUTO, Via.POLL) else _NAMES.get(via, via)
 
 

@@ -88,7 +88,7 @@ class Subscriber:
         require("url", url, str, "the URL of a Source as a str")
         require("state", state, str | os.PathLike | StateLocation, "the path of a folder")
         require("options", options, FollowOptions, "FollowOptions")
-        require("shared", shared, SubscriberPool | None, "what Fleet.shared returns")
+        require("shared", shared, SubscriberPool | None, "Fleet.shared")
         require_function("on_committed", on_committed)
         require_function("on_event", on_event)
         if str(state).startswith(("postgresql:/", "postgres:/")):  # a Path has one slash
@@ -161,7 +161,7 @@ class Subscriber:
         """Wait until the status meets a condition, such as `lambda status: status.level`.
 
         Returns:
-            Whether the condition was met, or False if the subscriber ended before.
+            True, or False if the subscriber ended before the condition was met.
         """
         while not condition(self.status):
             if self._over:

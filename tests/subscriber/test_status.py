@@ -197,7 +197,7 @@ async def test_the_page_shows_how_each_copy_stands_and_the_details_on_a_click(
             HTML,
             "doubt about uncovered-gap",
             "http://source.example/",
-            "by polling, as no hub can be reached",
+            "by polling: no hub can be reached",
         ):
             assert part in details
         assert await barriers(page) == []

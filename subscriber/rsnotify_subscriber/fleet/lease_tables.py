@@ -11,16 +11,16 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from rsnotify.errors import counted
-from rsnotify_subscriber.fleet.leases import LEASE, Lease, Members
+from rsnotify_subscriber.fleet.leases import LEASE_DURATION, Lease, Members
 from rsnotify_subscriber.storage.postgresql import LEASES, MEMBERS, storage_errors
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 _NUMBER = "nextval('rsnotify_fleet.numbers')"
-_EXPIRES = f"clock_timestamp() + make_interval(secs => {LEASE})"
+_EXPIRES = f"clock_timestamp() + make_interval(secs => {LEASE_DURATION})"
 # Leases do not end that late, unless the clock was set back after the renewal.
 _IS_OVER = f"""(expires < clock_timestamp()
-    OR expires > clock_timestamp() + make_interval(secs => {2 * LEASE}))"""
+    OR expires > clock_timestamp() + make_interval(secs => {2 * LEASE_DURATION}))"""
 _TABLES = f"""
 SELECT pg_advisory_xact_lock(hashtextextended('rsnotify_fleet', 0));
 CREATE SCHEMA IF NOT EXISTS rsnotify_fleet;

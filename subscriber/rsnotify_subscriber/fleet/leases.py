@@ -1,8 +1,8 @@
 """Divides Sources among the processes that share a database.
 
-Every `BEAT` seconds, each process calls `FleetShare.beat`, which renews its leases, and acquires or
-requests others. For simulations, the tables are behind an interface and the clock is a parameter
-(docs/decisions/0044-sources-are-leased-in-their-database.md).
+Every `RENEWAL_INTERVAL` seconds, each process calls `FleetShare.beat`, which renews its leases, and
+acquires or requests others. For simulations, the tables are behind an interface and the clock is a
+parameter (docs/decisions/0044-sources-are-leased-in-their-database.md).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 #: Seconds between renewals.
-BEAT = 1.5
+RENEWAL_INTERVAL = 1.5
 #: Seconds without a renewal after which others remove a process, by the database's clock.
-LEASE = 6.0
+LEASE_DURATION = 6.0
 #: Seconds for which a renewal is valid from its beginning, by the process's clock.
-HOLD = 5.0
+RENEWAL_VALIDITY = 5.0
 #: Seconds after an interruption for which a process does not remove others.
 _REMOVAL_DELAY = 3.0
 #: Number of renewals after which a process acquires free Sources beyond its share.
@@ -69,7 +69,7 @@ class LeaseTable(Protocol):
         """Return all leases, by Source."""
 
     def remove_expired(self) -> None:
-        """Remove the members that were not renewed for `LEASE` seconds, and their leases.
+        """Remove the members that were not renewed for `LEASE_DURATION` seconds, and their leases.
 
         This also ends their open transactions. A lease in use may remain until the next call.
         """
@@ -167,7 +167,7 @@ class FleetShare:
         """
         began = self._clock()
         members = self._table.renew(self._me, shares=self._shares)
-        if self._renewed is None or began - self._renewed >= LEASE:
+        if self._renewed is None or began - self._renewed >= LEASE_DURATION:
             self._quiet_until = began + _REMOVAL_DELAY
         if members.me != self._me or members.version != self._version:
             self._me = members.me
@@ -175,7 +175,7 @@ class FleetShare:
             self._version = members.version
         self.names = members.names
         # `held` was read after the renewal, so it excludes leases that others took before.
-        self._renewed, self._valid_until = began, began + HOLD
+        self._renewed, self._valid_until = began, began + RENEWAL_VALIDITY
         if members.has_expired and began >= self._quiet_until:
             self._table.remove_expired()
             self._read()

@@ -19,14 +19,14 @@ from rsnotify.runtime.settings import FileWatch
 from rsnotify.runtime.tasks import cancel, first_completed, wait_for_event
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
 from rsnotify_subscriber.fleet.fleet import Fleet, FollowedSourceStatus
-from rsnotify_subscriber.fleet.leases import BEAT
+from rsnotify_subscriber.fleet.leases import RENEWAL_INTERVAL
 from rsnotify_subscriber.fleet.shared_database import SharedDatabase, schema_of
 from rsnotify_subscriber.subscriber import Subscriber
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 #: Seconds between renewals while the Sources are ending, so that others can follow them soon.
-_ENDING_BEAT = 0.3
+_ENDING_RENEWAL_INTERVAL = 0.3
 #: Maximum number of leases to hand over in one transaction, so that it does not take long.
 _MAX_HANDED_OVER = 1_000
 #: Seconds for creating handlers before the leases are renewed again.
@@ -219,7 +219,7 @@ class FleetReloader:
             while not (await asyncio.wait({work}, timeout=database.seconds_left))[0]:
                 await self._reconcile(database)  # the leases have expired
             await self._reconcile(database)
-            pause = _ENDING_BEAT if self._fleet.is_stopping else BEAT
+            pause = _ENDING_RENEWAL_INTERVAL if self._fleet.is_stopping else RENEWAL_INTERVAL
             await wait_for_event(database.wake, min(pause, database.seconds_left))
 
     def _ended(self, database: SharedDatabase) -> list[str]:

@@ -19,7 +19,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.extensions import missing_package
 from rsnotify_subscriber.fleet.configuration import SCHEMA, FollowedSource
 from rsnotify_subscriber.fleet.fleet import FollowedSourceStatus, Phase
-from rsnotify_subscriber.fleet.leases import HOLD, FleetShare
+from rsnotify_subscriber.fleet.leases import RENEWAL_VALIDITY, FleetShare
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storage.state_database import StateLocation
 
@@ -62,7 +62,7 @@ class SharedDatabase:
     def seconds_left(self) -> float:
         """Seconds until the leases must be checked again unless they are renewed."""
         left = self.share.seconds_left
-        return left if left > 0 else HOLD
+        return left if left > 0 else RENEWAL_VALIDITY
 
     def fences(self) -> dict[str, int]:
         """Return the fence of each Source that this process should follow, by schema."""

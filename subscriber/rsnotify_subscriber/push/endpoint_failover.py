@@ -139,7 +139,7 @@ class EndpointFailover(Generic[E]):
         self._most = most
 
     def set_endpoints(self, endpoints: Iterable[E]) -> None:
-        """Replace the endpoints, keeping the history of those that remain."""
+        """Replace the endpoints, and keep the history of those that remain."""
         known = {state.endpoint: state for state in self._states}
         self._states = [known.get(endpoint) or _EndpointState(endpoint) for endpoint in endpoints]
 

@@ -162,7 +162,7 @@ class WebSocketTransport:
         allows_any_address: As in `Sessions`.
         select: The wanted part of the topic. A hub may send more.
         credentials: Header fields for the handshake.
-        shared: The connections that several subscribers share, or None for an own connection.
+        shared: The connections that several subscribers share, or None for a separate connection.
     """
 
     hub: str

@@ -226,7 +226,7 @@ class HubSilence:
         self._longest = 0.0
 
     def end(self, now: float) -> None:
-        """Record a sign of life."""
+        """End the current silence."""
         self._longest = max(self._longest, now - self._last)
         self._last = now
 
@@ -524,7 +524,9 @@ def _checked(url: str) -> str:
     if not usable or not _CALLBACK_URL.fullmatch(url) or "@" in parts.netloc:
         raise ConfigurationError(f"{url!r} is not a callback URL; write https://host/path/")
     if parts.query or parts.fragment:
-        raise ConfigurationError(f"{url!r} has a query or fragment, which a callback URL must not")
+        raise ConfigurationError(
+            f"{url!r} has a query or fragment; remove it from the callback URL"
+        )
     return url if url.endswith("/") else url + "/"
 
 

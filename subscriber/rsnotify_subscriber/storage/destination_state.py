@@ -566,7 +566,7 @@ class DestinationState:
         return total
 
     def _prune(self, confirmed: int) -> None:
-        """Delete the states of deletions that no document can contradict any more."""
+        """Delete the states of deletions that no document can contradict now."""
         if confirmed > self._pruned:
             query = "DELETE FROM {resources} WHERE change = 'deleted' AND changed_at < ?"
             self.database.execute(query, (confirmed,))

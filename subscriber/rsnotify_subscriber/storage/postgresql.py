@@ -216,7 +216,7 @@ class StatePool:
             if self._idle:
                 connection, self._opened[connection] = self._idle.pop()
                 return connection
-        # Without prepared statements, of which many schemas would need too many.
+        # No prepared statements, because a session would keep them for many schemas.
         connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=None)
         with self._lock:
             self._opened[connection] = monotonic()

@@ -63,7 +63,7 @@ class ResourceState(Struct, frozen=True):
             0 if it has no clock. None if the content came by push, in a package or from a mirror.
         mtime: The modification time (ns) of the file that was written. 0 if there is no file,
             `LOST` if the copy has lost the content, None if unknown (as in a state from an earlier
-            version). To store None keeps the stored value.
+            version). Storing None keeps the previous value.
         spelling: The URI as the Source last spelled it, if that differs from `uri`.
     """
 

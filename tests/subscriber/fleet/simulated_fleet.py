@@ -6,7 +6,13 @@ from collections.abc import Callable, Collection
 from random import Random
 
 from rsnotify.errors import StorageError
-from rsnotify_subscriber.fleet.leases import BEAT, LEASE, FleetShare, Lease, Members
+from rsnotify_subscriber.fleet.leases import (
+    LEASE_DURATION,
+    RENEWAL_INTERVAL,
+    FleetShare,
+    Lease,
+    Members,
+)
 
 SOURCES = frozenset(f"s{number}" for number in range(20))
 
@@ -47,7 +53,7 @@ class Access:
         if me not in tables.members:
             me = tables.next()
         assert me is not None
-        tables.members[me] = (tables.now + LEASE, shares)
+        tables.members[me] = (tables.now + LEASE_DURATION, shares)
         over = tables.expired()
         sharing = {id for id, (_, shares) in tables.members.items() if shares} - over
         lost = any(one.owner not in tables.members for one in tables.leases.values())
@@ -112,7 +118,7 @@ class Process:
 
     def beat(self, now: float) -> None:
         self.is_busy = True
-        self.next_beat = now + BEAT
+        self.next_beat = now + RENEWAL_INTERVAL
         try:
             self.share.hand_over([*self.share.requested, *self.share.superfluous])
             self.share.beat()

@@ -185,7 +185,7 @@ def described(many: Many, database: str, *names: str, more: str = "") -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reloading, "BEAT", 0.05)
+    monkeypatch.setattr(reloading, "RENEWAL_INTERVAL", 0.05)
     monkeypatch.setattr(leases, "_REMOVAL_DELAY", 0.0)
 
 

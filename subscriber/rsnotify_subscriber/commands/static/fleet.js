@@ -1,4 +1,6 @@
-/** One square for each Source, and the details of the chosen one. Text never becomes markup. */
+/** Shows one square for each Source, and the details of the selected one. Text is never parsed as HTML. */
+
+const TIMEOUT_MS = 10000, POLL_INTERVAL_MS = 2000, EXTRA_MS_PER_SOURCE = 5;
 
 const find = id => document.getElementById(id);
 const squares = new Map();
@@ -12,7 +14,7 @@ function element(name, text, attributes = {}) {
 }
 
 function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text; // so that a selection in it survives
+  if (node.textContent !== text) node.textContent = text; // a replaced text would lose its selection
 }
 
 const number = value => value.toLocaleString("en");
@@ -26,8 +28,8 @@ function duration(since) {
 }
 
 function standing(source) {
-  if (source.standing === "level") return source.in_step ? "in step, as an audit found no difference" : "level";
-  if (source.phase === "waiting") return "waiting for other Sources before it is followed";
+  if (source.standing === "level") return source.in_step ? "in step: an audit found no difference" : "level";
+  if (source.phase === "waiting") return "waiting for other Sources to start";
   const words = source.standing === "behind" ? "behind" : "the copy may be wrong";
   return source.behind_since ? `${words}, for ${duration(source.behind_since)}` : words;
 }
@@ -35,7 +37,7 @@ function standing(source) {
 function push(source) {
   if (!source.through && source.push !== "up") return "not yet";
   if (source.push === "up") return `by push, from ${source.way.join(", ")}`;
-  return source.push === "down" ? "by polling, as no hub can be reached" : "by polling, as the Source offers no push";
+  return source.push === "down" ? "by polling: no hub can be reached" : "by polling: the Source offers no push";
 }
 
 function showDetails(source) {
@@ -54,8 +56,8 @@ function showDetails(source) {
     "Synced through (T)": time(source.through),
     "Lag": source.lag_ms === null ? "no change within the last second" : `${source.lag_ms.toFixed(1)} ms`,
     "Changes arrive": push(source),
-    "Not applied yet": many(source.pending, "resource"),
-    "The copy has": many(source.resources, "resource"),
+    "Pending": many(source.pending, "resource"),
+    "In the copy": many(source.resources, "resource"),
     "Compared with the whole set": time(source.compared),
   };
   const shown = find("facts");
@@ -109,13 +111,13 @@ function show(status) {
 async function follow() {
   for (;;) {
     try {
-      const answer = await fetch("status", { signal: AbortSignal.timeout(10000) });
+      const answer = await fetch("status", { signal: AbortSignal.timeout(TIMEOUT_MS) });
       if (!answer.ok) throw new Error(answer.statusText);
       show(await answer.json());
     } catch {
-      setText(find("summary"), last ? `no answer: this is how it was at ${time(last.at)}` : "no answer");
+      setText(find("summary"), last ? `no answer; last status from ${time(last.at)}` : "no answer");
     }
-    await new Promise(resume => setTimeout(resume, 2000 + 5 * squares.size));
+    await new Promise(resume => setTimeout(resume, POLL_INTERVAL_MS + EXTRA_MS_PER_SOURCE * squares.size));
   }
 }
 
