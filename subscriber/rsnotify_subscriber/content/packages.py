@@ -39,6 +39,8 @@ from rsnotify.format.reader import read_document
 from rsnotify.runtime.reasons import reason_of
 from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 
+logger = logging.getLogger("rsnotify.subscriber")
+
 #: The path of the manifest in a package (core §11.2, §13.2).
 MANIFEST = "manifest.xml"
 #: Maximum number of bytes in the directory of a package. It is read at once. 50,000 members need
@@ -194,8 +196,6 @@ def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
             raise BadZipFile(f"its member {info.filename!r} overlaps the next one")
         end = info.header_offset
 
-
-logger = logging.getLogger("rsnotify.subscriber")
 
 #: Minimum number of packages that stay open, whatever their size.
 _MIN_OPEN = 2

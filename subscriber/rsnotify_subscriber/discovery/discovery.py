@@ -40,6 +40,8 @@ from rsnotify_subscriber.fetching.fetcher import FetchedDocument, Fetcher
 from rsnotify_subscriber.fetching.responses import ResponseOrigin
 from rsnotify_subscriber.storage.identity import DescriptionMemory, Identity
 
+logger = logging.getLogger("rsnotify.subscriber")
+
 #: The path of the file that names a site's Sitemaps (core §6.3.4).
 ROBOTS_PATH = "/robots.txt"
 #: Maximum number of links to follow from document to document.
@@ -394,7 +396,6 @@ class OfferDiscovery:
         return read_framework(offer, document, origin.base)
 
 
-logger = logging.getLogger("rsnotify.subscriber")
 _RETRY = Retry(first=1.0, most=60.0)
 
 

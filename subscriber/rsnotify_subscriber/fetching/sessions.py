@@ -68,10 +68,10 @@ class NotPublic(RsnotifyError, OSError):
         # aiohttp raises this error only if all addresses of a host have the same message.
         super().__init__(
             errno.EACCES,
-            "it has a loopback, private or otherwise non-public address; to allow such addresses, "
-            "use --allow-private-addresses (in a program, allow_private_addresses); otherwise, "
-            "only the host of the Source's URL may have one, for documents at the port of that "
-            "URL, and hubs at any port",
+            "its address is not public (but loopback, private or reserved); to allow such "
+            "addresses, use --allow-private-addresses (in a program, allow_private_addresses); "
+            "otherwise, only the host of the Source's URL may have one, for documents at the port "
+            "of that URL, and hubs at any port",
         )
 
 

@@ -24,6 +24,8 @@ from rsnotify_subscriber.pool import Limits, SubscriberPool
 from rsnotify_subscriber.status import PushState, Status
 from rsnotify_subscriber.subscriber import Subscriber
 
+logger = logging.getLogger("rsnotify.subscriber.fleet")
+
 
 class Phase(StrEnum):
     """The phase of a Source: waiting to start, followed, waiting after a failure, or ended.
@@ -90,8 +92,6 @@ def totals(sources: Mapping[str, FollowedSourceStatus]) -> FleetTotals:
         pending=sum(status.pending for status in each),
     )
 
-
-logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 #: The Source of the current task, for log lines, or an empty string.
 SOURCE_NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")

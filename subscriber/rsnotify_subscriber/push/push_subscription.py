@@ -20,6 +20,8 @@ from rsnotify_subscriber.push.endpoint_failover import EndpointFailover
 from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.transport import TransportListener
 
+logger = logging.getLogger("rsnotify.subscriber")
+
 _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
@@ -124,8 +126,6 @@ class EndpointConnection(TransportListener):
             self.received_at = asyncio.get_running_loop().time()
             self._subscription.connection_received(self)
 
-
-logger = logging.getLogger("rsnotify.subscriber")
 
 #: Seconds for a hub to send changes that the lists already show.
 SILENCE_GRACE = 15.0

@@ -52,6 +52,8 @@ from rsnotify.runtime.serving import serving
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
 from rsnotify_subscriber.push_options import DEFAULT_TERMS, WebSubTerms
 
+logger = logging.getLogger("rsnotify.subscriber.websub")
+
 #: Maximum lease in seconds. Longer ones are capped.
 _MAX_LEASE = 30 * 86_400
 #: Maximum number of digits in a lease.
@@ -267,8 +269,6 @@ class DeliveryInbox:
         self._bytes -= len(body)
         return body
 
-
-logger = logging.getLogger("rsnotify.subscriber.websub")
 
 #: Number of random bytes at the end of a callback, and the pattern of their encoding.
 _TOKEN_BYTES, _TOKEN = 32, "[A-Za-z0-9_-]{43}"

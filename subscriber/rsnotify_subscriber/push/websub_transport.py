@@ -38,6 +38,8 @@ from rsnotify_subscriber.push.websub_callbacks import (
     SubscriptionMode,
 )
 
+logger = logging.getLogger("rsnotify.subscriber.websub")
+
 #: Maximum number of bytes at the beginning of a topic to search for links.
 _SEARCHED_BYTES = 1_000_000
 _HTML = ("text/html", "application/xhtml+xml")
@@ -92,8 +94,6 @@ def _hubs(place: str, links: _Links) -> list[str]:
 def _targets(place: str, links: _Links, relation: str) -> list[str]:
     return [resolve(place, target) for rel, target in links if rel.lower() == relation]
 
-
-logger = logging.getLogger("rsnotify.subscriber.websub")
 
 #: Maximum number of bytes of a hub's reason to include in a message.
 _REASON_BYTES = 200

@@ -200,7 +200,7 @@ async def test_the_end_of_the_fleet_waits_for_removed_sources(many: Many, hangin
 
 async def test_a_name_belongs_to_one_source(many: Many) -> None:
     fleet = await many.fleet(1)
-    with pytest.raises(ConfigurationError, match="followed already"):
+    with pytest.raises(ConfigurationError, match="another Source is named"):
         many.add(fleet, "s0")
 
 

@@ -94,7 +94,7 @@ def test_a_process_whose_lease_was_taken_writes_nothing(
         other.share.beat()
         assert other.share.fence_of("followed") is not None
         member.share._valid_until = float("inf")  # it knows nothing of that
-        with pytest.raises(LeaseLost, match="another process follows this Source"):
+        with pytest.raises(LeaseLost, match="another may follow the Source"):
             write(state)
     with closing(DestinationState(other.state)) as state:
         assert state.unknown_uris() == ["a"]
@@ -125,7 +125,7 @@ def test_a_process_warns_of_effects_that_may_have_come_after_those_of_another(
             state.commit((), None)
         member.share._valid_until = 0.0
     warned = [one.getMessage() for one in caplog.records]
-    assert [line.endswith("has of https://source.example/a") for line in warned] == (
+    assert [line.endswith("has for https://source.example/a") for line in warned] == (
         [] if is_committed else [True]
     )
 
@@ -138,7 +138,7 @@ def test_a_process_that_could_not_renew_its_lease_writes_nothing(
         for write in (state.begin_baseline, partial(state.store_intent, ["a"], ())):
             with pytest.raises(LeaseLost):
                 write()
-    with pytest.raises(StorageError, match="are not valid"):
+    with pytest.raises(StorageError, match="have expired"):
         member.state.open()
 
 
