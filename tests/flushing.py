@@ -17,7 +17,7 @@ from pathlib import Path
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.backup import copy_state
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.progress import Progress
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogRetention

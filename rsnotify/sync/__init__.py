@@ -1,1 +1,1 @@
-"""The state machine that keeps a Destination in sync: events in, actions out, no I/O."""
+"""The state machine of a Destination. It turns events into actions, and does no I/O."""

@@ -1,4 +1,4 @@
-"""The actions that a `Follower` requests from the surrounding program, and its progress."""
+"""The actions that a `Follower` requests from its caller."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from rsnotify.format.coverage import EARLIEST, Change, ChangeKey
+from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
-from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
 
 
 class DocumentKind(StrEnum):
-    """The kinds of documents from which a Destination can catch up, cheapest first."""
+    """The kinds of documents from which a Destination can catch up."""
 
     CHANGE_LIST = "Change List"
     CHANGE_LIST_ARCHIVE = "Change List Archive"
@@ -26,11 +25,11 @@ class DocumentKind(StrEnum):
 
 
 class Fetch(Struct, frozen=True):
-    """GET this document and read it completely. Answer with `fetched` or `fetch_failed`.
+    """GET a document and read all of it. Answer with `fetched` or `fetch_failed`.
 
     If `package` is set, it is the package's entry in its dump, and the document is the manifest
-    inside the ZIP. Until the follower is level, changes may refer to members of this package and of
-    the previous one (`Change.package`).
+    inside the ZIP. Keep this package and the previous one until the follower is level, because
+    changes refer to their members (`Change.package`).
     """
 
     uri: str
@@ -39,9 +38,9 @@ class Fetch(Struct, frozen=True):
 
 
 class Apply(Struct, frozen=True):
-    """Apply these changes, each independently. Answer with `applied` or `failed`.
+    """Apply these changes independently of each other. Answer each with `applied` or `failed`.
 
-    A change older than the stored version counts as applied, and has no effect.
+    A change that is older than the stored version has no effect, and counts as applied.
     """
 
     changes: tuple[Change, ...]
@@ -50,8 +49,8 @@ class Apply(Struct, frozen=True):
 class StoreBacklog(Struct, frozen=True):
     """Append changes to the backlog. Answer with `backlog_done`.
 
-    Each change comes with the instant that T must not reach before it is applied. The backlog is
-    temporary, and must be empty when a follower starts.
+    Each change has an instant that T must not reach before the change is applied. The backlog is
+    temporary: it must be empty when a follower starts.
     """
 
     changes: tuple[tuple[Change, Instant], ...]
@@ -60,9 +59,8 @@ class StoreBacklog(Struct, frozen=True):
 class TakeBacklog(Struct, frozen=True):
     """Remove changes from the backlog. Answer with `backlog_done` and the changes in order.
 
-    All changes of a resource are removed together. Select the resources in `uris` or, if it is
-    empty, up to `most` resources with the earliest instants. `due` is only for the
-    follower.
+    Remove all changes of each resource in `uris` or, if it is empty, of up to `most` resources with
+    the earliest instants. Only the follower uses `due`.
     """
 
     most: int
@@ -71,7 +69,7 @@ class TakeBacklog(Struct, frozen=True):
 
 
 class ClearBacklog(Struct, frozen=True):
-    """Remove everything from the backlog. An answer is ignored."""
+    """Empty the backlog. An answer is ignored."""
 
 
 class BacklogExtent(Struct, frozen=True):
@@ -82,15 +80,15 @@ class BacklogExtent(Struct, frozen=True):
 
 
 class BeginBaseline(Struct, frozen=True):
-    """Forget the resources listed by an earlier baseline. Needs no answer."""
+    """Forget which resources an earlier baseline listed. Needs no answer."""
 
 
 class Compare(Struct, frozen=True):
-    """Record these resources as listed. Answer `differing` with those stored differently.
+    """Record the entries of a Resource List as of `at`. Answer with `differing`.
 
-    They are entries of a Resource List as of `at`. Stored resources that changed later do not
-    count as different. With `lost`, resources whose content the copy has lost do. `packaged` means
-    that the entries come from a package, which has the content itself.
+    Ignore differences in resources that were stored with a later datetime. With `lost`, report
+    resources whose content the copy has lost. `packaged` means that the entries are from a package,
+    which contains the content.
     """
 
     resources: tuple[Resource, ...]
@@ -100,20 +98,19 @@ class Compare(Struct, frozen=True):
 
 
 class FindUnlisted(Struct, frozen=True):
-    """Answer `unlisted` with the resources that are stored but not listed since `BeginBaseline`.
+    """Find stored resources that are not listed since `BeginBaseline`. Answer with `unlisted`.
 
-    Resources that changed after `at`, the instant of the Resource List, do not count.
+    Ignore resources that changed after `at`, the instant of the Resource List.
     """
 
     at: Instant
 
 
 class ForgetDatetimes(Struct, frozen=True):
-    """Forget the datetimes of resources that are later than `after`. Needs no answer.
+    """Forget stored datetimes of resources that are later than `after`. Needs no answer.
 
-    Such a datetime was wrong, and would make the Source's later changes look old for years. The
-    resources stay as they are, with an unknown datetime. With `entirely`, forget the progress too,
-    because the Source's clock has gone back.
+    These datetimes are wrong: until they are past, all changes to the resources would look old.
+    With `entirely`, forget the progress too, because the Source's clock has gone back.
     """
 
     after: Instant
@@ -121,17 +118,17 @@ class ForgetDatetimes(Struct, frozen=True):
 
 
 class Discover(Struct, frozen=True):
-    """Read the Capability List again. Answer with `offered`. Nothing waits for the answer."""
+    """Read the Capability List again. Answer with `offered`, at any time."""
 
 
 class LogNote(Struct, frozen=True):
-    """Write a sentence to the operator's log, for example which document is read and why."""
+    """Log a message for the operator, for example which document is read and why."""
 
     text: str
     warning: bool = False
 
 
-#: Actions on the backlog. They must be performed and answered in order.
+#: Actions on the backlog, which must be performed and answered in order.
 BacklogAction = StoreBacklog | TakeBacklog | ClearBacklog
 Action = (
     Fetch
@@ -147,66 +144,7 @@ Action = (
 
 
 class ActionList(list[Action]):
-    """The actions that follow from the current event."""
+    """The actions requested by the current event."""
 
     def note(self, text: str, *, warning: bool = False) -> None:
         self.append(LogNote(text, warning))
-
-
-class MissingResource(Struct, frozen=True, array_like=True):
-    """A resource that was announced but is not available.
-
-    Args:
-        announced: When the documents announced the resource; `EARLIEST` if only push did.
-        entry: The entry that announced the resource; None to store the resource's current version,
-            regardless of what was announced.
-        at: The datetime of the change that the entry describes.
-    """
-
-    uri: str
-    announced: Instant = EARLIEST
-    entry: Resource | None = None
-    at: Instant = EARLIEST
-
-
-class ComparedList(Struct, frozen=True, array_like=True):
-    """The last Resource List that was compared, or the dump if the Source offers nothing else.
-
-    Args:
-        fingerprint: The list's fingerprint, if its first document identifies it.
-        at: The latest known `at` of this list or one compared before.
-        is_older: Whether this list describes an earlier instant than `at`.
-    """
-
-    fingerprint: bytes | None = None
-    at: Instant | None = None
-    is_older: bool = False
-
-
-class Progress(Struct, frozen=True, omit_defaults=True):
-    """The progress that a Destination stores in the same transaction as the state it covers.
-
-    Args:
-        through: T. Every change up to and including this instant is durably applied.
-        confirmed: The standard documents, not only the hub, have confirmed all changes up to this
-            instant.
-        seen: The changes that the documents list at exactly `confirmed`.
-        running: Whether more changes at that instant may have followed the read: datetimes may be
-            whole seconds or days, and that second or day may not have been over.
-        prefix: A fingerprint of the last Change List that was read and is completely applied.
-        missing: Resources that were announced but are not available. T does not wait for them.
-        last_list: The last Resource List that was compared and is completely applied.
-        closed: The closed lists that are known and completely applied.
-        coarse_until: Changes with a coarse datetime, such as a date, may have happened up to this
-            instant.
-    """
-
-    through: Instant
-    confirmed: Instant
-    seen: tuple[ChangeKey, ...] = ()
-    running: bool = False
-    prefix: ListFingerprint | None = None
-    missing: tuple[MissingResource, ...] = ()
-    last_list: ComparedList | None = None
-    closed: KnownLists = KnownLists()
-    coarse_until: Instant = EARLIEST

@@ -1,19 +1,20 @@
 """Baselines: comparing the copy with the Source's whole set of resources (core §5.2, §10, §11).
 
     needed (`BaselinePolicy`)   an empty copy; a gap that no document covers; lists of changes that
-                                stay broken; a Source that moved, or whose clock went back
+                                stay broken; a Source that has moved, or whose clock went back
     due (`ComparisonSchedule`)  once per `Pace.compare`: some Sources never list their deletions
 
-    root ──read completely──> FindUnlisted ──> known = its `at`
-      └─ broken, or a dump that is too old ──> the next root, finally an archived one
+    BeginBaseline ──> root   each list: Compare, add the differences ──> the next list
+                             read completely ──> FindUnlisted, add deletions ──> known = its `at`
+                             broken, or a dump that is too old ──> the next root
 
-The roots are the Resource List and the Resource Dump, and if these are broken, the latest of their
-archived predecessors. Reading one of them completely is enough. An empty copy begins with the dump,
-because one download costs less than a GET for each resource. Any other copy begins with the list.
+The roots are the Resource List and the Resource Dump or, if these are broken, the latest archived
+ones. Reading one of them completely is enough. An empty copy begins with the dump, because one
+download costs less than a GET per resource. Any other copy begins with the list.
 
-A `Baseline` chooses which documents to read. It receives each document that it has requested, and
-returns its entries. A `BaselineRun` requests their comparison with the copy, and adds the
-differences to the pending changes.
+A `Baseline` decides which documents to read: it receives each requested document, and returns its
+entries. A `BaselineRun` requests their comparison with the copy, and adds the differences to the
+pending changes.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Capability, ChangeType, Document, Rel, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
-from rsnotify.sync.actions import BeginBaseline, ComparedList, DocumentKind, Fetch, FindUnlisted
+from rsnotify.sync.actions import BeginBaseline, DocumentKind, Fetch, FindUnlisted
 from rsnotify.sync.change_intake import ChangeIntake
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import fetching, verification
+from rsnotify.sync.progress import ComparedList
 from rsnotify.sync.pull import DocumentQueue, fetch_member, resource_documents
+from rsnotify.sync.sync_state import SyncState
 
 _DUMPS = (DocumentKind.RESOURCE_DUMP, DocumentKind.RESOURCE_DUMP_ARCHIVE)
 _ARCHIVES = (DocumentKind.RESOURCE_LIST_ARCHIVE, DocumentKind.RESOURCE_DUMP_ARCHIVE)
@@ -69,17 +71,17 @@ class ListedResources(Struct, frozen=True):
 
 
 class Baseline:
-    """One pass over all resources of a Source.
+    """Decides which documents one baseline reads.
 
     Args:
         offer: The Source's offer. At least one document must list resources.
         at_least: The value of `at` if no document states one.
-        dump_first: Whether packages cost less than a GET for each missing resource.
-        is_old: Returns whether a document as of an instant cannot contain anything new. A Resource
-            List is read in any case, because it costs little.
-        skips_old_index: Whether that does not apply to the members of a Resource List Index.
+        dump_first: Whether to begin with the Resource Dump.
+        is_old: Returns whether a document as of an instant contains nothing new. Such a dump is not
+            read; a Resource List is read anyway, because it costs little.
+        skips_old_index: Whether the members of an old Resource List Index are not read either.
         last_dump: The last dump that was read completely.
-        until: A document with a later `at` is treated as undated, and gets `at_least` instead.
+        until: The latest plausible `at`. A later one is replaced with `at_least`.
     """
 
     def __init__(
@@ -103,9 +105,9 @@ class Baseline:
         self._skips_old_index = skips_old_index
         self._last_dump = last_dump
         self._until = until
-        #: The `at` of a dump, even if the dump is too old to contain anything new.
+        #: The `at` of the dump, even if the dump is too old to be read.
         self.dump_at: Instant | None = None
-        #: The reason why a root could not be read completely, if any.
+        #: The error that made a root incomplete; None if none did.
         self.error: RsnotifyError | None = None
         #: Whether the members of a Resource List Index were not read.
         self.is_index_skipped = False
@@ -116,28 +118,28 @@ class Baseline:
     def _begin(self, root: Fetch) -> None:
         #: The root that is being read, and the last requested document.
         self.root = self.current = root
-        #: Whether every document below the root has been readable so far.
+        #: Whether all documents below the root have been readable so far.
         self.complete = True
         self._at: Instant | None = None
         self._undated: Document | None = None
-        #: The root, if it is a Resource List and was read.
+        #: The root, if it is a Resource List that was read.
         self.resource_list: ComparedList | None = None
-        #: Whether that list was dated later than the response that contained it.
+        #: Whether the `at` of that list was later than its response.
         self.is_list_ahead = False
         self._queue = DocumentQueue([root])
         self._queue.pop()
         self._parts = 0
-        #: The share of the lists below the root that has been read; None if unknown.
+        #: The share of the lists below the root that were read; None if unknown.
         self.share_read: float | None = None
 
     @property
     def undated_dump(self) -> Document | None:
-        """The dump that was read completely, if it has no `at` to show its age."""
+        """The dump that was read completely, if it has no `at`."""
         return self._undated if self.complete else None
 
     @property
     def at(self) -> Instant:
-        """The instant from which to follow changes: the earliest `at` of the documents read."""
+        """The instant from which to follow changes: the earliest `at` of all documents read."""
         return self._at or self._at_least
 
     @property
@@ -145,9 +147,9 @@ class Baseline:
         return self.root.kind in _DUMPS
 
     def read(self, document: Document, sent: Instant | None = None) -> ListedResources | None:
-        """Return the resources listed in the document that `current` requested, if it lists any.
+        """Return the resources in the requested document; None if it only lists other documents.
 
-        `sent` is when the document was sent, by the Source's clock; None if unknown.
+        `sent` is the document's `Date`, if known.
         """
         package = self.current.package
         expected = _CAPABILITIES[self.current.kind] if package is None else _MANIFEST
@@ -221,7 +223,7 @@ class Baseline:
             self._at = at if self._at is None else min(self._at, at)
 
     def skip(self, error: RsnotifyError) -> None:
-        """Skip the unusable document that `current` requested.
+        """Skip the requested document, because it is unusable.
 
         The remaining packages are still read, because fetching their resources one by one would
         cost more.
@@ -232,7 +234,7 @@ class Baseline:
             self._queue.clear()
 
     def next(self) -> Fetch | None:
-        """Return the next document to read; None if a root was read completely or none is left."""
+        """Return the next document; None if a root was read completely or no root is left."""
         following = self._queue.pop()
         if following is not None:
             self.current = following
@@ -248,7 +250,7 @@ class Baseline:
 
 
 def _fingerprint(document: Document) -> bytes | None:
-    """Return a fingerprint of a Resource List's first document, if that identifies the list."""
+    """Return a fingerprint of a Resource List's first document, if it identifies the list."""
     if document.at is None and (document.index or document.link(Rel.NEXT) is not None):
         return None
     return blake2b(msgspec.msgpack.encode(document), digest_size=16).digest()
@@ -263,16 +265,19 @@ def _latest_member(archive: Document) -> tuple[Resource, ...]:
 class BaselineRun:
     """One run of a `Baseline`, which begins on construction.
 
-    `capability_list` is the URI of the Capability List that led to the documents. `is_routine`
-    means that the comparison runs only because it is due.
+    In a routine comparison, the Resource List may be out of date. If the same list was compared
+    last time, differences result from changes applied since, perhaps dated before its `at`. A
+    differing resource is then fetched if it is stored, and otherwise ignored.
 
-    In a routine comparison, the Resource List may be out of date. If the same list was already
-    compared last time, differences come from changes applied since, perhaps dated before its `at`.
-    A differing resource is then fetched if it is stored, and otherwise left alone. If the copy
-    `has_lost` resources, the list describes the content they must have.
-
-    `dump_at` is the instant of the Resource Dump from which the copy was made. Resources that are
-    missing from a list as of that instant are fetched, because either document may be wrong.
+    Args:
+        state: The state of the follower.
+        intake: The lists that were read.
+        baseline: The documents to read.
+        capability_list: The URI of the Capability List that led to the documents.
+        is_routine: Whether the comparison runs only because it is due.
+        has_lost: Whether the copy has lost resources, whose content the list describes.
+        dump_at: The `at` of the Resource Dump from which the copy was made. A resource that a list
+            of the same age lacks is fetched, because either document may be wrong.
     """
 
     def __init__(
@@ -290,9 +295,9 @@ class BaselineRun:
         self._intake = intake
         self._next: Fetch | FindUnlisted | None = None
         self._comparing: ListedResources | None = None
-        #: When the last document was sent, by the Source's clock, if known.
+        #: The `Date` of the last document, if known.
         self._sent: Instant | None = None
-        #: The URIs of listed resources that are pending.
+        #: The URIs of pending resources that are listed.
         self._still_listed: set[str] = set()
         #: Whether anything new was found.
         self._has_found = False
@@ -315,20 +320,21 @@ class BaselineRun:
         root = self.baseline.root
         self._state.actions.note(f"baseline from the {root.kind} {root.uri}")
         self._state.actions.append(BeginBaseline())
-        #: Whether stored datetimes were checked against the time of the first list.
+        #: Whether stored datetimes were compared with the time of the first list.
         self.are_datetimes_checked = False
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the Resource List is the one that was compared last, with nothing new.
+        """Whether the Resource List is the one that was compared last.
 
-        While a gap is uncovered, only a newer list helps. This one has already been compared.
+        A repeated comparison counts as such only if it is routine, or while a gap is uncovered,
+        because only a newer list closes the gap.
         """
         read, known = self.baseline.resource_list, self._state.frontiers.last_list
         if self.has_lost or read is None or read.fingerprint is None or known is None:
             return False
         if not self.baseline.is_list_ahead and (read.at or EARLIEST) > (known.at or EARLIEST):
-            return False  # its date was in the future when it was compared, but is not any more
+            return False  # its `at` was in the future when it was compared, but is past now
         is_expected = self.is_routine or self._state.frontiers.uncovered_gap is not None
         return is_expected and read.fingerprint == known.fingerprint
 
@@ -338,19 +344,16 @@ class BaselineRun:
         return self._comparing is not None and self._comparing.package is not None
 
     def read(self, document: Document, sent: Instant | None) -> ListedResources | None:
-        """Return the resources listed in the document that `current` requested, if it lists any.
+        """Return the resources in the requested document; None if it only lists other documents.
 
-        Compare them with the copy, then call `add_differing`.
+        The caller compares them with the copy and passes the result to `add_differing`.
         """
         self._comparing = self.baseline.read(document, sent)
         self._sent = sent or self._sent
         return self._comparing
 
     def advance(self) -> bool:
-        """Choose the next request. Return False if nothing is left.
-
-        `proceed` sends the request, because most of the last document has to be applied first.
-        """
+        """Choose the next request for `proceed`. Return False if nothing is left."""
         following = self.baseline.next()
         if following is not None:
             if following is self.baseline.root:
@@ -363,20 +366,20 @@ class BaselineRun:
         return True
 
     def proceed(self) -> None:
-        """Request the next document after the differences found in the last one are stored.
+        """Request the next document, unless too many differences from the last one are left.
 
-        The differences found in a package have to be applied first. Memory use therefore stays
-        constant, and at most two packages are needed at once. Everything from one root is applied
-        before the next root is compared, because it would otherwise be refetched. Resources
-        that only a dump contains can be found only after they are stored. A baseline begins
-        without a backlog: an earlier one may have listed resources that its list lacks.
+        Before a list, they must be stored. Before a package, most of them must be applied. This
+        bounds memory, and at most two packages are needed at once. Before the next root, everything
+        must be applied, because it would otherwise be fetched again; so must resources from a dump
+        before unlisted ones are searched. A baseline begins without a backlog, because an earlier
+        baseline may have listed resources that this one's list lacks.
         """
         following = self._next
         if following is None or not self._is_ready(following):
             return
         self._is_at_start = False
         if isinstance(following, Fetch) and following.package is not None:
-            self._state.settled = False  # a package with something new is not routine
+            self._state.settled = False  # a new package is not routine
         self._state.actions.append(following)
         self._next = None
 
@@ -396,7 +399,7 @@ class BaselineRun:
 
     @property
     def is_dump_better(self) -> bool:
-        """Whether a dump has appeared while an empty copy is being filled resource by resource."""
+        """Whether a new dump can replace the many requests of a first copy."""
         state = self._state
         if self._next is None or self.baseline.by_dump or not self.has_new_dump:
             return False
@@ -409,10 +412,10 @@ class BaselineRun:
         unproven: Iterable[Resource],
         unchecked: Iterable[Resource],
     ) -> bool:
-        """Add the resources of the last comparison that are stored differently or not at all.
+        """Add the resources of the last comparison that the copy stores differently or lacks.
 
-        `unproven` resources are fetched as well. `unchecked` ones only count as still listed, if
-        they are pending. Return whether a comparison was in progress.
+        `unproven` resources are fetched, too. `unchecked` ones only count as still listed, if they
+        are pending. Return whether a comparison was in progress.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
@@ -437,21 +440,21 @@ class BaselineRun:
             is_new = pending.announce(change, since=EARLIEST, parked=change.package is None)
             self._has_found = self._has_found or (is_new and is_news)
         if uri in pending:
-            self._still_listed.add(uri)  # its server may lack it before the comparison ends
+            self._still_listed.add(uri)  # it may become watched before the comparison ends
 
     def _changed(self, resource: Resource, listed: ListedResources) -> Change:
         """Return the change for a resource that is stored differently."""
         change = self._as_listed(resource, listed)
         if self.is_repeated or self._state.frontiers.may_lack_known(listed.at):
-            # Not later than `confirmed`, because the list shows nothing that has changed since.
+            # Not later than `confirmed`, because the list contains no later changes.
             return fetching(replace(change, at=min(change.at, self._state.frontiers.confirmed)))
         return change
 
     def _missed(self, resource: Resource, listed: ListedResources) -> Change | None:
-        """Return the change for a resource that is not stored.
+        """Return the change for a resource that is not stored; None to ignore the resource.
 
-        If the change documents reach beyond the Resource List, the resource may have been deleted
-        since, unless they announced it and only its server lacks it.
+        If Change Lists reach beyond the Resource List, the resource may have been deleted since,
+        unless they announced it and only its server lacks it.
         """
         change = self._as_listed(resource, listed)
         if self.is_repeated:
@@ -459,19 +462,19 @@ class BaselineRun:
         if self.is_routine and listed.at < self._state.frontiers.confirmed:
             announced = self._state.pending.announced(change.uri)
             kind = ChangeType.DELETED if announced is None else ChangeType.UPDATED
-            at = max(change.at, announced or EARLIEST)  # only a later list may lack it
+            at = max(change.at, announced or EARLIEST)  # only a later list may omit it
             return fetching(replace(change, change=kind, at=at))
         return change
 
     def _as_listed(self, resource: Resource, listed: ListedResources) -> Change:
         # An older dump would restore resources that were changed or deleted since.
         package = listed.package if listed.at >= self._state.frontiers.confirmed else None
-        # Not later than `confirmed` will be. Only push has later changes.
+        # Not later than `confirmed` after this baseline, because only push has later changes.
         at = min(listed.at, self.baseline.at)
         return Change(normalize(resource.uri), ChangeType.UPDATED, at, resource, package)
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
-        """Add deletions of the resources that are stored but not listed, and end the comparison.
+        """Add deletions of resources that are stored but not listed, and end the comparison.
 
         Return whether the comparison settles all missing resources.
         """
@@ -487,7 +490,7 @@ class BaselineRun:
             if is_of_dump or self._state.frontiers.may_lack_known(at):
                 deletion = verification(deletion, at)
             if uri in pending:
-                self._still_listed.add(uri)  # T waits for a resource until it is deleted
+                self._still_listed.add(uri)  # T waits until the resource is deleted
             is_new = pending.announce(deletion, since=EARLIEST, parked=True)
             self._has_found = is_new or self._has_found
         read, compared = self.baseline.resource_list, self._intake.compared
@@ -500,16 +503,15 @@ class BaselineRun:
         is_settled = pending.drop_unlisted(at, self._still_listed)
         frontiers = self._state.frontiers
         if not is_settled and frontiers.last_list is not None:
-            # The next comparison with the same list has to settle the rest.
+            # Even a comparison with the same list has to settle the rest.
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)
         return self.baseline.complete and is_settled
 
     def record_age(self, *, has_list: bool) -> None:
-        """Record whether the documents read are older than those compared before.
+        """Record whether the documents are older than those compared before.
 
-        Called if no document lists changes. A dump is older if its `at` shows that, unless a
-        Resource List is compared as well. Any document is older if it was sent before the confirmed
-        instant, by the Source's clock.
+        Called if no document lists changes. A dump is older if its `at` is earlier, unless a
+        Resource List is compared, too. Any document is older if its `Date` is before `confirmed`.
         """
         frontiers, at, sent = self._state.frontiers, self.baseline.dump_at, self._sent
         last_list = frontiers.last_list or ComparedList()
@@ -534,10 +536,10 @@ class BaselineRun:
 
 
 def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> Iterator[str]:
-    """Yield the URIs of watched resources that a list still announces with the same content.
+    """Yield the URIs of watched resources that a list still has, with the same content.
 
-    The copy may hold such a resource as listed, from before it was missing. If the list has another
-    hash, the content announced before is no longer expected.
+    The copy may store such a resource as listed, from before it was missing. If the list has
+    another hash, the content announced before is no longer expected.
     """
     for resource in listed:
         change = watched.get(normalize(resource.uri))
@@ -550,17 +552,17 @@ def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> 
             yield change.uri
 
 
-#: Number of consecutive baselines to try before a gap stays uncovered. Two, because a newer
-#: Resource List may have replaced the first one while it was read.
-_MOST_IN_A_ROW = 2
-#: Factor by which the comparison after a failed one comes sooner than usual.
+#: Number of consecutive baselines after which a gap stays uncovered. Two, because a newer Resource
+#: List may have replaced the first one while it was read.
+_MAX_CONSECUTIVE_BASELINES = 2
+#: Factor by which the wait until the next comparison is shorter after a failed one.
 _SPEEDUP_AFTER_FAILURE = 24
-#: Maximum number of seconds that a poll may come early.
-_ROUNDING = 0.5
+#: Maximum time by which a poll may be early, in seconds.
+_POLL_TOLERANCE = 0.5
 
 
 class BaselinePolicy:
-    """Decides whether a baseline is needed, and with which documents it begins."""
+    """Decides whether a baseline is needed, and which documents it reads first."""
 
     def __init__(self, state: SyncState) -> None:
         self._state = state
@@ -570,17 +572,17 @@ class BaselinePolicy:
         self._restarted: tuple[Instant, Instant] | None = None
         #: Whether a baseline is needed because a pull is not enough.
         self.needed = False
-        #: The `at` of the last Resource Dump, until a later Resource List is compared. A list that
-        #: is not later does not show that the resources it lacks were deleted.
+        #: The `at` of the last Resource Dump, until a later Resource List is compared. If a list is
+        #: not later, the resources that it lacks may still exist.
         self.dump_at: Instant | None = None
 
     def new_baseline(self, offer: Offer, *, reads_old: bool, skips_index: bool = False) -> Baseline:
         """Return the next baseline.
 
-        An empty copy needs everything, and a dump has it in one document. If the Resource List did
-        not close a gap, a newer dump may. With `reads_old`, even an old dump is compared, because
-        the Source has moved and its resources may have new URIs, or the copy has lost resources.
-        With `skips_index`, a Resource List Index that cannot close the gap is not read further.
+        An empty copy begins with the dump, which has everything in one document, and so does a
+        second attempt to close a gap, because the dump may be newer. With `reads_old`, even an old
+        dump is compared, because the Source has moved, or the copy has lost resources. With
+        `skips_index`, the members of a Resource List Index that cannot close the gap are not read.
         """
         frontiers = self._state.frontiers
         begins, ends = self._restarted or (None, None)
@@ -624,19 +626,19 @@ class BaselinePolicy:
         self._state.frontiers.reset(None if can_compare else begins)
 
     def handle_gap(self, ends: Instant, *, can_compare: bool, cure: str) -> None:
-        """Request a baseline or skip the gap, because no document covers the changes up to `ends`.
+        """Request a baseline, or skip a gap up to `ends` that no document covers.
 
-        `cure` states what the Source should add to its documents, if known.
+        `cure` states how the Source can close such gaps, if known.
         """
         frontiers, note = self._state.frontiers, self._state.actions.note
         self._state.settled = False
         after, before = format_datetime(frontiers.confirmed), format_datetime(ends)
-        if can_compare and self._in_a_row < _MOST_IN_A_ROW:
+        if can_compare and self._in_a_row < _MAX_CONSECUTIVE_BASELINES:
             note(f"no list of changes reaches back to {after}")
             self.needed = True
         elif not can_compare and frontiers.confirmed == EARLIEST:
-            # A first copy of a Source that lists only changes has to begin here.
-            note(f"the Source lists nothing before {before}")
+            # A first copy of a Source that lists only changes must begin here.
+            note(f"the Source lists no changes before {before}")
             frontiers.begin(ends)
         else:
             text = f"no document covers the changes from {after} to {before}"
@@ -645,9 +647,9 @@ class BaselinePolicy:
 
 
 class ComparisonSchedule:
-    """Decides when to compare everything as a matter of routine.
+    """Decides when to run routine comparisons with the whole set.
 
-    Some Sources never list a deletion, and only leave the resource out of the Resource List.
+    Some Sources never list deletions, but only omit the resources from the Resource List.
     `capability_list` is the URI of the Source's Capability List at the last comparison.
     """
 
@@ -664,7 +666,7 @@ class ComparisonSchedule:
         self.capability_list = capability_list
 
     def is_due(self, now: float) -> bool:
-        """Return whether a comparison is due; never twice without a pull in between."""
+        """Return whether a comparison is due, which is never twice without a pull in between."""
         was_just_done, self._was_just_done = self._was_just_done, False
         due = max(self._not_before, self.compared + self._pace.compare)
         if self._is_urgent:
@@ -672,20 +674,20 @@ class ComparisonSchedule:
         return (now >= due or self.awaits_list) and not was_just_done
 
     def is_recent(self, now: float) -> bool:
-        """Return whether everything was compared so recently that a repetition does not help."""
+        """Return whether the last comparison was too recent for another one to help."""
         return now < self.compared + self._pace.repair and not self.awaits_list
 
     def begin(self, now: float, *, is_forced: bool) -> None:
-        """Decide whether to request resources whose entries do not show if they have changed.
+        """Decide whether to request resources whose entries do not show changes.
 
-        They are requested in a run's first comparison, and then once per `Pace.compare`. If a
-        conditional request can show a change, and no document lists changes, they are requested
-        more often: one resource per second on average.
+        They are requested in the first comparison of a run, and then once per `Pace.compare`.
+        Checkable resources, for which a conditional request is enough, are requested more often:
+        one resource per second on average.
         """
         compare = self._pace.compare
         wait = min(compare, max(self._pace.poll, self._last_checkable))
         self._requests_unproven = is_forced or now >= self._unproven_at + compare
-        is_due = now >= self._checked_at + wait - _ROUNDING
+        is_due = now >= self._checked_at + wait - _POLL_TOLERANCE
         self._requests_checkable = self._requests_unproven or is_due
         self._checkable = 0
 
@@ -696,9 +698,9 @@ class ComparisonSchedule:
         *,
         has_content: bool,
     ) -> tuple[list[Resource], list[Resource]]:
-        """Split the resources into those to request and those to leave.
+        """Split resources into those to request and the others.
 
-        `has_content` means that they are in a package, which has their content.
+        `has_content` means that the resources are in a package, with their content.
         """
         self._checkable += len(checkable)
         requested: list[Resource] = []
@@ -721,8 +723,8 @@ class ComparisonSchedule:
     ) -> None:
         """Record a complete comparison, and whether it settled all missing resources.
 
-        A first copy that was made from a dump is compared with the Resource List once, because
-        either of them may lack resources. If this run cannot do that, the next one does.
+        A first copy from a dump is then compared with the Resource List once (`awaits_list`),
+        because either of them may lack resources. If this run cannot do so, the next one does.
         """
         self.awaits_list = awaits_list
         if not awaits_list:
@@ -737,7 +739,7 @@ class ComparisonSchedule:
         self._was_just_done = True
 
     def put_off(self, now: float) -> None:
-        """Postpone the next comparison after a failure, at least until after the next pull."""
+        """Postpone the next comparison after a failure, until after the next pull at least."""
         self._not_before = now + self._pace.compare / _SPEEDUP_AFTER_FAILURE
         self._was_just_done = True
         self._is_urgent = self.awaits_list = False

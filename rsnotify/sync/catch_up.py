@@ -1,18 +1,18 @@
-"""Catches up from the Source's documents, with one pull or baseline at a time, when it is due.
+"""Catches up from the Source's documents, with one pull or baseline at a time.
 
-    idle ──due──> PullRun ──complete──> idle, until the next poll
-     ^              │  └─ a document is broken: other documents; else idle and retry with backoff,
-     │              │     after some failures with a baseline
-     │              └─ no document covers ──> BaselineRun ──complete──> PullRun
-     │                                           │  └─ also older than the change documents:
-     │                                           │     a gap stays uncovered until a later baseline
-     └───────────── broken, with backoff ────────┘
+    idle        due ──> PullRun; BaselineRun if a comparison is due, or only that helps
+    PullRun     complete ──> idle
+                no document covers the changes ──> BaselineRun; if that does not help, the gap stays
+                  uncovered until a later baseline ──> idle
+                failed ──> idle, then a retry with backoff; after some failures, BaselineRun
+    BaselineRun complete ──> PullRun
+                failed ──> idle, then a retry with backoff
 
-A document that cannot be fetched or read ends the run, which is retried with backoff. The changes
-read before it are kept. If the document describes the past, it is given up at once, and the next
-kind is read. If it describes the present, it is given up after some attempts (`FailurePolicy`). If
-the Change List itself stays broken, the other documents are read instead, and everything is
-compared from time to time. When a document has vanished, the Capability List is reread.
+If a document is unavailable or unreadable, the run reads other documents or fails, depending on the
+document (`FailurePolicy`). Documents of past changes are abandoned at once, documents of the
+present only after some attempts. The changes read before a failure are kept. While the Change List
+itself is broken, the other documents are read instead, and everything is compared from time to
+time. When a document has vanished, the Capability List is reread.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Compare, Discover, Fetch, ForgetDatetimes
 from rsnotify.sync.baseline import BaselinePolicy, BaselineRun, ComparisonSchedule
 from rsnotify.sync.change_intake import ChangeIntake
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.frontiers import LONGEST_LEAP
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pull import Pull, PullRun, PullStep, change_documents, resource_documents
+from rsnotify.sync.sync_state import SyncState
 
-#: The maximum number of times that a wait is doubled.
-_DOUBLINGS = 16
+#: Maximum number of times that a wait doubles.
+_MAX_DOUBLINGS = 16
 
 
 class FailurePolicy:
@@ -41,18 +41,18 @@ class FailurePolicy:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        #: Number of consecutive failures to follow the Source's lists, and the last reason.
+        #: Number of consecutive failures to read the Source's lists, and the last error.
         self.count = 0
         self.error: RsnotifyError | None = None
-        #: When the first of these failures happened.
+        #: When the first of these failures occurred.
         self.since = 0.0
 
     def is_lasting(self, fetch: Fetch, error: RsnotifyError, pull: Pull | None) -> bool:
-        """Return whether to try other documents rather than the same one again.
+        """Return whether to try other documents instead of the same one again.
 
-        Documents of the past, packages, and documents that are too large do not improve within
-        moments, but documents of the present may. While the Source is merely unreachable, so are
-        all its documents. `pull` is None for a baseline.
+        A retry does not help with past changes, packages, and documents that are too large, but may
+        help with the latest changes. If the Source is unreachable, so are its other documents.
+        `pull` is None for a baseline.
         """
         if pull is not None and pull.is_optional:
             return True
@@ -69,22 +69,22 @@ class FailurePolicy:
         self.error = error
 
     def needs_baseline(self) -> bool:
-        """Return whether changes have been unreadable for long enough to compare everything.
+        """Return whether to compare everything, because changes have been unreadable for too long.
 
-        This is the case each time the number of failures has doubled, because a list that stays
-        broken must not cost a baseline each time.
+        This happens each time the number of failures has doubled, so that a list that stays broken
+        does not cause a baseline with each attempt.
         """
         if isinstance(self.error, Unavailable):
             return False
         is_too_large = isinstance(self.error, TooLarge) and self.count == 1
-        doublings = {self._pace.baseline_after << n for n in range(_DOUBLINGS)}
+        doublings = {self._pace.baseline_after << n for n in range(_MAX_DOUBLINGS)}
         return is_too_large or self.count in doublings
 
     def least_delay(self, *, is_dump: bool) -> float:
-        """Return the minimum wait, which avoids downloading large documents over and over."""
+        """Return the minimum backoff, so that large documents are not downloaded repeatedly."""
         if not (is_dump or isinstance(self.error, TooLarge)):
             return 0.0
-        return self._pace.poll * 2.0 ** min(self.count, _DOUBLINGS)
+        return self._pace.poll * 2.0 ** min(self.count, _MAX_DOUBLINGS)
 
     def reset(self) -> None:
         self.count = 0
@@ -103,13 +103,13 @@ class CatchUp:
         self.run: PullRun | BaselineRun | None = None
         self._has_pulled = False
         self._lag_tries = 0
-        #: Whether the copy has lost resources that only a list can describe.
+        #: Whether the copy has lost resources, and a list must show what they should contain.
         self._has_lost = False
         #: Whether a comparison for lost resources has failed, and none has succeeded since.
         self.lacks_comparison = False
-        #: When something new was last found or applied, or when the follower started.
+        #: When anything new was last found or applied, or when the follower started.
         self.news_at = 0.0
-        #: The last known time by the Source's clock.
+        #: The last known time of the Source's clock.
         self._source_time: Instant | None = None
         self.failures = FailurePolicy(state.pace)
         self.comparisons = ComparisonSchedule(state.pace, compared, offer.capability_list)
@@ -118,12 +118,12 @@ class CatchUp:
 
     @property
     def began(self) -> float:
-        """When the current run, or the last one, began to read documents."""
+        """When the current or last run began."""
         return self._intake.requested
 
     @property
     def is_behind(self) -> bool:
-        """Whether the Change List lacks changes that it listed earlier, or ends before them."""
+        """Whether the Change List lacks changes that it listed before."""
         return self._intake.clock.is_behind
 
     @property
@@ -137,17 +137,17 @@ class CatchUp:
 
     @property
     def _has_moved(self) -> bool:
-        """Whether the set has another Capability List than at the last comparison.
+        """Whether the URI of the Capability List has changed since the last comparison.
 
-        Its resources may then have new URIs, which no Change List lists.
+        If so, resources may have new URIs that no Change List contains.
         """
         known = (None, self.comparisons.capability_list)
         return self._offer.capability_list not in known and self.can_compare
 
     def set_offer(self, offer: Offer, now: float) -> None:
-        """Use the Source's current offer from the next pull or baseline on.
+        """Use the Source's current offer, beginning with the next pull or baseline.
 
-        A first copy that is in progress may use a newly offered Resource Dump.
+        A first copy in progress may switch to a newly offered Resource Dump.
         """
         before, self._offer = self._offer, offer
         schedule = self._state.schedule
@@ -166,10 +166,10 @@ class CatchUp:
             self._state.settled = False
             schedule.catch_up_by(now)
 
-    # Beginning
+    # Starting a run
 
     def begin(self, now: float) -> None:
-        """Begin a pull, or a baseline if only that helps. Postpone it if no read is allowed yet."""
+        """Begin a pull, or a baseline if it is due or needed. Wait if no read is allowed yet."""
         state, frontiers = self._state, self._state.frontiers
         if not state.schedule.may_begin(now):
             return
@@ -177,7 +177,7 @@ class CatchUp:
         state.settled = state.schedule.begin() and state.settled
         has_changes = bool(change_documents(self._offer))
         if frontiers.known is None and not self.can_compare:
-            # The Source offers nothing but lists of changes.
+            # The Source offers only lists of changes.
             frontiers.advance(EARLIEST)
         is_forced = frontiers.known is None or self._policy.needed or self._has_moved
         is_needed = is_forced or not has_changes
@@ -189,12 +189,12 @@ class CatchUp:
         elif has_changes:
             self.run = PullRun(state, self._intake, self._offer)
         else:
-            state.actions.note("the Source offers nothing that can be followed", warning=True)
+            state.actions.note("the Source offers no documents to follow", warning=True)
             state.actions.append(Discover())
             state.schedule.catch_up_by(now + state.pace.retry.most)
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
-        """Schedule a run at `when`, because something may be missing. Call this only while idle."""
+        """Schedule a run at `when`, because changes may be missing. Call this only while idle."""
         self._state.settled = False
         self._policy.needed = everything
         self._state.schedule.catch_up_by(when)
@@ -207,7 +207,7 @@ class CatchUp:
         return isinstance(self.run, BaselineRun) or self._has_lost
 
     def compare_lost(self, now: float) -> None:
-        """Schedule a full comparison, because the Source does not serve the lost content.
+        """Schedule a full comparison, because the server does not have the lost content.
 
         If the Source lists only changes, the copy is compared with the next Change List.
         """
@@ -218,7 +218,7 @@ class CatchUp:
         self._state.schedule.catch_up_by(now)
 
     def proceed(self) -> None:
-        """Request the next document if little of the last one is left to apply."""
+        """Request the next document, if most of the last one is applied."""
         run = self.run
         if isinstance(run, BaselineRun) and run.is_dump_better:
             self._begin_with_dump()
@@ -226,8 +226,8 @@ class CatchUp:
             self.run.proceed()
 
     def _begin_with_dump(self) -> None:
-        """Restart a first copy with the dump. Content already fetched is not refetched."""
-        self._state.actions.note("the Source has a Resource Dump now, which is quicker")
+        """Restart a first copy with the dump. It does not fetch any content twice."""
+        self._state.actions.note("the Source now offers a Resource Dump, which is faster")
         self._state.pending.drop_waiting()
         self._begin_baseline(is_routine=False)
 
@@ -236,7 +236,7 @@ class CatchUp:
     def fetched(
         self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
     ) -> None:
-        """Use a requested document. Raise `DocumentError` if that is impossible."""
+        """Use a requested document, or raise `DocumentError` if it is unusable."""
         self._source_time = sent or self._source_time
         run = self.run
         if run is None or fetch is not run.current:
@@ -248,7 +248,7 @@ class CatchUp:
         if listed is None:
             self._advance(run, now)
             return
-        at = min(listed.at, run.baseline.at)  # the `at` of changes that the comparison finds
+        at = min(listed.at, run.baseline.at)  # the datetime of the differences
         if not run.are_datetimes_checked and self._source_time is not None:
             self._forget_wrong_datetimes(at)
             run.are_datetimes_checked = True
@@ -256,7 +256,7 @@ class CatchUp:
         self._state.actions.append(Compare(listed.resources, at, lost, packaged))
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
-        """Use other documents or retry later, because one could not be fetched or read."""
+        """Read other documents or retry later, because one is unavailable or unreadable."""
         run = self.run
         if run is None or fetch is not run.current:
             return
@@ -282,7 +282,7 @@ class CatchUp:
         is_passing = isinstance(error, Unavailable) and not is_tried
         is_awaited = self.comparisons.awaits_list and is_passing
         if isinstance(run, BaselineRun) and run.is_routine and not is_awaited:
-            # The lists of changes are enough unless they leave something out.
+            # The lists of changes are enough, unless they are incomplete.
             text = f"the copy could not be compared with the whole set: {error}"
             self._state.actions.note(text, warning=True)
             self.comparisons.put_off(now)
@@ -297,11 +297,11 @@ class CatchUp:
         self._state.schedule.back_off(now, self.failures.count, error.retry_after, least)
 
     def _forget_wrong_datetimes(self, at: Instant) -> None:
-        """Forget stored datetimes that are later than the Source's time can be.
+        """Forget stored datetimes that are later than the Source's current time.
 
-        An earlier run may have stored them and crashed before T passed them. T alone is not a
-        limit, because it may have stood still for days while later changes were applied. If there
-        has never been a T, the clock of the Source may have gone back since they were stored.
+        An earlier run may have stored them and crashed before T passed them. T is no limit, because
+        it may have waited for days while later changes were applied. Without any T, the Source's
+        clock may have gone back since they were stored.
         """
         frontiers = self._state.frontiers
         if frontiers.known is not None or frontiers.last_list is not None:
@@ -342,17 +342,17 @@ class CatchUp:
             self._poll_later(now)
 
     def _restart(self, now: float) -> None:
-        """Compare everything with the copy, because stored datetimes no longer prove anything."""
+        """Compare everything with the copy, because stored datetimes prove nothing."""
         state, clock = self._state, self._intake.clock
         confirmed = state.frontiers.confirmed
         begins, ends = clock.begins, clock.ends
         assert ends is not None
-        reason = "its lists lack changes that they had"
+        reason = "its lists lack changes that they had before"
         if ends < confirmed:
             last, before = map(format_datetime, (ends, confirmed))
-            reason = f"its lists end at {last}, and reached {before} before"
+            reason = f"its lists end at {last}, but reached {before} before"
         state.actions.note(
-            f"the clock of the Source has gone back: {reason}, so everything is compared",
+            f"the clock of the Source has gone back: {reason}; comparing everything",
             warning=True,
         )
         state.settled = False
@@ -377,13 +377,13 @@ class CatchUp:
     def _retry_lagging_lists(self, now: float) -> bool:
         """Schedule another read of lists that lag behind push.
 
-        Return False after the last attempt: push has then announced a false change.
+        Return False after the last attempt, because push has announced a false change.
         """
         self._lag_tries += 1
         if self._lag_tries <= self._state.pace.lag_tries:
             self._state.schedule.retry_soon(now, self._lag_tries)
             return True
-        text = "the hub announced changes that the Source's lists do not show"
+        text = "the hub announced changes that the Source's lists do not contain"
         self._state.actions.note(text, warning=True)
         self._state.frontiers.held.clear()
         return False
@@ -414,7 +414,7 @@ class CatchUp:
         if run.baseline.error is not None:
             self._fail(run.baseline.error, now)
         else:
-            self._state.actions.note(f"the {run.baseline.root.kind} has nothing new")
+            self._state.actions.note(f"the {run.baseline.root.kind} contains nothing new")
             self._record_age(run)
             if not run.baseline.is_index_skipped:
                 is_settled = not self._state.pending.watched
@@ -429,7 +429,7 @@ class CatchUp:
         unproven: Sequence[Resource],
         checkable: Sequence[Resource],
     ) -> None:
-        """Add the resources of the last `Compare` that are stored differently or not at all."""
+        """Add the resources of the last `Compare` that the copy stores differently or lacks."""
         run = self.run
         if not isinstance(run, BaselineRun):
             return
@@ -440,7 +440,7 @@ class CatchUp:
             self._advance(run, now)
 
     def add_unlisted(self, uris: Iterable[str], now: float) -> None:
-        """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
+        """Delete the resources that the last `FindUnlisted` has found."""
         run = self.run
         if not isinstance(run, BaselineRun):
             return

@@ -1,25 +1,25 @@
-"""Decides which entries of Change Lists and packages have to be applied.
+"""Decides which entries of Change Lists and packages to apply.
 
-Most lists extend the previous one, and their new entries are found by datetime. If datetimes do not
-prove enough, all entries of a list are compared with the stored versions. That is the case if:
+Most lists extend the previous one, and their datetimes show which entries are new. If they do not,
+all entries of a list are compared with the stored versions:
 
-- The list is the first after a baseline: the `at` of a Resource List may be wrong, or may be the
-  time when the list was finished.
-- The part that was read before has changed (`prefix`), or is not known.
-- The list's datetimes contradict each other, or the time when it was sent.
-- The list ends before earlier lists ended (`clock`).
+- The list is the first one after a baseline, because the `at` of a Resource List may be wrong, or
+  may be the time at which the list was completed.
+- The part of the list that was read before has changed, or is unknown (`ListFingerprint`).
+- The list's datetimes contradict each other, or the time at which the list was sent.
+- The list ends before earlier lists did (`ClockRegressionDetector`).
 
-A comparison costs a look-up for each resource, and a request only if the entry contradicts the
-stored version (`CheckMethod.COMPARE`).
+A comparison costs one look-up per resource, and a request only if the entry contradicts the stored
+version (`CheckMethod.COMPARE`).
 
-A list is then reduced to the final change of each resource (`reduce_changes`). `rsnotify audit`
-uses the same function, so the two never disagree. A list in chronological order (core §12.1) is
-read from its first to its last entry. Some Sources list the newest change first, or use no
-particular order. Datetimes then decide. The resource itself is fetched if they cannot:
+`reduce_changes` then reduces the list to the final change of each resource. `rsnotify audit` also
+uses this function, so both agree. In a chronological list (core §12.1), the last entry of a
+resource is final. In other lists, for example with the newest change first, datetimes decide. The
+resource itself is fetched if its final change is ambiguous:
 
-- A coarse datetime, such as a date, leaves open which change is later.
-- A resource is listed in two spellings, once deleted and once not: a Source that changes how it
-  spells its URIs may list this as the creation of one resource and the deletion of another.
+- The datetimes are too coarse, such as dates without times.
+- The URI has two spellings, one of them deleted. A Source that respells its URIs may list this as
+  the creation of one resource and the deletion of another.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import LATEST, Instant, is_undecided
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.actions import Fetch
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.list_evidence import (
     ClockRegressionDetector,
     ClosedLists,
     ListFingerprint,
-    prefix_of,
+    fingerprint_of,
 )
 from rsnotify.sync.pending_changes import Verification, verification
+from rsnotify.sync.sync_state import SyncState
 
 
 class ReducedChanges(Struct, frozen=True):
-    """The latest change of each resource in a list, by URI in document order.
+    """The final change of each resource in a list, by URI in document order.
 
-    `since` has the datetime of the resource's earliest change in the list. If the list does not
-    determine the latest change, the resource is `ambiguous`, and its change makes a Destination
-    store its current state. A resource is also ambiguous if it is `respelled`, that is, deleted in
-    one spelling of its URI and not in another.
+    `since` has the datetime of each resource's earliest change in the list. A resource whose final
+    change cannot be determined is `ambiguous`, and is fetched. This includes `respelled` resources,
+    which are deleted under one spelling of their URI but not under another.
     """
 
     latest: dict[str, Change]
@@ -69,9 +68,9 @@ def reduce_changes(
 ) -> ReducedChanges:
     """Return the final change of each resource in a list.
 
-    `changes` are in document order. `ordered` means that this is chronological order, and `compare`
-    that the datetimes may be wrong nevertheless. The list begins at `from_`, and an entry dated
-    before that has no reliable datetime.
+    `changes` are in document order, which is chronological if `ordered` is true. With `compare`,
+    the changes are compared with the copy, because datetimes may be wrong. The list begins at
+    `from_`; the datetime of an earlier entry is unreliable.
     """
     latest: dict[str, Change] = {}
     since: dict[str, Instant] = {}
@@ -95,7 +94,7 @@ def reduce_changes(
             undecided.add(uri)
         if ordered:
             if change.stated_at < before.stated_at and not _is_equal(before, change):
-                undecided.add(uri)  # the clock went back, or the newest entries come first
+                undecided.add(uri)  # the clock went back, or the newest entries are first
             latest[uri] = change
             continue
         if _contradict(before, change, newest_first=newest_first):
@@ -137,11 +136,11 @@ def _is_newest_first(changes: Sequence[Change]) -> bool:
 
 
 def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
-    """Return whether position and datetime leave open which of two changes is the later one."""
+    """Return whether neither position nor datetime determines which of two changes is later."""
     if change.at == before.at:
         return not _is_equal(before, change)
-    # A `lastmod` may be older than the change (core §7): a restored file keeps it. Position and
-    # datetime then contradict each other, unless the whole list is in reverse order.
+    # A `lastmod` may be older than the change (core §7), for example of a restored file. Position
+    # and datetime then contradict each other, unless the whole list is in reverse order.
     return change.at < before.at and not newest_first and _is_dated_by_lastmod(change)
 
 
@@ -156,7 +155,7 @@ def _is_equal(first: Change, second: Change) -> bool:
 
 
 def _is_respelled(first: Change, second: Change) -> bool:
-    """Return whether a resource is deleted in one spelling of its URI but not in the other."""
+    """Return whether a resource is deleted under one spelling of its URI but not the other."""
     is_deleted = first.change is ChangeType.DELETED
     return first.resource.uri != second.resource.uri and (
         is_deleted is not (second.change is ChangeType.DELETED)
@@ -167,10 +166,10 @@ def _is_dated_by_lastmod(change: Change) -> bool:
     return change.resource.datetime is None
 
 
-#: Maximum number of packages to remember. Forgotten ones are read once more.
-_PACKAGES = 50_000
-#: Maximum number of versions of the open list to remember by fingerprint: replicas may alternate.
-_REPLICAS = 8
+#: Maximum number of packages to remember. Any other is read again.
+_MAX_PACKAGES = 50_000
+#: Maximum number of versions of a list to remember, because replicas may alternate.
+_MAX_VERSIONS = 8
 
 
 class ChangeIntake:
@@ -182,21 +181,19 @@ class ChangeIntake:
         self._unconfirmed = state.unconfirmed
         self._last_closed: tuple[str, Instant | None] | None = None
         #: The fingerprints of the last lists that were read.
-        self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
+        self._read: deque[ListFingerprint] = deque(maxlen=_MAX_VERSIONS)
         if self._frontiers.prefix is not None:
             self._read.append(self._frontiers.prefix)
-        #: When the current pull or baseline began, or the last one if none is in progress.
+        #: When the current or last pull or baseline began.
         self.requested = 0.0
-        #: Detects in the lists that the Source's clock has gone back.
         self.clock = ClockRegressionDetector(state.pace)
-        #: The last packages that were read, as listed by their dump, keyed by URI.
+        #: The entries of the last packages that were read, by URI.
         self.packages: dict[str, Resource] = {}
-        #: The known closed lists of the Source.
         self.closed = ClosedLists(state.frontiers.closed)
         self._has_reread = False
-        #: The fingerprints of the last Resource Lists that were compared: replicas may alternate.
-        self.compared: deque[bytes | None] = deque(maxlen=_REPLICAS)
-        #: Whether anything later than all earlier changes was read since the last reset.
+        #: The fingerprints of the last Resource Lists that were compared.
+        self.compared: deque[bytes | None] = deque(maxlen=_MAX_VERSIONS)
+        #: Whether anything new was read since the last reset.
         self.has_news = False
         self._news_through = EARLIEST
 
@@ -210,11 +207,11 @@ class ChangeIntake:
         more: bool,
         again: bool,
     ) -> int:
-        """Add the new changes of a document that joins the confirmed ones. Return their number.
+        """Add the new changes of a document that joins `confirmed`, and return their number.
 
         `is_open` means that the Source keeps the list up to date, and `more` that other documents
-        follow. If closed lists are read `again`, their entries are compared with the copy. So are
-        the entries of later lists, which may have later changes of the same resources.
+        follow. `again` means that closed lists are reread. The entries of a list that has changed,
+        and of all later lists, are then compared with the copy.
         """
         frontiers = self._frontiers
         before = frontiers.frontier.instant
@@ -236,8 +233,8 @@ class ChangeIntake:
         reduced = reduce_changes(
             listed, ordered=coverage.ordered, compare=compare, from_=coverage.from_
         )
-        # If more lists follow, a resource may change again. Waiting for that saves a GET. A package
-        # has the content itself, unless it is reread.
+        # If more lists follow, a resource may change again, so waiting saves a GET. A package
+        # contains the content, unless it is reread.
         has_content = fetch.package is not None and not again
         parked = more and not has_content
         unproven = {uri for uri, change in reduced.latest.items() if _is_unproven(change, before)}
@@ -253,7 +250,7 @@ class ChangeIntake:
         self._join_held(now)
         if fetch.package is not None:
             self._remember(fetch.uri, fetch.package)
-        # A baseline without `at` may go back to an instant after which everything was read before.
+        # A baseline without `at` may go back to an instant since which everything was read before.
         if new and frontiers.confirmed > max(before, self._news_through):
             self.has_news, self._news_through = True, frontiers.confirmed
         return len(new)
@@ -261,7 +258,7 @@ class ChangeIntake:
     def record_closed(
         self, members: Sequence[Resource], *, has_reread: bool, has_skipped: bool
     ) -> None:
-        """Record as known the closed lists that a complete pull has read."""
+        """Record the closed lists that a complete pull has read."""
         prefix = self._frontiers.prefix
         begins = None if prefix is None else prefix.from_
         self.closed.record(members, begins, has_reread=has_reread, has_skipped=has_skipped)
@@ -278,14 +275,14 @@ class ChangeIntake:
                 self._pending.announce(change, since=LATEST)
 
     def reset(self) -> None:
-        """Forget the lists that were read, because everything will be compared."""
+        """Forget all lists, because everything is about to be compared."""
         self._read.clear()
         self.closed.reset()
         self._unconfirmed.clear()
         self._news_through = EARLIEST
 
     def end(self, now: float) -> None:
-        """Verify the changes that the lists, now read completely, should have confirmed."""
+        """Verify changes that the lists, which were all read, should have confirmed."""
         confirmed = self._frontiers.confirmed
         self._verify(self._unconfirmed.end_of_lists(confirmed, self.requested, now))
 
@@ -297,14 +294,14 @@ class ChangeIntake:
         self.compare_next_list()
         for change in self._unconfirmed.remove_compared(at):
             if change.change is ChangeType.DELETED:
-                continue  # the set that was compared shows whether the resource exists
+                continue  # the comparison has shown whether the resource exists
             # The resource may not exist, and the change may never be applied.
             if self._pending.backlog or self._pending.holds(change):
                 self._verify([(verification(change, at), change.at)])
         self._join_held(now)
 
     def compare_next_list(self) -> None:
-        """Force a full comparison of the next Change List, regardless of what was read before."""
+        """Force a full comparison with the next Change List, even if it was read before."""
         self._frontiers.supersede_prefix()
         self._read.clear()
 
@@ -320,13 +317,13 @@ class ChangeIntake:
             self._pending.announce(change, at_once=True)
 
     def _must_compare_open(self, fetch: Fetch, coverage: Coverage, now: float) -> bool:
-        """Return whether the entries of an open list have to be compared with the copy.
+        """Return whether to compare the entries of an open list with the copy.
 
-        That is the case if datetimes do not prove which of them are old.
+        This is necessary if datetimes do not prove which entries are old.
         """
         frontiers = self._frontiers
         confirmed, last = frontiers.confirmed, frontiers.prefix
-        prefix = prefix_of(fetch.uri, coverage, confirmed)
+        prefix = fingerprint_of(fetch.uri, coverage, confirmed)
         has_lost = last is not None and last.has_lost(prefix, coverage)
         is_behind = self.clock.check_open(coverage, frontiers.frontier, now, has_lost=has_lost)
         if last is not None and last.from_ < prefix.from_:
@@ -335,15 +332,15 @@ class ChangeIntake:
         if not any(read.is_same_as(prefix) for read in known):
             is_behind = is_behind or coverage.contradictory
         compare = is_behind or not any(read.is_extended_by(prefix, coverage) for read in known)
-        if not has_lost:  # else the next run also has to detect the loss
+        if not has_lost:  # otherwise the next run has to detect the loss, too
             frontiers.prefix = prefix
         self._read.append(prefix)
         return compare
 
     def _must_compare_closed(self, coverage: Coverage) -> bool:
-        """Return the same for a closed list or a package.
+        """Return whether to compare the entries of a closed list or a package with the copy.
 
-        While it was open, the list had another URI.
+        The list had another URI while it was open.
         """
         frontier, last, until = self._frontiers.frontier, self._frontiers.prefix, coverage.until
         assert until is not None
@@ -353,17 +350,16 @@ class ChangeIntake:
             has_lost = last is not None and last.is_missed_by(coverage)
             has_changed = has_lost
         else:
-            prefix = prefix_of(last.uri, coverage, self._frontiers.confirmed)
+            prefix = fingerprint_of(last.uri, coverage, self._frontiers.confirmed)
             has_lost = last.has_lost(prefix, coverage)
             has_changed = not last.is_extended_by(prefix, coverage)
         self.clock.check_closed(coverage, frontier, has_lost=has_lost)
         return coverage.contradictory or has_changed
 
     def _checked(self, change: Change, coverage: Coverage) -> Change:
-        """Mark a change for comparison if a pushed change of its resource is overdue.
+        """Mark a change for comparison with the copy if a pushed change is overdue.
 
-        If the pushed change is recent and lies after the end of the list, the list does not cover
-        it, and only datetimes count.
+        A recent pushed change after the end of the list is not covered by it, so datetimes decide.
         """
         if change.check is CheckMethod.FETCH or change.uri not in self._unconfirmed:
             return change
@@ -375,13 +371,13 @@ class ChangeIntake:
     def _remember(self, uri: str, package: Resource) -> None:
         self.packages.pop(uri, None)
         self.packages[uri] = package
-        if len(self.packages) > _PACKAGES:
+        if len(self.packages) > _MAX_PACKAGES:
             del self.packages[next(iter(self.packages))]
 
     def _without_rewritten_until(self, fetch: Fetch, coverage: Coverage) -> Coverage:
-        """Treat a list as open if its `until` has moved since the last read.
+        """Treat a list as open if its `until` has changed since the last read.
 
-        A Source that sets `until` to the current time may append an earlier change a moment later.
+        A Source that sets `until` to the current time may still append an earlier change.
         """
         if not coverage.closed:
             return coverage
@@ -393,7 +389,7 @@ class ChangeIntake:
 
 
 def _appended(coverage: Coverage, read: Iterable[ListFingerprint]) -> Sequence[Change]:
-    """Return the entries of a list after those already read, regardless of their datetimes."""
+    """Return the entries appended to a list since it was read, regardless of their datetimes."""
     for before in sorted(read, key=lambda one: one.size, reverse=True):
         if before.from_ == coverage.from_ and before.is_appended_to(coverage):
             return coverage.changes[before.size :]
@@ -401,10 +397,10 @@ def _appended(coverage: Coverage, read: Iterable[ListFingerprint]) -> Sequence[C
 
 
 def _is_unproven(change: Change, before: Instant) -> bool:
-    """Return whether neither hash nor datetime shows if a new change is already in the copy."""
+    """Return whether neither hash nor datetime shows if the copy already has a change."""
     if change.change is ChangeType.DELETED or change.package is not None:
         return False
-    # A `lastmod` may stay the same, or be older than the change (core §7).
+    # A `lastmod` may be unchanged, or older than the change (core §7).
     is_old = change.at < before or (change.at == before and change.resource.datetime is None)
     return is_old and change.resource.hash is None
 
@@ -417,6 +413,6 @@ def _is_undated(change: Change) -> bool:
 def _from_package_if_new(change: Change, before: Instant) -> Change:
     """Return an old change without its package, so that its content is fetched instead.
 
-    A later change, such as a deletion, may already have been applied and forgotten.
+    A later change, such as a deletion, may already have been applied.
     """
     return structs.replace(change, package=None) if change.at < before else change

@@ -1,34 +1,34 @@
 """Doubts about whether a copy agrees with the Source's documents, and the continuous audit.
 
-A follower is `level` only while there is no doubt. Each doubt is a sentence for the operator of the
-Destination, and each leads to a verification:
+A follower is `level` only while there are no doubts. Each doubt is a sentence for the Destination's
+operator, and leads to a verification:
 
-    doubt                 raised by               kept in                   cleared by
+    doubt                 raised by               stored in                 cleared by
     lists not read        a gap, a failure, a     `SyncState.settled`       the end of a pull
                           moved set, a digest                               or baseline
-    lists unreadable      a document              `CatchUp.failures`        a complete pull
+    lists unreadable      a broken document       `CatchUp.failures`        a complete pull
     changes not applied   a known change          `PendingChanges`          `applied`
-    pushed gap            an early fragment       `SyncFrontiers.held`      lists that reach it, or
+    pushed gap            a fragment beyond it    `SyncFrontiers.held`      lists that reach it, or
                                                                             still end before it
-    uncovered gap         lists that begin late   `.uncovered_gap`          a newer list of all
-    older list of all     a list of all           `.last_list`              a newer list of all
-    overdue pushed ones   a list without them     `UnconfirmedChanges`      a list with them, a GET
-    clock gone back       a list that lost some   `ClockRegressionDetector` a comparison of all
+    uncovered gap         lists that begin late   `.uncovered_gap`          a newer Resource List
+    older Resource List   a Resource List         `.last_list`              a newer Resource List
+    overdue pushed change a list that lacks it    `UnconfirmedChanges`      a list that has it; GET
+    clock gone back       lost list entries       `ClockRegressionDetector` a full comparison
 
-The subscriber adds doubts that only it can detect: about the files of the copy, content that may be
-old, and an offer that could not be read (`Following.status`).
+The subscriber adds doubts that only it can detect: about files of the copy, content that may be
+old, and an unreadable offer (`Following.status`).
 
 In a continuous audit (docs/audit.md), a fragment states the number of the Source's resources as of
 its `until`, and their digest. This statement can be compared with the copy only at that exact
-instant: when everything up to it is applied, nothing later is, and nothing is in flight. Such a
-moment usually occurs sooner or later. If it does not, the next statement is used. If the two
-differ:
+instant: everything up to it must be applied, nothing later, and nothing in flight. If the copy is
+never in this state, the next statement is used.
 
-    statement ──differs──> the Change Lists are read from `confirmed` on, because a hub may have
-                           withheld changes; repeated with each statement while lists may lag
-              ──still────> everything is compared with the Resource List; repeated, but less and
-                           less often, until the two agree
-              ──agrees───> in step
+    waiting       the copy reaches the statement's instant ──> compared
+    compared      equal ──> in step
+                  different ──> the Change Lists are read from `confirmed`, because a hub may have
+                    withheld changes; repeated with each statement while lists may lag
+                  still different ──> everything is compared with the Resource List; repeated with
+                    doubling waits until the statement and the copy agree
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from rsnotify.format.model import Document
 from rsnotify.sync.actions import ActionList
 from rsnotify.sync.baseline import BaselineRun
 from rsnotify.sync.catch_up import CatchUp
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import PendingChanges
+from rsnotify.sync.sync_state import SyncState
 
 OLDER_LIST = (
     "the Resource List or Resource Dump is older than one that was compared before; it may be an "
-    "old copy, or the Source was restored from a backup"
+    "outdated copy, or the Source was restored from a backup"
 )
 BEHIND = (
-    "the Change List lacks changes that it listed earlier; it may be an old copy, or "
-    "the Source was restored from a backup"
+    "the Change List lacks changes that it listed before; it may be an outdated copy, or the "
+    "Source was restored from a backup"
 )
 
 
@@ -80,14 +80,14 @@ class DoubtKind(StrEnum):
     CONTENT = "content"
 
 
-#: The doubts about a copy while it catches up without any failure.
+#: The doubts about a copy that catches up without failures.
 CATCHING_UP = frozenset(
     {DoubtKind.COMPARING, DoubtKind.LISTS_UNREAD, DoubtKind.WAITING, DoubtKind.PUSHED_GAP}
 )
 
 
 def undated(count: int, entries: int, *, are_dates_kept: bool = True) -> str:
-    """Return a clause on the number of entries that do not show whether content has changed."""
+    """Describe how many entries do not show whether their content has changed."""
     lack = "no date and no hash" if are_dates_kept else "no hash, and no date that is kept"
     return f"{count:,} of {counted(entries, 'entry has', 'entries have')} {lack}"
 
@@ -106,7 +106,7 @@ def has_doubts(state: SyncState, catch_up: CatchUp) -> bool:
 
 
 def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[tuple[DoubtKind, str]]:
-    """Yield the kind of each doubt, and the doubt in a sentence."""
+    """Yield the kind of each doubt, and the doubt as a sentence."""
     frontiers, failures = state.frontiers, catch_up.failures
     if failures.count:
         text = f"the Source's documents could not be read: {failures.error}"
@@ -116,7 +116,7 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[tuple[DoubtKind
     elif not state.settled:
         yield (
             DoubtKind.LISTS_UNREAD,
-            "the Source's lists have not been read to their end yet",
+            "the Source's lists have not been read completely yet",
         )
     if state.pending:
         yield _unapplied(state.pending)
@@ -129,13 +129,13 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[tuple[DoubtKind
     if frontiers.has_push_gap:
         yield (
             DoubtKind.PUSHED_GAP,
-            "changes were pushed that the Source's lists do not reach yet",
+            "the Source's lists do not contain all pushed changes yet",
         )
     if state.unconfirmed.overdue:
         yield (
             DoubtKind.UNLISTED,
             f"{counted(state.unconfirmed.overdue, 'pushed change')} should be in the Source's "
-            "lists by now, and the lists do not have all of them",
+            "lists by now, but the lists do not contain all of them",
         )
     if frontiers.has_older_list:
         yield DoubtKind.OLD_LIST, OLDER_LIST
@@ -146,7 +146,7 @@ def list_doubts(state: SyncState, catch_up: CatchUp) -> Iterator[tuple[DoubtKind
 def _unapplied(pending: PendingChanges) -> tuple[DoubtKind, str]:
     missing = [change.resource.uri for change in pending.watched]
     if missing:
-        text = f"{_first(missing)}: announced, and not available from its server"
+        text = f"{_first(missing)}: announced, but not available from its server"
         return DoubtKind.UNAVAILABLE, text
     failing = [change.resource.uri for change in pending.failing()]
     if failing:
@@ -160,12 +160,12 @@ def _first(uris: list[str]) -> str:
     return without_credentials(uris[0]) + more
 
 
-#: The longest wait between two comparisons of everything, as a multiple of the first one.
-_LONGEST_WAIT = 64
+#: Maximum time between two full comparisons, as a multiple of `Pace.repair`.
+_MAX_WAIT_FACTOR = 64
 
 
 class Remedy(Enum):
-    """The ways to repair a difference."""
+    """The possible reactions to a difference."""
 
     NOTHING = "nothing"
     PULL = "read the Change Lists"
@@ -173,9 +173,9 @@ class Remedy(Enum):
 
 
 class _Statement(Struct, frozen=True):
-    """A Source's statement about its set as of `until`.
+    """A Source's digest of its set as of `until`.
 
-    `is_repeated` means that it was already compared, and a remedy was applied since.
+    `is_repeated` means that it was already compared, and a remedy was applied.
     """
 
     until: Instant
@@ -186,14 +186,15 @@ class _Statement(Struct, frozen=True):
 class ContinuousAudit:
     """The continuous audit of one set of resources.
 
-    `incomparable`, unless empty, states why the copy is not an exact copy of the whole set.
+    `incomparable` explains why the copy cannot be audited, for example because it is not a copy of
+    the whole set; it is empty if the copy can.
     """
 
     def __init__(self, pace: Pace, actions: ActionList, incomparable: str = "") -> None:
         self._pace = pace
         self._note = actions.note
         self._incomparable = incomparable
-        #: The last statement, until it has been compared.
+        #: The last statement, until it is compared.
         self.statement: _Statement | None = None
         self._latest_list = EARLIEST
         self._differs_since: float | None = None
@@ -201,10 +202,10 @@ class ContinuousAudit:
         self._next = 0.0
         self._wait = pace.repair
         #: Whether everything was compared because of a difference that still exists, and the number
-        #: of resources found to differ.
+        #: of resources that differed.
         self.repairing = False
         self.differences = 0
-        #: Whether copy and Source agreed at the last comparison; None if they were never compared.
+        #: Whether copy and Source agreed at the last comparison; None before the first.
         self.in_step: bool | None = None
         #: The difference, or why no comparison is possible; empty if copy and Source agree.
         self.reason = ""
@@ -214,13 +215,13 @@ class ContinuousAudit:
     ) -> None:
         """Read a fragment's statement about the set.
 
-        `until` is where the fragment's interval ends, if it has one. Every change up to `known` is
-        already known.
+        `until` is the end of the fragment's interval, if it has one. All changes up to `known` are
+        known.
         """
         try:
             digest = set_digest(document)
         except InvalidDocument as error:
-            self._set_unusable(f"the digest of the set in a fragment cannot be read: {error}")
+            self._set_unusable(f"the digest in a fragment is invalid: {error}")
             return
         if until is None:
             self.statement = None  # the fragment's changes may be later than all known ones
@@ -231,18 +232,18 @@ class ContinuousAudit:
         if self._incomparable:
             self._set_unusable(self._incomparable)
         elif statement.digest.hash != ALGORITHM:
-            self._set_unusable("the digest of the Source is not made of SHA-256 hashes")
+            self._set_unusable("the Source's digest is not based on SHA-256 hashes")
         else:
             self.statement = statement
 
     def _set_unusable(self, reason: str) -> None:
         if reason != self.reason:
-            is_wanted = reason == self._incomparable  # intended, so there is nothing to repair
+            is_wanted = reason == self._incomparable  # configured, so not worth a warning
             self._note(f"the copy cannot be audited: {reason}", warning=not is_wanted)
         self.in_step, self.reason = None, reason
 
     def read_list(self, document: Document) -> None:
-        """Record how far a list of resources reaches, possibly beyond its `at`."""
+        """Record the latest instant whose changes a list of resources may contain."""
         latest = document.completed or document.at
         self._latest_list = max(self._latest_list, latest or EARLIEST)
 
@@ -251,13 +252,13 @@ class ContinuousAudit:
         self.statement, self._latest_list, self.in_step = None, EARLIEST, None
 
     def is_due(self, known: Instant | None) -> bool:
-        """Return whether there is a statement about the set at exactly this instant."""
+        """Return whether there is a statement as of exactly this instant."""
         return self.statement is not None and self.statement.until == known
 
     def compare(
         self, held: SetSum, latest: Instant, now: float, *, can_list: bool = True
     ) -> Remedy:
-        """Compare the statement with the sum over the copy. Return the remedy for a difference.
+        """Compare the statement with the sum over the copy, and return the remedy.
 
         `latest` is the datetime of the copy's latest change. `can_list` means that the Source has a
         list of all its resources.
@@ -267,7 +268,7 @@ class ContinuousAudit:
             return Remedy.NOTHING
         ours = held.digest()
         if ours is None:
-            self._set_unusable("a resource of the copy has no SHA-256 hash")
+            self._set_unusable("a resource in the copy has no SHA-256 hash")
         elif ours == statement.digest:
             self._agree()
         else:
@@ -279,7 +280,7 @@ class ContinuousAudit:
 
     def _agree(self) -> None:
         if self.in_step is False:
-            self._note("the copy agrees again with the set that the Source states")
+            self._note("the copy matches the Source's digest again")
         self.in_step, self.reason = True, ""
         self._differs_since, self.repairing, self._wait = None, False, self._pace.repair
 
@@ -287,7 +288,7 @@ class ContinuousAudit:
         if self._differs_since is None:
             self._differs_since = now
             self.in_step, self.reason = False, _difference(ours, statement)
-            self._note(f"{self.reason}; the Change Lists are read", warning=True)
+            self._note(f"{self.reason}; reading the Change Lists", warning=True)
             return Remedy.PULL
         self._report_comparison(now)
         if statement.is_repeated:
@@ -298,12 +299,13 @@ class ContinuousAudit:
 
     def _escalate(self, now: float, can_list: bool) -> Remedy:
         self._next = now + self._wait
-        self._wait = min(2 * self._wait, _LONGEST_WAIT * self._pace.repair)
-        unknown = "the Change Lists do not show what differs, "
+        self._wait = min(2 * self._wait, _MAX_WAIT_FACTOR * self._pace.repair)
+        unknown = "the Change Lists do not show what differs"
         if not can_list:
-            self._note(unknown + "and the Source has no list of all its resources", warning=True)
+            text = f"{unknown}, and the Source has no list of all its resources"
+            self._note(text, warning=True)
             return Remedy.PULL
-        self._note(unknown + "so all resources are compared")
+        self._note(f"{unknown}; comparing all resources")
         self.repairing, self._has_reported, self.differences = True, False, 0
         return Remedy.COMPARE
 
@@ -313,8 +315,8 @@ class ContinuousAudit:
             found = counted(self.differences, "resource") if self.differences else "nothing"
             wait = max(0.0, self._next - now)
             self._note(
-                f"{found} differed from the Source's list, but the digests still do: "
-                f"{self.reason}; everything is compared again in {wait:.0f} s at the earliest",
+                f"{found} differed from the Source's list, but the digests still differ: "
+                f"{self.reason}; the next full comparison is in {wait:.0f} s at the earliest",
                 warning=True,
             )
 
@@ -323,5 +325,5 @@ def _difference(ours: SetDigest, statement: _Statement) -> str:
     at, theirs = format_datetime(statement.until), statement.digest.count
     if ours.count != theirs:
         has = counted(theirs, "resource")
-        return f"at {at} the Source has {has}, and {ours.count:,} are held"
-    return f"at {at} the Source has {ours.count} resources, and as many are held, but not the same"
+        return f"at {at} the Source has {has}, but the copy has {ours.count:,}"
+    return f"at {at} the Source and the copy both have {ours.count:,} resources, but they differ"

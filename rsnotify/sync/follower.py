@@ -1,61 +1,60 @@
 """The follower: the state machine that keeps a Destination in sync with one set of resources.
 
-It receives events and returns actions. The surrounding program does the I/O. `now` is in seconds of
-any clock that does not jump. Instants are by the Source's clock.
+It receives events and returns actions; its caller does the I/O. `now` is the time of a monotonic
+clock, in seconds. Instants are times of the Source's clock.
 
 Theory of operation
 -------------------
 
 Every document of changes, and every fragment, covers an interval `(from, until]`. The Destination
-is at T (*synced through T*). The three processes of core §5.2 are states of the follower:
+is synced through T. The three processes of core §5.2 are states of the follower:
 
     baseline synchronization      no T yet, or no document covers the changes since T
-    incremental synchronization   T is known: by push, and by pulling the change documents
+    incremental synchronization   T is known; changes are pushed, and pulled from documents
     audit                         the copy is at the instant of a digest that the Source published
 
     push                                         pull (from `confirmed`)
 
-    fragment --reaches known--> apply            poll due, gap, push lost
-       |                          ^                 |
-       begins later               |                 v
-       v                          |              Change List (or Index) --reaches--> apply
-     held --grace over--> pull    |                 | begins later
-       |                          |                 v
-       +---- known advanced ------+              Change List Archive   each --reaches--> its
+    fragment ──reaches known──> apply            poll due, gap, push lost
+       │                          ^                 │
+       begins later               │                 v
+       v                          │              Change List (or Index) ──reaches──> apply
+     held ──grace over──> pull    │                 │ begins later
+       │                          │                 v
+       └──── known advances ──────┘              Change List Archive   each ──reaches──> its
                                                  Change Dump           lists or packages, then
-                                                 Change Dump Archive   again the Change List
-                                                    | each begins later, or none
+                                                 Change Dump Archive   the Change List again
+                                                    │ all begin later, or none is offered
                                                     v
                                                  Resource List or Dump: compare, delete what is
-                                                 not listed, known = its `at`; then again the
-                                                 Change List
+                                                 not listed, known = its `at`; then the Change
+                                                 List again
 
-Each step down costs more than the previous one, and may lead to an index, whose members are then
-read. A Source may offer only some of these documents. The first one that it offers then takes the
-place of the Change List. The last fallback is always the whole set, which is always right and costs
-most.
+Each step down costs more than the previous one. If a document is an index, its members are read. A
+Source may offer only some of these documents; the first one offered then replaces the Change List.
+The last fallback is the whole set, which costs most but always works.
 
-The state is kept in these modules, each of which documents its own transitions:
+The state is distributed over these modules, each of which documents its own transitions:
 
-    `frontiers`        T <= known, confirmed <= known; early fragments
-    `pending_changes`  known changes that are not applied: dispatched, retried, watched
-    `backlog`          changes that wait in the state until all lists are read
-    `catch_up`         idle, pull or baseline; which failure leads where
-    `follower_state`   when to read the documents next
+    `frontiers`        T <= known, confirmed <= known; fragments beyond a gap
+    `pending_changes`  known changes that are not applied: parked, in flight, retried, watched
+    `backlog`          changes that wait in the state's database until all lists are read
+    `catch_up`         idle, pull or baseline; the reaction to each failure
+    `poll_schedule`    when to read documents next
     `doubts`           why the copy may be wrong; `level` while there is no doubt; the audit
 
-Push is trusted at once but not forever: each pull starts from `confirmed`, so the next poll finds a
-change that a hub withheld. Documents may list changes dated before T, because a hub withheld them
-or because they are repeated. Until these are applied, they hold up `confirmed` instead of T, and
-the next run reads them again. Applying a change twice does nothing.
+Pushed changes are applied at once, but not trusted: each pull starts from `confirmed`, so the next
+poll finds changes that a hub withheld. Documents may list changes dated before T, because a hub
+withheld them or because they are duplicates. While these are pending, `confirmed` waits instead of
+T, and the next run reads them again. Applying a change twice has no effect.
 
-A change that fails is retried. After some attempts, T passes a resource that is not available
-(`ApplyResults`). The resource is stored with the progress and fetched again, less and less often.
+A failed change is retried. After some attempts, T passes a resource that is not available
+(`ApplyResults`). The resource is stored with the progress and retried, less and less frequently.
 Until it is available, the follower is not `level`.
 
-The program must answer each `Fetch`, `Apply`, `Compare` and `FindUnlisted`, in any order, and each
-`StoreBacklog` and `TakeBacklog` in the order of these actions. It may stop at any point. A new run
-that starts from the last stored `progress` ends with the same result.
+The caller must answer each `Fetch`, `Apply`, `Compare` and `FindUnlisted`, in any order, and each
+`StoreBacklog` and `TakeBacklog` in order. It may stop at any point. A new run that starts from the
+last stored `progress` leads to the same copy.
 """
 
 from __future__ import annotations
@@ -78,52 +77,51 @@ from rsnotify.sync.actions import (
     Apply,
     BacklogAction,
     BacklogExtent,
-    ComparedList,
     Discover,
     Fetch,
     ForgetDatetimes,
-    MissingResource,
-    Progress,
 )
 from rsnotify.sync.baseline import BaselineRun
 from rsnotify.sync.catch_up import CatchUp
+from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
 from rsnotify.sync.doubts import ContinuousAudit, DoubtKind, Remedy, has_doubts, list_doubts
-from rsnotify.sync.follower_state import DocumentNotices, DocumentsToRead, SyncState
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import UNWAITED, announced_at
+from rsnotify.sync.progress import ComparedList, MissingResource, Progress
 from rsnotify.sync.pull import RESOURCE_KINDS
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
+from rsnotify.sync.sync_state import SyncState
 
-#: Seconds until a warning is repeated for another resource with the same reason.
-_WARN_AGAIN = 60.0
-#: Number of resources to take from the backlog at once, for each that may be in flight.
-_TAKEN = 2
+#: Minimum time between two warnings with the same reason, in seconds.
+_WARNING_INTERVAL = 60.0
+#: Number of resources to take from the backlog at once, per resource that may be in flight.
+_TAKEN_PER_SLOT = 2
 #: Maximum number of unavailable resources to store with the progress. T waits for any others.
-_MOST_MISSING = 10_000
+_MAX_MISSING = 10_000
 
 
 class Follower:
-    """Follows one set of resources. Call `start` first, then one method for each event.
+    """Follows one set of resources. Call `start` first, then one method per event.
 
-    Every event method returns the actions to perform, to be started in this order. `wakeup` is the
-    time at which `tick` is due. Store the applied changes in one transaction with the `progress`
-    after `applied`, or with `progress_after` if you call `applied` only after they are durable.
+    Every event method returns the actions to start, in order. `wakeup` is the time at which `tick`
+    is due. Store applied changes in one transaction with the `progress` after `applied`, or with
+    `progress_after` if you call `applied` only after the commit.
 
     Args:
         offer: The Source's offer.
-        progress: The progress stored by an earlier run; None to begin with a baseline.
+        progress: The progress that an earlier run stored; None to begin with a baseline.
         pace: The settings for speed and concurrency.
         random: The source of jitter.
-        compared: When the copy was last compared with the whole set, by the clock of `now`.
+        compared: The time of the last comparison with the whole set, by the clock of `now`.
         pushed: The changes later than `progress.confirmed` that an earlier run applied.
         last_list: The last list of all resources that was compared, if there is no progress.
-        incomparable: Why the copy cannot be compared with the Source's statements about its whole
-            set, in a sentence; empty if it can.
+        incomparable: Why the copy cannot be audited with the Source's digests, as a sentence; empty
+            if it can.
 
     Attributes:
-        state: The state that the parts share: the pending changes, the frontiers and so on.
+        state: The state that the parts share: pending changes, frontiers and so on.
         catch_up: The part that reads the Source's lists.
-        failures: The consecutive failures to follow the lists, and their last reason.
+        failures: The consecutive failures to read the lists, and the last error.
     """
 
     def __init__(
@@ -143,9 +141,9 @@ class Follower:
         self.catch_up = CatchUp(offer, self.state, compared)
         self.failures = self.catch_up.failures
         self._audit = ContinuousAudit(pace, self.state.actions, incomparable)
-        #: Number of subscribers that receive the same fragments, as far as known.
+        #: Number of subscribers that receive the same fragments; 0 if unknown.
         self._listeners = 0
-        #: When to pull a gap, if there is one.
+        #: When to pull a gap; None without a gap.
         self._gap_due: float | None = None
         missing = progress.missing if progress is not None else ()
         self._results = ApplyResults(self.state, self.catch_up, self._audit, missing)
@@ -155,9 +153,9 @@ class Follower:
         if self.catch_up.run is not None:
             self.catch_up.proceed()
         if self.catch_up.run is None:
-            # The changes that a run has read are applied, regardless of what ended it.
+            # Even if a run failed, the changes that it has read are applied.
             self.state.pending.release()
-        self.state.pending.use_backlog(_TAKEN * self.state.pace.in_flight)
+        self.state.pending.use_backlog(_TAKEN_PER_SLOT * self.state.pace.in_flight)
         changes = self.state.pending.dispatch(self.state.pace.in_flight, now)
         if changes:
             self.state.actions.append(Apply(tuple(changes)))
@@ -170,14 +168,14 @@ class Follower:
     # Time and the Source's offer
 
     def start(self, now: float) -> list[Action]:
-        """Begin with a pull, or with a baseline if there is no progress."""
+        """Begin with a pull, or with a baseline if there is no progress yet."""
         self.catch_up.news_at = now
         self._results.start()
         self.catch_up.begin(now)
         return self._next_actions(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Perform everything that has become due."""
+        """Do everything that is due."""
         schedule = self.state.schedule
         if self._gap_due is not None and self._gap_due <= now:
             self._gap_due = None
@@ -190,7 +188,7 @@ class Follower:
         return self._next_actions(now)
 
     def offered(self, offer: Offer, now: float) -> list[Action]:
-        """Use the Source's current offer from the next pull on."""
+        """Use the Source's current offer, beginning with the next pull."""
         self.catch_up.set_offer(offer, now)
         return self._next_actions(now)
 
@@ -201,7 +199,7 @@ class Follower:
     ) -> list[Action]:
         """Add the changes of a pushed fragment.
 
-        `today` is the time by the Destination's clock, if it has one. It may be wrong.
+        `today` is the Destination's wall-clock time, if known. It may be wrong.
         """
         try:
             coverage = fragment_coverage(document)
@@ -216,7 +214,7 @@ class Follower:
         is_early = state.frontiers.has_push_gap
         later = now
         if coverage.from_ is None or is_early or not all(map(has_inline_content, joined)):
-            # The same delay for all changes: they are on one host, so connections can be reused.
+            # One delay for all changes: they are on one host, so connections can be reused.
             later += self._spread()
         for change in joined:
             due = None if later == now or has_inline_content(change) else later
@@ -230,9 +228,9 @@ class Follower:
         return self._next_actions(now)
 
     def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
-        """Schedule a read of the Change List, because a pushed fragment was unreadable."""
+        """Schedule a read of the Change List, because a pushed fragment is unreadable."""
         state = self.state
-        text = f"a fragment was refused, so the Change List is read: {error}"
+        text = f"ignored an invalid fragment; reading the Change List instead: {error}"
         state.actions.note(text, warning=True)
         state.schedule.catch_up_by(now + self._spread() + state.pace.gap_grace)
         return self._next_actions(now)
@@ -242,25 +240,25 @@ class Follower:
         self._listeners = listeners
 
     def _spread(self) -> float:
-        """Return a random wait before a request that all subscribers have a reason to send now."""
+        """Return a random delay before a request that all subscribers send at the same time."""
         state = self.state
         return state.random.uniform(0.0, state.pace.spread_among(self._listeners))
 
     def push_up(self, now: float) -> list[Action]:
-        """Poll less often, because fragments from `known` on are arriving."""
+        """Poll less often, because push delivers all changes since `known`."""
         self.state.schedule.push_works = True
         return self._next_actions(now)
 
     def push_gap(self, now: float) -> list[Action]:
-        """Read the Change List, because the hub cannot replay from `known` on."""
+        """Read the Change List, because the hub cannot replay all changes since `known`."""
         self.state.actions.note(
-            "the hub's log does not reach back far enough, so the Change List is read"
+            "the hub's log does not reach back far enough; reading the Change List"
         )
         self.state.schedule.catch_up_by(now)
         return self.tick(now)
 
     def push_down(self, now: float) -> list[Action]:
-        """Poll more often, because fragments no longer arrive."""
+        """Poll more often, because push is down."""
         self.state.schedule.push_lost(now)
         return self._next_actions(now)
 
@@ -272,12 +270,12 @@ class Follower:
         return self._notices.through
 
     def notified(self, document: Document, now: float) -> list[Action]:
-        """Schedule a read of the documents that a Framework Notification announces, if useful."""
+        """Schedule a read of the documents announced by a Framework Notification, if useful."""
         failing = self.failures.count > 0
         try:
             to_read = self._notices.read(document, self.catch_up.offer, failing=failing)
         except DocumentError as error:
-            self.state.actions.note(f"a notification about documents was ignored: {error}")
+            self.state.actions.note(f"ignored an invalid Framework Notification: {error}")
             to_read = DocumentsToRead()
         self.state.schedule.documents_changed(to_read, now, self._listeners)
         return self._next_actions(now)
@@ -285,9 +283,9 @@ class Follower:
     # Resources that the copy has lost
 
     def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Fetch resources again, instead of applying their pending changes.
+        """Fetch resources again instead of applying their pending changes.
 
-        T does not wait for them, because the program stores which resources the copy has lost.
+        T does not wait for them, because the caller stores which resources the copy has lost.
         """
         for change in changes:
             if not self.state.pending.is_watched(change.uri):
@@ -295,7 +293,7 @@ class Follower:
         return self._next_actions(now)
 
     def compare_lost(self, now: float) -> list[Action]:
-        """Compare all resources with the lists, because `verify` found other content or none."""
+        """Compare all resources with the lists, because `verify` found no matching content."""
         self.catch_up.compare_lost(now)
         return self._next_actions(now)
 
@@ -304,10 +302,7 @@ class Follower:
     def fetched(
         self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
     ) -> list[Action]:
-        """Process a requested document that was read completely.
-
-        `sent` is when it was sent, by the Source's clock; None if unknown.
-        """
+        """Process a requested document. `sent` is its `Date`, if known."""
         try:
             self.catch_up.fetched(fetch, document, now, sent)
             if fetch.kind in RESOURCE_KINDS:
@@ -317,7 +312,7 @@ class Follower:
         return self._next_actions(now)
 
     def fetch_failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> list[Action]:
-        """Retry, or use other documents, because one could not be fetched or read."""
+        """Retry later or read other documents, because one is unavailable or unreadable."""
         self.catch_up.failed(fetch, error, now)
         return self._next_actions(now)
 
@@ -329,10 +324,11 @@ class Follower:
         unproven: Iterable[Resource] = (),
         checkable: Iterable[Resource] = (),
     ) -> list[Action]:
-        """Add the resources of the last `Compare` that are stored differently or not at all.
+        """Add the resources of the last `Compare` that the copy stores differently or lacks.
 
         The entries of `unproven` and `checkable` resources do not show whether they have changed,
-        so these are sometimes requested. For `checkable` ones, a conditional request shows it.
+        so these are requested from time to time. For `checkable` ones, a conditional request is
+        enough.
         """
         resources, absent = list(resources), list(absent)
         self._audit.differences += len(resources) + len(absent)
@@ -340,7 +336,7 @@ class Follower:
         return self._next_actions(now)
 
     def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
-        """Remove the resources of the last `FindUnlisted`, which are stored but not listed."""
+        """Delete the resources that the last `FindUnlisted` has found."""
         uris = list(uris)
         self._audit.differences += len(uris)
         self.catch_up.add_unlisted(uris, now)
@@ -355,34 +351,34 @@ class Follower:
         changes: Iterable[tuple[Change, Instant]],
         now: float,
     ) -> list[Action]:
-        """Use the changes that an action has removed. `extent` describes the remaining backlog."""
+        """Use the changes removed by an action. `extent` describes the remaining backlog."""
         self.state.pending.taken(action, extent, changes)
         return self._next_actions(now)
 
     # Answers to `Apply` and `audit_due`
 
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Record that changes of an `Apply` are committed or about to be."""
+        """Record that changes of an `Apply` are committed, or will be with the next progress."""
         self._results.applied(changes, now)
         return self._next_actions(now)
 
     def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
-        """Schedule a retry of a change of an `Apply` that could not be applied."""
+        """Schedule a retry of a change of an `Apply` that failed."""
         self._results.failed(change, error, now)
         return self._next_actions(now)
 
     def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
-        """Compare the copy with the Source's statement. Call this while `audit_due`.
+        """Compare the copy with the Source's digest. Call this while `audit_due`.
 
-        `held` is the sum over the copy, whose applied changes must all be committed. `latest` is
-        the datetime of the copy's latest change.
+        `held` is the sum over the copy; all applied changes must be committed. `latest` is the
+        datetime of the copy's latest change.
         """
         can_list = self.catch_up.can_compare
         remedy = self._audit.compare(held, latest, now, can_list=can_list)
         if self._audit.in_step:
             self.catch_up.comparisons.compared = now
         if remedy is not Remedy.NOTHING:
-            # A change that a hub withheld is missing at all its subscribers at the same time.
+            # A change that a hub withheld is missing in the copies of all its subscribers.
             when = now + self._spread()
             self.catch_up.check(now, when, everything=remedy is Remedy.COMPARE)
         return self._next_actions(now)
@@ -391,7 +387,7 @@ class Follower:
 
     @property
     def progress(self) -> Progress | None:
-        """The progress to store; None until the first baseline is complete."""
+        """The progress to store; None before the first baseline is complete."""
         return self._results.progress()
 
     def progress_after(self, changes: Iterable[Change]) -> Progress | None:
@@ -400,7 +396,7 @@ class Follower:
 
     @property
     def wakeup(self) -> float | None:
-        """The time at which `tick` is due, if no other event comes first."""
+        """The time at which `tick` is due, unless another event occurs first."""
         catch_up = None if self.catch_up.run is not None else self.state.schedule.due
         offer, pending = self.state.schedule.offer_due, self.state.pending.wakeup()
         due = (self._gap_due, pending, catch_up, offer)
@@ -408,7 +404,7 @@ class Follower:
 
     @property
     def audit_due(self) -> bool:
-        """Whether `audited` is due, because the copy is at the instant of a statement."""
+        """Whether to call `audited`, because the copy is at the instant of a digest."""
         audit, is_idle = self._audit, self.catch_up.run is None
         return is_idle and audit.statement is not None and self.level and audit.is_due(self.known)
 
@@ -416,14 +412,14 @@ class Follower:
 
     @property
     def known(self) -> Instant | None:
-        """The instant up to which all changes are known. Push has to continue from here."""
+        """The instant up to which all changes are known, and from which push must continue."""
         return self.state.frontiers.known
 
     @property
     def level(self) -> bool:
         """Whether the copy has everything that the Source's lists announce.
 
-        Routine reads of the lists do not change the value until they find something new.
+        Routine polls do not change the value until they find something new.
         """
         return not has_doubts(self.state, self.catch_up)
 
@@ -434,12 +430,12 @@ class Follower:
 
     @property
     def doubts_by_kind(self) -> dict[DoubtKind, str]:
-        """The doubts by kind. Each kind occurs at most once."""
+        """The doubts, at most one of each kind."""
         return dict(list_doubts(self.state, self.catch_up))
 
     @property
     def pending(self) -> int:
-        """Number of resources with known changes that are not applied yet."""
+        """The number of resources with known changes that are not applied yet."""
         return len(self.state.pending)
 
     # Comparisons with the whole set
@@ -450,25 +446,25 @@ class Follower:
 
     @property
     def share_listed(self) -> float | None:
-        """The share of the lists that the current baseline has read, if known."""
+        """The share of the documents that the current baseline has read, if known."""
         run = self.catch_up.run
         return run.baseline.share_read if isinstance(run, BaselineRun) else None
 
     @property
     def in_step(self) -> bool | None:
-        """Whether the copy matched the Source's statement when last compared; None if unknown."""
+        """Whether the copy matched the Source's digest when last compared; None if unknown."""
         return self._audit.in_step
 
     @property
     def difference(self) -> str:
-        """The last difference found, or why no comparison is possible; empty if they matched."""
+        """The last difference found, or why no comparison is possible; empty if there was none."""
         return self._audit.reason
 
     def is_stuck(self, now: float) -> bool:
-        """Whether the copy can become `level` only if the Source answers differently.
+        """Return whether the copy can become `level` only if the Source's responses change.
 
-        This is the case if all failures were retried often enough and the lists were read since, or
-        if nothing new has arrived for `Pace.patience`, or cannot arrive within that time.
+        This is the case if all failed changes were retried often enough and the lists were read
+        since, or if nothing new has arrived for `Pace.patience`, or cannot arrive within that time.
         """
         state, catch_up = self.state, self.catch_up
         if catch_up.run is not None or not state.pending.all_given_up:
@@ -485,9 +481,9 @@ class Follower:
 
 
 class ApplyResults:
-    """Records which changes are applied, and derives the progress to store.
+    """Records applied and failed changes, and derives the progress to store.
 
-    `missing` contains the resources that were not available when the last run ended.
+    `missing` has the resources that were not available when the last run ended.
     """
 
     def __init__(
@@ -500,7 +496,7 @@ class ApplyResults:
         self._state = state
         self._catch_up = catch_up
         self._audit = audit
-        #: The resources to store with the progress, and the changes from which they were derived.
+        #: The resources to store with the progress, and the changes from which they are derived.
         self._missing = missing
         self._passed: Sequence[Change] = ()
         self._only_pushed: frozenset[str] = frozenset()
@@ -510,10 +506,10 @@ class ApplyResults:
         self._removals: dict[str, tuple[Change, Change]] = {}
 
     def start(self) -> None:
-        """Fetch again the resources that were not available when the last run ended.
+        """Fetch the resources that were not available when the last run ended.
 
-        If only push announced a resource, the lists of changes may never delete it. A comparison of
-        everything shows whether it exists.
+        If only push announced a resource, Change Lists may never list its deletion. A comparison
+        with the whole set shows whether it exists.
         """
         for one in self._missing:
             self._state.pending.add(_change_of(one), since=LATEST)
@@ -527,7 +523,7 @@ class ApplyResults:
         return self._with_missing(state.frontiers.progress(state.pending.low_water()))
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress to store with these changes, before they are passed to `applied`."""
+        """Return the progress to store with these changes, before a call of `applied`."""
         low_water = self._state.pending.low_water_after(changes)
         removed = [one for one in changes if self._is_removal(one)]
         return self._with_missing(self._state.frontiers.progress_at(low_water), removed)
@@ -542,7 +538,7 @@ class ApplyResults:
         pushed = frozenset(one.uri for one in candidates if one.uri in unconfirmed)
         if passed is not self._passed or pushed != self._only_pushed:
             self._passed, self._only_pushed = passed, pushed
-            # No later run waits for a list to confirm a change that was not applied.
+            # No list has to confirm a change that was not applied.
             self._missing = tuple(
                 MissingResource(one.resource.uri) if one.uri in pushed else _missing_resource(one)
                 for one in passed
@@ -550,7 +546,7 @@ class ApplyResults:
         return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))
 
     def _is_removal(self, change: Change) -> bool:
-        """Return whether a deletion is applied because its resource is listed but missing."""
+        """Return whether a change removes a resource that is listed but missing."""
         return change.uri in self._removals and change is self._removals[change.uri][1]
 
     # Answers
@@ -565,13 +561,13 @@ class ApplyResults:
             is_latest = pending.applied(change)
             if self._is_removal(change):
                 listed, _ = self._removals.pop(change.uri)
-                # Otherwise a later change, or the lists, show whether the resource exists.
+                # Otherwise a later change or list shows whether the resource exists.
                 if is_latest and not is_unlisted:
                     fetch = replace(listed, check=CheckMethod.FETCH)
                     pending.watch(fetch, now + self._state.pace.gone_after, removed=True)
 
     def failed(self, change: Change, error: RsnotifyError, now: float) -> None:
-        """Schedule a retry of a change, or remove its resource if it has long been missing."""
+        """Schedule a retry, or remove the resource if it was missing for long enough."""
         state = self._state
         is_watched = state.pending.is_watched(change.uri)
         is_missing = isinstance(error, NotFound)
@@ -590,61 +586,62 @@ class ApplyResults:
             return
         if self._is_gone(change, error, attempts, now):
             state.actions.note(
-                f"{change.resource.uri} is listed, but not there: it is removed from the copy, "
-                "and fetched again from time to time",
+                f"{change.resource.uri} is listed, but its server returns 404; removing it from "
+                "the copy and retrying from time to time",
                 warning=True,
             )
             removal = replace(change, change=ChangeType.DELETED, package=None)
             self._removals[change.uri] = (change, removal)
-            # T waits for the removal only if it has waited for the resource.
+            # T waits for the removal only if it waited for the resource.
             state.pending.add(removal, since=LATEST, missing=change)
             self._catch_up.comparisons.expedite()
         elif not is_watched:
-            text = f"could not apply, try {attempts}: {error}"
+            text = f"could not apply a change (attempt {attempts}): {error}"
             state.actions.note(text, warning=attempts == 3 and self._is_news(error, now))
             if self._is_enough(change, error, attempts):
                 self._give_up(change, error)
         if state.pending.failed_at(change) >= self._catch_up.began:
-            # The resource may have changed or been deleted since. The lists would show that.
+            # The lists show whether the resource has changed or been deleted since.
             delay = state.pace.retry.delay(attempts, state.random)
             state.schedule.catch_up_by(now + delay)
 
     def _is_news(self, error: RsnotifyError, now: float) -> bool:
-        """Return whether to log a warning: a server that is down fails for many resources."""
+        """Return whether to log a warning, since a server that is down causes many failures."""
         if not (isinstance(error, Unavailable) and error.is_transient):
             return True
         reason, since = self._warned
-        if error.reason == reason and now - since < _WARN_AGAIN:
+        if error.reason == reason and now - since < _WARNING_INTERVAL:
             return False
         self._warned = error.reason, now
         return True
 
     def _is_enough(self, change: Change, error: RsnotifyError, attempts: int) -> bool:
-        """Return whether a change has failed often enough, or for long enough, to give up."""
+        """Return whether to give up after this many failures."""
         pace, pending = self._state.pace, self._state.pending
         if isinstance(error, Unavailable) and error.is_transient:
             return pending.retried_at(change) - pending.failed_at(change) >= pace.patience
         return attempts >= pace.give_up
 
     def _give_up(self, change: Change, error: RsnotifyError) -> None:
-        """Allow T to pass a resource that is not available.
+        """Let T pass an unavailable resource.
 
-        T still waits if the fault is local, such as a disk or handler, or if too many are stored.
+        T still waits if the fault is local, such as a full disk, or if too many resources are
+        already stored as missing.
         """
         pending = self._state.pending
         is_here = isinstance(error, StorageError)
-        watch = not is_here and len(pending.passed) < _MOST_MISSING
+        watch = not is_here and len(pending.passed) < _MAX_MISSING
         pending.give_up(change.uri, watch=watch)
         if announced_at(change) == EARLIEST:
-            # Only push announced the resource, so only a comparison shows whether it exists.
+            # Only push announced the resource. A comparison shows whether it exists.
             self._catch_up.comparisons.expedite()
 
     def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:
         pace = self._state.pace
         is_listed = change.resource.change is None
         if is_listed and self._audit.repairing and attempts >= pace.give_up:
-            # A missing resource does not hold up T for long during a comparison that a digest has
-            # caused: if the removal is a mistake, the digest shows it again.
+            # In a repair after a digest differed, T does not wait for `Pace.gone_after`. If the
+            # removal is wrong, the next digest differs again.
             return isinstance(error, NotFound)
         since = self._state.pending.missing_since(change)
         return since is not None and now - since >= pace.gone_after
@@ -664,7 +661,7 @@ def _change_of(missing: MissingResource) -> Change:
     uri, kind = normalize(missing.uri), ChangeType.UPDATED
     at, entry = missing.announced, missing.entry
     if entry is not None:
-        # The version with this datetime may have been stored since.
+        # The copy may have stored this version since.
         check = CheckMethod.COMPARE
         return Change(uri, entry.change or kind, missing.at, entry, check=check)
     entry = Resource(missing.uri, change=kind, datetime=at if at > EARLIEST else None)

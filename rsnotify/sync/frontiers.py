@@ -1,28 +1,30 @@
 """The frontiers of a Destination: how far it knows a Source's changes, and how far it is synced.
 
-    T  <=  known        T: durably applied.  known: every change is known, if not yet applied.
-    confirmed <= known  confirmed: every change is known from the standard documents.
+    T          every change up to T is durably applied             T <= known
+    confirmed  every change is known from the Source's documents   confirmed <= known
+    known      every change is known, perhaps only from push
 
-Each method that adds coverage returns the new changes in it. If documents or fragments do not join
-the known changes, there is a *gap* `(known, from]`:
+Each method that adds coverage returns the new changes in it. If a document or fragment begins after
+`known`, there is a gap `(known, from]`. A gap has three states:
 
-    none ──a fragment begins beyond known──> pushed ──a list, or another fragment, joins──> none
-      │                                        └─ the lists never show it ──> none
-      └──no document covers it──> uncovered ──a comparison with a newer Resource List──> none
+    no gap ──> pushed gap       a fragment begins after `known`
+           ──> uncovered gap    no document covers the changes since `confirmed`
+    pushed gap ──> no gap       a list or another fragment reaches the fragment's `from`, or the
+                                lists still end before it after `Pace.lag_tries` reads
+    uncovered gap ──> no gap    the copy was compared with a Resource List newer than the gap
 
-An early fragment (`from` later than `known`) is held in the `ReorderBuffer`:
+The `ReorderBuffer` holds a fragment that begins after `known`:
 
-- For `Pace.gap_grace`, nothing else happens, because fragments may only be out of order.
-- Then the gap is pulled. The fragment joins when a list or another fragment reaches its `from`.
-- If the lists end before it, they are reread up to `Pace.lag_tries` times, with backoff. Then
-  the held fragments are dropped, with a warning that the hub announced changes not in the lists.
-- Beyond `Pace.hold` changes, fragments are dropped, and only the last `until` is kept. The gap
-  therefore stays visible until the lists reach it.
+- For `Pace.gap_grace`, nothing else happens, because fragments may merely be out of order.
+- Then the gap is pulled.
+- If the lists end before the fragment, they are reread up to `Pace.lag_tries` times, with backoff.
+  Then the fragment is dropped, with a warning that the hub announced changes not in the lists.
+- If it already holds `Pace.hold` changes, it drops new fragments and keeps only their last `until`,
+  so the gap stays until the lists reach it.
 
 A fragment dated more than a day ahead is never applied: if its date were wrong, all later changes
 would be skipped as old. It creates a gap that only the lists can close. While a gap is uncovered,
-`known` advances beyond it, but T does not until the copy has been compared with a Resource List
-newer than the gap.
+`known` advances beyond it, but T does not.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Change, Coverage, Frontier
 from rsnotify.format.datetimes import MICROSECOND, Instant, end_of_unit, postponed
-from rsnotify.sync.actions import ComparedList, Progress
 from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
+from rsnotify.sync.progress import ComparedList, Progress
 
 
 class ReorderBuffer:
-    """Early fragments, ordered by their `from`, with at most `limit` changes.
+    """Fragments that begin after `known`, ordered by `from`, with at most `limit` changes.
 
     A fragment without changes counts as one change.
     """
@@ -53,7 +55,7 @@ class ReorderBuffer:
         self._discarded_until: Instant | None = None
 
     def add(self, coverage: Coverage) -> None:
-        """Add a fragment with a `from`. Ignore a copy that arrives over another transport."""
+        """Add a fragment that has a `from`. Ignore a duplicate from another transport."""
         begins = coverage.from_
         assert begins is not None
         first = bisect_left(self._fragments, begins, key=_begins)
@@ -67,12 +69,12 @@ class ReorderBuffer:
             self.discard(coverage)
 
     def discard(self, coverage: Coverage) -> None:
-        """Drop a fragment. Its changes have to come from the Change List."""
+        """Drop a fragment. The lists will have its changes."""
         if coverage.changes:
             self._discarded_until = coverage.until
 
     def pop_joining(self, known: Instant) -> Coverage | None:
-        """Remove and return the first fragment if it now joins the known changes."""
+        """Remove and return the first fragment, if it now joins the known changes."""
         if not self._fragments or not self._fragments[0].reaches(known):
             return None
         coverage = self._fragments.pop(0)
@@ -80,7 +82,7 @@ class ReorderBuffer:
         return coverage
 
     def is_ahead_of(self, known: Instant) -> bool:
-        """Return whether announced changes lie beyond the known ones."""
+        """Return whether changes later than the known ones were announced."""
         if self._discarded_until is not None and self._discarded_until <= known:
             self._discarded_until = None
         return bool(self._fragments) or self._discarded_until is not None
@@ -100,14 +102,14 @@ def _size(coverage: Coverage) -> int:
     return len(coverage.changes) or 1
 
 
-#: Maximum time that a fragment may be dated ahead of both `known` and the current time.
+#: Maximum time by which a fragment may be dated ahead of both `known` and the current time.
 LONGEST_LEAP = timedelta(days=1)
 
 
 class Gap(Struct, frozen=True):
-    """An interval `(after, ends]` that no Change List covers.
+    """An interval `(after, ends]` that no document covers.
 
-    `cure` states what the Source should add so that its documents cover it, if known.
+    `cure` states how the Source can close such gaps, if known.
     """
 
     after: Instant
@@ -127,16 +129,16 @@ class SyncFrontiers:
         self._known: Frontier | None = None
         self._confirmed = Frontier.at(EARLIEST)
         self._through: Instant | None = None
-        #: The last `confirmed` at which all changes known by then were applied.
+        #: The last `confirmed` up to which all changes were applied.
         self._durable = Frontier.at(EARLIEST)
         #: The fragments beyond a gap.
         self.held = ReorderBuffer(hold)
         self.uncovered_gap: Gap | None = None
-        #: Changes with a coarse datetime, such as a date, may have happened up to here.
+        #: The end of the latest coarse datetime, such as a date (`Progress.coarse_until`).
         self.coarse_until = EARLIEST
-        #: A fingerprint of the last Change List that was read.
+        #: The fingerprint of the last Change List that was read.
         self.prefix: ListFingerprint | None = None
-        #: The last Resource List that was compared, or the dump if the Source offers nothing else.
+        #: The last Resource List that was compared, or the dump if the Source offers no list.
         self.last_list = self._durable_last_list = last_list
         #: The known closed lists.
         self.closed = self._durable_closed = KnownLists()
@@ -155,40 +157,40 @@ class SyncFrontiers:
 
     @property
     def known(self) -> Instant | None:
-        """The instant up to which every change is known; None before the first baseline."""
+        """The instant up to which all changes are known; None before the first baseline."""
         return self._known.instant if self._known else None
 
     @property
     def is_first(self) -> bool:
-        """Whether the copy was never complete, and there is no T yet."""
+        """Whether the copy has never been complete, so that there is no T yet."""
         return self._through is None
 
     @property
     def confirmed(self) -> Instant:
-        """The instant up to which every change is known from the standard documents."""
+        """The instant up to which all changes are known from the Source's documents."""
         return self._confirmed.instant
 
     @property
     def frontier(self) -> Frontier:
-        """The frontier that the next standard document has to join."""
+        """The frontier that the next document must join."""
         return self._confirmed
 
     def covers(self, at: Instant) -> bool:
-        """Return whether a document as of this instant cannot contain anything new."""
+        """Return whether a list of all resources as of `at` can contain nothing new."""
         return at < self.uncovered_gap.ends if self.uncovered_gap else at <= self.confirmed
 
     def may_lack_known(self, at: Instant) -> bool:
-        """Return whether changes dated up to `at` may have happened after it."""
+        """Return whether known changes may have happened after `at`, despite their datetimes."""
         return at < min(self.coarse_until, self.confirmed)
 
     @property
     def has_older_list(self) -> bool:
-        """Whether the last list or dump of all resources is older than an earlier one."""
+        """Whether the last list or dump of all resources is older than one compared before."""
         return self.last_list is not None and self.last_list.is_older
 
     @property
     def has_push_gap(self) -> bool:
-        """Whether there are fragments that do not join the known changes."""
+        """Whether fragments are held because they begin after `known`."""
         return self.held.is_ahead_of(self.known or EARLIEST)
 
     # Push
@@ -199,7 +201,7 @@ class SyncFrontiers:
         `today` is the time by the Destination's clock, which may be wrong.
         """
         if coverage.from_ is None:
-            # It does not prove any coverage, so no frontier advances, but its changes count.
+            # It proves no coverage, so no frontier advances, but its changes are applied.
             return self._known.fresh(coverage) if self._known else []
         if self._known is None or not coverage.reaches(self._known.instant):
             self.held.add(coverage)
@@ -207,14 +209,11 @@ class SyncFrontiers:
         if self._leaps(self._known, coverage, today):
             self.held.discard(coverage)
             return []
-        undecided = self._known.undecided(coverage)  # not repeated before the next poll
+        undecided = self._known.undecided(coverage)
         return undecided + self._known.learn(coverage) + self.join_held()
 
     def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
-        """Return whether a fragment is dated so far ahead that only the Source's lists are trusted.
-
-        If its date were wrong, all later changes would be skipped as old.
-        """
+        """Return whether a fragment is dated too far ahead to be applied without a list."""
         until = coverage.until
         latest = postponed(max(known.instant, today or EARLIEST), LONGEST_LEAP)
         return until is not None and until > latest
@@ -231,8 +230,8 @@ class SyncFrontiers:
     def pull(self, coverage: Coverage) -> list[Change]:
         """Advance by a Change List that joins `confirmed`, and return its changes since then.
 
-        These include changes that push has announced since then: push may have been wrong, and
-        applying a change twice does nothing. Call `join_held` next.
+        They include changes that push has already announced, because push may have been wrong, and
+        changes are idempotent. Call `join_held` next.
         """
         assert self._known is not None
         fresh = self._confirmed.learn(coverage)
@@ -243,42 +242,42 @@ class SyncFrontiers:
         return fresh
 
     def baseline(self, at: Instant) -> None:
-        """Advance to `at`, because the whole set was compared. Call `join_held` next."""
+        """Advance to `at` after a comparison with the whole set. Call `join_held` next."""
         self.advance(at, over=False)
         if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
             self.uncovered_gap = None
 
     def supersede_prefix(self) -> None:
-        """Force a full comparison of the next Change List, even if the next run reads it."""
+        """Force a full comparison with the next Change List, even in the next run."""
         self.prefix = _superseded(self.prefix)
 
     def skip_gap(self, begins: Instant, cure: str = "") -> None:
-        """Advance to where the Source's documents begin, and store the uncovered gap before it."""
+        """Advance to where the Source's documents begin, and record the uncovered gap before it."""
         before = self._confirmed.joint if self._confirmed.running else self.confirmed
         after = self.uncovered_gap.after if self.uncovered_gap else before
         self.uncovered_gap = Gap(after, begins, cure)
         self.advance(begins)
 
     def begin(self, begins: Instant) -> None:
-        """Begin where the earliest list begins.
+        """Begin the first copy where the earliest list begins.
 
-        T never lies before that instant, even while a change at that instant is pending. Otherwise
-        the next run would find a gap that no document covers.
+        T never precedes that instant, even while a change at that instant is pending. Otherwise the
+        next run would find a gap that no document covers.
         """
         self.advance(begins)
         self._durable = Frontier.at(begins)
         self._through = begins
 
     def advance(self, begins: Instant, *, over: bool = True) -> None:
-        """Advance to where the Source's documents begin: no document lists earlier changes."""
+        """Advance to where the Source's documents begin."""
         self._known = self._known or Frontier.at(begins)
         self._known.advance(begins)
         self._confirmed.advance(begins, over=over)
 
     def reset(self, to: Instant | None = None) -> None:
-        """Forget everything, or restart at an instant.
+        """Forget everything, and restart at an instant, if given.
 
-        Called if the Source's clock has gone back, or if a first copy begins again with a dump.
+        Called if the Source's clock has gone back, or if a first copy restarts with a dump.
         """
         self._known = None if to is None else Frontier.at(to)
         self._confirmed = Frontier.at(to or EARLIEST)
@@ -296,7 +295,7 @@ class SyncFrontiers:
         """Return the progress to store; None while there is no T.
 
         `low_water` is the instant of the earliest pending change. It is `EARLIEST` while a resource
-        of a baseline is pending, since that may have changed at any time.
+        from a baseline is pending, because that resource may have changed at any time.
         """
         if self._known is not None:
             self._through = self._reached(low_water)
@@ -306,7 +305,7 @@ class SyncFrontiers:
         return self.progress_at(low_water)
 
     def progress_at(self, low_water: Instant | None) -> Progress | None:
-        """Return the progress for a low-water mark, without changing the frontiers."""
+        """Return the progress for a low-water mark, without advancing T."""
         through = self._reached(low_water)
         if through is None:
             return None
@@ -332,7 +331,7 @@ class SyncFrontiers:
     def _stored_prefix(self, low_water: Instant | None) -> ListFingerprint | None:
         """Return the last list's fingerprint, superseded unless all its changes are applied.
 
-        Either way it shows whether the next list has lost an entry.
+        In both cases, it shows whether the next list has lost an entry.
         """
         is_applied = low_water is None or low_water > self.confirmed
         return self.prefix if is_applied else _superseded(self.prefix)
@@ -347,7 +346,7 @@ class SyncFrontiers:
         return self.closed if is_applied else self._durable_closed
 
     def _reached(self, low_water: Instant | None) -> Instant | None:
-        """Return T, which never goes back; None if there is none yet."""
+        """Return T, which never decreases; None if there is none yet."""
         if self._known is None or low_water == EARLIEST:
             return self._through
         reached = self.uncovered_gap.after if self.uncovered_gap else self._known.instant
@@ -358,8 +357,8 @@ class SyncFrontiers:
     def _confirmed_and_applied(self, low_water: Instant | None) -> Frontier:
         """Return the frontier that the next run may consider confirmed.
 
-        Documents may list changes dated before T, because they are repeated or because a hub
-        withheld them. These do not hold up T, but have to be reread after a crash.
+        Documents may list changes dated before T, because they are duplicates or a hub withheld
+        them. T does not wait for these, but after a crash they must be read again.
         """
         if low_water is None or low_water > self.confirmed:
             return copy(self._confirmed)

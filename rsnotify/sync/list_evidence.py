@@ -1,36 +1,34 @@
 """Detects changes to a Source's lists that datetimes do not reveal. There are three kinds.
 
-**The part of an open list that was read before has changed** (`ListFingerprint`). A transaction
-that commits late, a Source restored from a backup or a second writer can insert an entry there. Its
-datetime is then before T, so nothing else reveals it. A fingerprint of that part is stored with the
-progress.
+**The part of an open list that was read before has changed** (`ListFingerprint`). A late commit, a
+restored backup or a second writer can insert an entry dated before T. To detect this, the
+fingerprint of that part is stored with the progress.
 
-**The clock of the Source has gone back** (`ClockRegressionDetector`), and its lists lack changes
-that they had. The Source may have been restored from a backup, its clock may have been ahead, or
-one entry may have had a wrong date. Later changes are then dated before `confirmed`, and would be
-skipped as old, perhaps for years. But such a list may also be an old copy from a replica or a
-cache. Therefore:
+**The Source's clock has gone back** (`ClockRegressionDetector`), and its lists lack known changes.
+The Source may have been restored from a backup, its clock may have been fast, or one entry may have
+had a wrong date. Later changes are dated before `confirmed`, and would be skipped as old, perhaps
+for years. But such a list may also be an old copy from a replica or a cache:
 
-- A list that lacks entries, but does not end before the previous lists, is not an old copy.
-  Everything is compared at once.
-- All entries of a list that ends before `confirmed` count as new if the list begins later, or has
-  more entries, than the last list that did not. Each entry costs a look-up if its change was
-  already applied, and a request if neither a hash nor a fraction of a second shows that.
-- If further lists end before `confirmed`, the clock has gone back. This is certain at once if the
-  list itself shows it, or if it is the first list of a run and was sent before that instant.
-  Otherwise it is certain after `Pace.stale` seconds, because by then a new copy would have replaced
-  an old one.
+    the list lacks entries, but ends no earlier       not an old copy: everything is compared
+      than the previous lists
+    the list ends before `confirmed`, but begins      all its entries count as new. Each costs a
+      later, or has more entries, than the last         look-up, and a request unless a hash or a
+      list that did not                                 precise datetime shows that it is applied
+    further lists end before `confirmed`              the clock has gone back: at once if the list
+                                                        itself proves it, or is the first of a run
+                                                        and was sent before that instant; otherwise
+                                                        after `Pace.stale`, when a new copy would
+                                                        have replaced an old one
 
-The stored datetimes then no longer prove anything, and everything is compared.
+If the clock has gone back, stored datetimes prove nothing, and everything is compared.
 
-**A closed list or package has gained entries** since a Destination passed it (`ClosedLists`), from
-a transaction that committed late, or because an entry was added before the list was closed. Its
-index, archive or dump then states a different hash, length or `lastmod`. A checksum of these is
-stored with the progress. A list that was closed since the last pull is read once more. Reading an
-archive costs a request that is not needed otherwise, so it is read only by the first pull of each
-run, and by pulls after a rotation or a comparison with the whole set. An index is read anyway. Some
-Sources give all lists a new `lastmod` each time, so lists are reread only a few times until the
-next such occasion.
+**A closed list or package has gained entries** since it was read (`ClosedLists`), from a late
+commit, or because entries were added just before it was closed. Its index, archive or dump then
+states another hash, length or `lastmod`, of which a checksum is stored with the progress. Such a
+list is reread, and so is a list that was closed since the last pull. Reading an archive costs an
+extra request, so only the first pull of each run does so, and pulls after a rotation or a full
+comparison. Some Sources change the `lastmod` of all lists at each request, so lists are reread only
+a few times until the next such pull.
 """
 
 from __future__ import annotations
@@ -48,32 +46,31 @@ from rsnotify.format.model import Resource
 from rsnotify.sync.pace import Pace
 
 #: The array types for checksums, and for microseconds since 1970.
-_CHECKSUM, _MOMENT = "I", "q"
-#: For a chronological list with more resources than this, only the number and sum of checksums are
-#: kept.
-_FEW = 300
+_CHECKSUM, _MICROSECONDS = "I", "q"
+#: Maximum number of resources for which the fingerprint of a chronological list has the checksum of
+#: each. For longer lists, it has only their sum.
+_MAX_SEPARATE_CHECKSUMS = 300
 
 
 class ListFingerprint(Struct, frozen=True, omit_defaults=True):
-    """A fingerprint of the entries of one list before an instant, regardless of their order.
+    """A fingerprint of the entries of a list before an instant, regardless of their order.
 
     Args:
         uri: The URI of the list.
         from_: The `from` of the list.
-        before: The instant up to which this list and earlier ones contain every change. Entries
-            with exactly this datetime do not count, because more of them may follow.
+        before: The instant up to which this list and earlier ones contain all changes. Entries
+            dated exactly `before` are ignored, because more of them may follow.
         count: The number of entries before that instant.
         sum: The sum of the checksums of these entries.
         size: The number of all entries.
         whole: The sum of the checksums of all entries.
         uris: The number of resources with entries.
         names: The sum of the checksums of their URIs.
-        resources: The checksums of their URIs, if they are few or the list is not in chronological
-            order.
-        latest: When each of these resources changed last.
-        is_superseded: Whether the next list must be compared with the copy completely. This is so
-            if not all entries are applied, or if the copy was compared since with a Resource List,
-            whose `at` may be wrong.
+        resources: The checksum of each URI, unless there are many in a chronological list.
+        latest: The time of the last change of each of these resources.
+        is_superseded: Whether all entries of the next list must be compared with the copy. This is
+            necessary after a comparison with a Resource List, because its `at` may be wrong, and
+            until all entries are applied.
     """
 
     uri: str
@@ -90,7 +87,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     is_superseded: bool = False
 
     def is_extended_by(self, later: ListFingerprint, coverage: Coverage) -> bool:
-        """Return whether a list still has the entries that it had when it was last read."""
+        """Return whether a list still has all entries that it had when it was last read."""
         if self.is_superseded or (self.uri, self.from_) != (later.uri, later.from_):
             return False
         if self.before == later.before:
@@ -100,8 +97,8 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     def has_lost(self, later: ListFingerprint, coverage: Coverage) -> bool:
         """Return whether a list lacks entries that it had when it was last read.
 
-        Entries may have been inserted, or replaced by later entries of the same resource. In such a
-        list, only a resource without any entry shows that an entry is missing.
+        Entries may have been inserted, or replaced by later entries of the same resource. Then only
+        a resource without any entry proves that an entry is missing.
         """
         if self.is_missed_by(coverage):
             return True
@@ -118,9 +115,9 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return not coverage.ordered or _sum(coverage, self.before)[0] < self.count
 
     def is_missed_by(self, coverage: Coverage) -> bool:
-        """Return whether a list lacks changes of this list that are in the intervals of both.
+        """Return whether a list lacks changes of this list that are within both intervals.
 
-        Entries outside the interval of their own list have wrong datetimes.
+        Entries outside the interval of their own list have wrong datetimes, and are ignored.
         """
         if not self.latest:
             return False
@@ -129,7 +126,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         after = to_microseconds(max(coverage.from_, self.from_))
         until = to_microseconds(min(coverage.until, self.before))
         now = _latest(coverage)
-        had = zip(array(_CHECKSUM, self.resources), array(_MOMENT, self.latest), strict=True)
+        had = zip(array(_CHECKSUM, self.resources), array(_MICROSECONDS, self.latest), strict=True)
         return any(after < at <= until and now.get(name, after) < at for name, at in had)
 
     def is_appended_to(self, coverage: Coverage) -> bool:
@@ -137,17 +134,17 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
 
     def has_all_of(self, coverage: Coverage) -> bool:
-        """Return whether a list, perhaps at another URI, has only entries that this list had."""
+        """Return whether a list, perhaps at another URI, has the same entries as this one."""
         is_whole = self.from_ == coverage.from_ and self.size == len(coverage.changes)
         return is_whole and not self.is_superseded and self.is_appended_to(coverage)
 
     def is_same_as(self, later: ListFingerprint) -> bool:
-        """Return whether a list has exactly the same entries as this one."""
+        """Return whether two fingerprints are of the same list with the same entries."""
         return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)
 
 
-def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerprint:
-    """Return the fingerprint of a list. Earlier lists had all changes up to `confirmed`."""
+def fingerprint_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerprint:
+    """Return the fingerprint of a list. Earlier lists contain all changes up to `confirmed`."""
     assert coverage.from_ is not None
     assert coverage.until is not None
     before = max(coverage.until, confirmed)
@@ -155,7 +152,7 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerpri
     names = sorted(latest)
     count, total = _sum(coverage, before)
     later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
-    is_kept = len(names) <= _FEW or not coverage.ordered
+    is_kept = len(names) <= _MAX_SEPARATE_CHECKSUMS or not coverage.ordered
     return ListFingerprint(
         uri,
         coverage.from_,
@@ -167,7 +164,7 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerpri
         len(names),
         sum(names),
         array(_CHECKSUM, names).tobytes() if is_kept else b"",
-        array(_MOMENT, map(latest.__getitem__, names)).tobytes() if is_kept else b"",
+        array(_MICROSECONDS, map(latest.__getitem__, names)).tobytes() if is_kept else b"",
     )
 
 
@@ -189,14 +186,14 @@ def _checksum(change: Change) -> int:
     return crc32(f"{change.uri} {change.change} {change.resource.hash}".encode())
 
 
-#: The longest wait between two comparisons of everything, as a multiple of the first one.
-_LONGEST_WAIT = 64
-#: Maximum difference between the clocks of two servers of one Source.
-_SKEW = timedelta(minutes=1)
+#: Maximum time between two full comparisons, as a multiple of `Pace.repair`.
+_MAX_WAIT_FACTOR = 64
+#: Maximum difference between the clocks of a Source's servers.
+_MAX_CLOCK_SKEW = timedelta(minutes=1)
 
 
 class _ListSummary(Struct, frozen=True):
-    """The properties that distinguish versions of a list, and where this version ended."""
+    """The properties that distinguish versions of a list, and the end of this version."""
 
     from_: Instant | None
     size: int
@@ -206,7 +203,7 @@ class _ListSummary(Struct, frozen=True):
 
 
 class ClockRegressionDetector:
-    """Detects in the lists of a Source's latest changes that its clock has gone back."""
+    """Detects that a Source's clock has gone back, from the lists of its latest changes."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -225,9 +222,9 @@ class ClockRegressionDetector:
     def check_open(
         self, coverage: Coverage, frontier: Frontier, now: float, *, has_lost: bool = False
     ) -> bool:
-        """Check an open list before its use. Return whether none of its entries may count as old.
+        """Check an open list before its use. Return whether none of its entries counts as old.
 
-        `has_lost` means that the list lacks entries that it had.
+        `has_lost` means that the list lacks entries that it had before.
         """
         ends = coverage.ends
         assert ends is not None
@@ -245,12 +242,12 @@ class ClockRegressionDetector:
             self._older_since = None
             self._is_proven = False
         if self._behind_since is None and (has_lost or _lacks_seen(coverage, frontier)):
-            self._record_loss(coverage)  # the next list may not show the loss again
+            self._record_loss(coverage)  # the next list may not show the loss
             return True
         return is_behind and self._judge(coverage, frontier, before, read, now)
 
     def check_closed(self, coverage: Coverage, frontier: Frontier, *, has_lost: bool) -> None:
-        """Check whether a closed list or package, before its use, lacks changes that are known.
+        """Record whether a closed list or package lacks known changes. Call this before its use.
 
         `has_lost` means that it lacks entries that it had while it was open.
         """
@@ -272,10 +269,11 @@ class ClockRegressionDetector:
         now: float,
     ) -> bool:
         """Return whether the entries of a list that ends before `confirmed` count as new."""
-        was_listed = bool(frontier.seen)  # else a Resource List may be later than the Change List
+        # Without changes seen there, `confirmed` may be from a Resource List.
+        was_listed = bool(frontier.seen)
         shows_itself = coverage.latest >= frontier.instant
         sent = coverage.sent
-        is_back = sent is None or postponed(sent, _SKEW) < frontier.instant
+        is_back = sent is None or postponed(sent, _MAX_CLOCK_SKEW) < frontier.instant
         is_first = was_listed and before is None and is_back
         self._is_proven = self._is_proven or shows_itself or is_first
         is_new = before != read
@@ -283,14 +281,14 @@ class ClockRegressionDetector:
             (before.is_behind and is_new) or (coverage.from_ or EARLIEST) > before.ends
         )
         if not is_back:
-            self._older_since = None  # the Source is quiet, and a later Resource List was confirmed
+            self._older_since = None  # no changes since a Resource List that was compared
         elif goes_on and self._older_since is None:
             self._older_since = now
         is_suspect = was_listed or shows_itself or self._older_since is not None
         return is_new and self._may_be_newer(coverage) and is_suspect
 
     def _may_be_newer(self, coverage: Coverage) -> bool:
-        """Return whether a list may have changes that no complete list had, unlike an old copy."""
+        """Return whether a list may have new changes, unlike an old copy."""
         begins, complete = coverage.from_ or EARLIEST, self._last_complete
         if complete is None:
             return True
@@ -298,38 +296,38 @@ class ClockRegressionDetector:
 
     @property
     def begins(self) -> Instant:
-        """The beginning of the lists that count after the clock has gone back."""
+        """The instant at which to begin after the clock has gone back."""
         known = (self._begins, self._lost_since, self.ends)
         return min(instant for instant in known if instant is not None)
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last list that was read lacks changes that were listed earlier."""
+        """Whether the last list that was read lacks changes that were listed before."""
         return self._has_lost or self._behind_since is not None
 
     def has_gone_back(self, now: float) -> bool:
-        """Return whether the Source's clock has gone back and everything may be compared now."""
+        """Return whether the Source's clock has gone back, and everything may be compared now."""
         if now < self._next or self.ends is None:
             return False
         if self._is_proven or self._has_lost:
             return True
-        # By then, a new copy would have replaced an old one.
+        # By then, a new copy of the list would have replaced an old one.
         since = (self._older_since, self._behind_since)
         return any(start is not None and now - start >= self._pace.stale for start in since)
 
     def reset(self, now: float) -> None:
         """Forget all lists, because everything is about to be compared."""
         self._next = now + self._wait
-        self._wait = min(2 * self._wait, _LONGEST_WAIT * self._pace.repair)
+        self._wait = min(2 * self._wait, _MAX_WAIT_FACTOR * self._pace.repair)
         self._last_read = self._last_complete = None
         self._older_since = self._behind_since = self._lost_since = None
         self._is_proven = self._has_lost = False
 
 
 def _lacks_seen(coverage: Coverage, frontier: Frontier) -> bool:
-    """Return whether a list that covers the frontier's instant lacks the changes seen there.
+    """Return whether a list that covers the frontier's instant lacks all changes seen there.
 
-    A later change of the same resource may have replaced the earlier one.
+    A change also counts as present if a later change of its resource replaces it.
     """
     at, begins = frontier.instant, coverage.from_
     if not frontier.seen or not coverage.ordered or begins is None or begins >= at:
@@ -338,12 +336,10 @@ def _lacks_seen(coverage: Coverage, frontier: Frontier) -> bool:
     return not any(change.uri in seen for change in coverage.changes if change.at >= at)
 
 
-#: The array type for checksums.
-_CONTENT_CHECKSUM = "I"
-#: Maximum number of lists to remember. The oldest are forgotten first.
-_MOST = 10_000
-#: Maximum number of pulls that read closed lists again between two occasions.
-_REREADS = 3
+#: Maximum number of closed lists to remember. The oldest are forgotten first.
+_MAX_KNOWN_LISTS = 10_000
+#: Maximum number of pulls that reread closed lists, until `begin_period` allows more.
+_MAX_REREADS = 3
 
 
 class KnownLists(Struct, frozen=True, omit_defaults=True):
@@ -351,8 +347,8 @@ class KnownLists(Struct, frozen=True, omit_defaults=True):
 
     Args:
         through: The instant up to which closed lists are known; None before the first pull.
-        checksums: For each list, a checksum of its interval, and one of the announced properties of
-            its content.
+        checksums: For each list, a checksum that identifies it, and one of the hash, length and
+            `lastmod` in its entry.
     """
 
     through: Instant | None = None
@@ -360,23 +356,23 @@ class KnownLists(Struct, frozen=True, omit_defaults=True):
 
 
 class ClosedLists:
-    """The closed lists of one Source. The next run begins with those in `known`."""
+    """The closed lists of one Source. The next run starts with those in `known`."""
 
     def __init__(self, known: KnownLists) -> None:
         self.known = known
-        stored = array(_CONTENT_CHECKSUM, known.checksums)
+        stored = array(_CHECKSUM, known.checksums)
         self._checksums = dict(zip(stored[::2], stored[1::2], strict=True))
-        self._left = _REREADS
+        self._left = _MAX_REREADS
         #: Whether the archive has to be read.
         self.is_archive_due = True
 
     def begin_period(self) -> None:
         """Allow another read of the archive and of closed lists that have changed."""
         self.is_archive_due = True
-        self._left = _REREADS
+        self._left = _MAX_REREADS
 
     def changed(self, members: Iterable[Resource]) -> list[Resource]:
-        """Return the closed lists among the entries of an index that have to be reread."""
+        """Return the entries of an index whose closed lists must be reread."""
         members = list(members)
         misdated = self._misdated(members)
         return [
@@ -386,10 +382,9 @@ class ClosedLists:
         ]
 
     def _misdated(self, members: list[Resource]) -> set[int]:
-        """Return the names of unknown lists whose dates come from a clock that was set back.
+        """Return the names of unknown lists that only look old, because a clock was set back.
 
-        Their dates make them look old, so each is read once. They are recognized because the lists
-        are out of order, or because a list ends before it begins.
+        The lists are out of order, or a list ends before it begins. Each is read once.
         """
         if self.known.through is None:
             return set()
@@ -418,10 +413,10 @@ class ClosedLists:
         has_reread: bool,
         has_skipped: bool,
     ) -> None:
-        """Record the entries of closed lists as known, at the end of a pull.
+        """Record the entries of closed lists at the end of a pull.
 
-        `begins` is where the open list begins. Lists closed before that instant are known, unless
-        one was closed while others were being reread (`has_skipped`).
+        `begins` is the beginning of the open list. Lists closed by then are known, unless one was
+        closed while others were being reread (`has_skipped`).
         """
         self.is_archive_due = has_skipped
         if has_skipped:
@@ -440,15 +435,15 @@ class ClosedLists:
         self._store(max((one for one in through if one is not None), default=None))
 
     def cover(self, at: Instant) -> None:
-        """Record that the whole set as of an instant was compared."""
+        """Record a comparison with the whole set as of an instant."""
         self._store(max(at, self.known.through or at))
         self.begin_period()
 
     def _store(self, through: Instant | None) -> None:
-        while len(self._checksums) > _MOST:
+        while len(self._checksums) > _MAX_KNOWN_LISTS:
             del self._checksums[next(iter(self._checksums))]
         pairs = [number for pair in self._checksums.items() for number in pair]
-        now = KnownLists(through, array(_CONTENT_CHECKSUM, pairs).tobytes())
+        now = KnownLists(through, array(_CHECKSUM, pairs).tobytes())
         if now != self.known:
             self.known = now
 
@@ -460,7 +455,7 @@ class ClosedLists:
 
 
 def _name(member: Resource) -> int:
-    """Return a checksum of a list's stable properties, since lists may be renamed on rotation."""
+    """Return a checksum that identifies a list even if a rotation changes its URI."""
     name = member.uri if member.from_ is None else f"{member.from_} {member.until}"
     return crc32(name.encode())
 

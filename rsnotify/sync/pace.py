@@ -1,4 +1,4 @@
-"""Settings for the speed and concurrency of a Destination."""
+"""Settings for a Destination's speed, concurrency and retries."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ from msgspec import Struct
 
 from rsnotify.sync.retry import Retry
 
-#: Maximum number of subscribers whose requests are not spread.
-_FEW = 100
-#: Number of subscribers that may send a request to a Source within one second.
-_EACH_SECOND = 200
-#: Maximum spread in seconds, regardless of the number of subscribers.
-_LONGEST_SPREAD = 30.0
+#: Maximum number of subscribers that send their requests without a random delay.
+_MAX_UNSPREAD_SUBSCRIBERS = 100
+#: Number of subscribers whose requests a Source receives per second.
+_SUBSCRIBERS_PER_SECOND = 200
+#: Maximum random delay before a request, in seconds.
+_MAX_SPREAD_SECONDS = 30.0
 
 
 class Pace(Struct, frozen=True):
-    """The settings that a user may tune. Times are in seconds.
+    """Settings for tuning. Times are in seconds.
 
     Args:
-        poll: Maximum time between two polls while push is down. After news, polls come sooner.
-        poll_with_push: Time between two polls while push works. They only confirm it.
-        gap_grace: Time to wait before pulling a gap, because fragments may be out of order.
-        in_flight: Maximum number of changes being applied at the same time.
+        poll: Maximum time between polls while push is down. Polls are more frequent after news.
+        poll_with_push: Time between polls while push works, to confirm the pushed changes.
+        gap_grace: Time to wait before pulling a gap, because fragments may arrive out of order.
+        in_flight: Maximum number of changes to apply concurrently.
         hold: Maximum number of changes to keep from fragments beyond a gap.
-        give_up: Number of failures after which a resource counts as unavailable. T then does not
-            wait for it, and it is retried less and less often.
-        patience: Time after which a resource also counts as unavailable if its server fails, is
-            busy or does not answer.
-        gone_after: Time after which a resource that keeps returning 404 counts as deleted. Content
-            may lag behind the entry that announces it, and T waits for it until then.
-        lag_tries: Number of times to reread a Change List for changes that push announced.
+        give_up: Number of failures after which a resource counts as unavailable. T no longer waits
+            for the resource, and retries become less frequent.
+        patience: Time after which a resource also counts as unavailable while its server is down,
+            busy or failing.
+        gone_after: Time after which a resource that keeps returning 404 counts as deleted. T waits
+            until then, because content may lag behind the entry that announces it.
+        lag_tries: Number of times to reread a Change List that lacks pushed changes.
         baseline_after: Number of consecutive failures after which to try other documents or, if
-            changes could not be read, a baseline.
-        repair: Minimum time between two comparisons of everything that a differing digest from the
-            Source causes (docs/audit.md). They become rarer if they do not help.
-        compare: Time between two comparisons with the Resource List while no digest from the Source
-            shows that the copy is complete. Some Sources never list their deletions.
-        stale: Maximum time for which a Change List may be an old copy. If, after this time, lists
-            that keep changing still end before changes listed earlier, the Source's clock has gone
-            back.
-        spread: Time within which the resources named by a fragment are fetched, at a random moment,
-            so that subscribers do not all send requests at once. None derives it from the number of
-            subscribers, if known. Inline content never waits.
+            no list of changes is readable, a baseline.
+        repair: Minimum time between full comparisons after the Source's digest differs from the
+            copy's (docs/audit.md). The time doubles while comparisons do not help.
+        compare: Time between comparisons with the Resource List, unless a digest from the Source
+            confirms that the copy is complete. Some Sources never list their deletions.
+        stale: Maximum age of a cached or replicated Change List. If updated lists still lack known
+            changes after this time, the Source's clock has gone back.
+        spread: Time over which subscribers spread their requests for resources in a fragment. Each
+            waits for a random part of it. None derives the time from the number of subscribers, if
+            known. Inline content is applied without a delay.
         rate: Maximum number of resources to fetch per second; None for no limit.
         retry: The backoff after failures.
-        parked: Maximum number of resources that wait in memory until all lists are read. Others
-            wait in the state.
+        parked: Maximum number of resources to keep in memory until all lists are read. The state
+            keeps all others.
     """
 
     poll: float = 10.0
@@ -70,4 +69,6 @@ class Pace(Struct, frozen=True):
         """Return the time over which to spread the requests of this many subscribers."""
         if self.spread is not None:
             return self.spread
-        return 0.0 if listeners <= _FEW else min(listeners / _EACH_SECOND, _LONGEST_SPREAD)
+        if listeners <= _MAX_UNSPREAD_SUBSCRIBERS:
+            return 0.0
+        return min(listeners / _SUBSCRIBERS_PER_SECOND, _MAX_SPREAD_SECONDS)

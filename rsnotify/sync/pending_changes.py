@@ -1,23 +1,29 @@
 """Known changes that are not applied yet, and pushed changes that no list has confirmed yet.
 
-Each resource is pending at most once, with its latest change, regardless of how often it changed.
-The instant of its *first* unapplied change is kept because T must not pass it (`low_water`).
+Each resource is pending at most once, with its latest change. The instant of its *first* unapplied
+change is also kept, because T must not pass it (`low_water`). A pending change is in one of these
+states:
 
-    added ──> ready ──dispatch──> in flight ──applied──> gone
-      └─ parked until all lists are read      └─failed──> waits with backoff, then ready
-      └─ delayed, so that subscribers do not            ──too often──> watched: T passes it, and it
-         all send requests at once                                     is retried ever less often
+    parked      waits until all lists are read                        release ──> ready
+    delayed     waits until its `due` time: a backoff, or a random    due ──> ready
+                delay that spreads the requests of all subscribers
+    ready       waits for a free slot                                 dispatch ──> in flight
+    in flight   is being applied                                      applied ──> removed
+                                                                      failed ──> delayed
 
-Some parked changes are kept in memory, and the rest in the `ChangeBacklog`. Memory use therefore
-does not grow with the number of changes to catch up on.
+    not watched ──failed too often (`give_up`)──> watched: T passes it; retries become rarer
+    watched ──a new entry of the resource──> not watched
 
-A failure holds up nothing but T. Only a new entry ends a backoff early, not the same entry in a
-list that was reread.
+Up to `Pace.parked` changes are parked in memory, the others in the `ChangeBacklog`. Memory use
+therefore does not grow with the number of changes.
 
-Push is trusted at once, but not forever: a hub may invent, alter or withhold changes, and a Source
-may be restored from a backup after it has pushed. Each pushed change stays unconfirmed until a list
-that covers its datetime repeats it. If that list lacks the change, or if no list reaches its
-datetime for too long, the resource itself is fetched.
+A failed change delays T, but no other change. Only a new entry ends a backoff early, not the same
+entry in a list that was reread.
+
+Pushed changes are applied at once, but not trusted: a hub may invent, alter or withhold changes,
+and a Source may be restored from a backup after it has pushed. Each pushed change stays unconfirmed
+until a list that covers its datetime repeats it. If that list lacks the change, or if no list
+reaches its datetime for too long, the resource itself is fetched.
 """
 
 from __future__ import annotations
@@ -39,13 +45,13 @@ from rsnotify.sync.actions import ActionList, BacklogAction, BacklogExtent, Take
 from rsnotify.sync.backlog import ChangeBacklog
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 
-#: A change that makes a Destination fetch a resource, and the datetime of the pushed change, which
-#: the next run has to verify after a crash.
+#: A change that fetches a resource, and the datetime of the pushed change. After a crash, the next
+#: run verifies that change again.
 Verification = tuple[Change, Instant]
 
 
 class UnconfirmedChange(Struct, frozen=True):
-    """The pushed change of one resource, and when it arrived (by the clock of `now`)."""
+    """The pushed change of one resource, and the time of its arrival."""
 
     change: Change
     received: float
@@ -54,16 +60,15 @@ class UnconfirmedChange(Struct, frozen=True):
 class UnconfirmedChanges:
     """The pushed changes of one set of resources that no list has confirmed yet.
 
-    Lists may lag behind push by `grace` seconds. The resource of a change that stays unconfirmed
-    for more than `patience` seconds is fetched.
+    A change is overdue if a list requested more than `grace` seconds after its arrival lacks it.
+    After `patience` seconds, its resource is fetched.
     """
 
     def __init__(self, grace: float, patience: float) -> None:
         self._grace = grace
         self._patience = patience
         self._pushed: dict[str, UnconfirmedChange] = {}
-        #: Number of overdue changes, which a list lacks although it was requested long after they
-        #: arrived.
+        #: Number of overdue changes.
         self.overdue = 0
 
     def __len__(self) -> int:
@@ -79,11 +84,13 @@ class UnconfirmedChanges:
     def confirm(
         self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
     ) -> list[Verification]:
-        """Remove the changes that a list repeats or covers, and return verifications.
+        """Remove the changes that a list repeats or covers.
 
-        A change that the list covers but does not repeat has to be verified. `latest` maps each
-        resource with new changes in the list to its latest change. Earlier lists contained all
-        changes up to `before`.
+        `latest` has the latest change of each resource with new changes in the list. Earlier lists
+        contained all changes up to `before`.
+
+        Returns:
+            Verifications of the changes that the list covers but does not repeat.
         """
         until = coverage.until
         assert until is not None
@@ -104,16 +111,16 @@ class UnconfirmedChanges:
         return verifications
 
     def remove_compared(self, at: Instant) -> list[Change]:
-        """Remove and return the changes up to `at`, because the whole set was compared."""
+        """Remove and return the changes up to `at`, as of which the whole set was compared."""
         compared = [each.change for each in self._pushed.values() if each.change.at <= at]
         for change in compared:
             del self._pushed[change.uri]
         return compared
 
     def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
-        """Count the overdue changes. Return verifications for those that are missing for too long.
+        """Count the overdue changes, and return verifications of those missing for too long.
 
-        Called after all lists are read. They end at `confirmed`, and reading them began at
+        Called after all lists were read. They end at `confirmed`, and were requested at
         `requested`.
         """
         self.overdue = 0
@@ -132,24 +139,23 @@ class UnconfirmedChanges:
         return self._pushed[uri].change.at <= coverage.until
 
     def is_overdue(self, uri: str, requested: float) -> bool:
-        """Return whether a list requested at this time should contain the pushed change."""
+        """Return whether a list requested at `requested` should contain the pushed change."""
         return self._is_overdue(self._pushed[uri], requested)
 
     def _is_overdue(self, pushed: UnconfirmedChange, requested: float) -> bool:
         return requested - pushed.received > self._grace
 
     def clear(self) -> None:
-        """Remove all changes because everything is about to be compared."""
+        """Remove all changes, because everything is about to be compared."""
         self._pushed.clear()
         self.overdue = 0
 
 
 def verification(change: Change, at: Instant) -> Change:
-    """Return a change that makes a Destination fetch a resource and store its state as of `at`.
+    """Return a change that fetches a resource and stores its state as of `at`.
 
-    The change keeps the announced properties that may decide whether the resource is selected. If
-    a deletion was announced, the resource may be missing. The entry has no datetime because no list
-    contains it.
+    The change keeps the announced properties by which a resource may be selected. If a deletion was
+    announced, the resource may be missing. The entry has no datetime, because no list contains it.
     """
     announced = change.resource
     is_deletion = change.change is ChangeType.DELETED
@@ -160,7 +166,7 @@ def verification(change: Change, at: Instant) -> Change:
 
 
 def fetching(change: Change) -> Change:
-    """Return a change for storing the server's version, regardless of what was announced.
+    """Return a change that stores whatever version the server returns.
 
     If `change` is a deletion, the resource may be missing.
     """
@@ -169,7 +175,7 @@ def fetching(change: Change) -> Change:
 
 
 def announced_at(change: Change) -> Instant:
-    """Return when the documents announced a resource, or `EARLIEST` if only push did."""
+    """Return when documents announced a resource, or `EARLIEST` if only push did."""
     is_listed = change.resource.change is None or change.resource.changed_at is not None
     return change.at if is_listed else EARLIEST
 
@@ -177,9 +183,8 @@ def announced_at(change: Change) -> Instant:
 def _repeats(listed: Change, pushed: Change) -> bool:
     """Return whether a list contains the pushed change, with its datetime.
 
-    A stored datetime that is too late would hide the changes before it. Content that came inline,
-    or from a mirror that the change named, was verified only against the pushed hash, so the list
-    has to repeat the hash.
+    If the pushed datetime were too late, changes before it would look old. Inline content and
+    content from a mirror were verified only against the pushed hash, so the list must repeat it.
     """
     if end_of_unit(listed.at) <= pushed.at:
         return False
@@ -190,44 +195,44 @@ def _repeats(listed: Change, pushed: Change) -> bool:
     return same if same is not None else not pushed.resource.links
 
 
-#: Seconds after the first failure of a resource until a new entry starts a new series of attempts.
-#: Some Sources give an entry a new date at each request.
-_FORGIVEN = 600.0
-#: Number of failures of changes superseded while in flight that do not count for the new change.
-_SUPERSEDED = 2
-#: The `since` of a change that T does not wait for. It is later than any real datetime.
+#: Time after a resource's first failure until a new entry resets its attempts, in seconds. Some
+#: Sources give entries a new date at each request.
+_ATTEMPTS_RESET_SECONDS = 600.0
+#: Maximum number of failures to ignore because a new change superseded the one in flight.
+_MAX_SUPERSEDED_FAILURES = 2
+#: The `since` of a change for which T does not wait. It is later than any real datetime.
 UNWAITED = LATEST - MICROSECOND
 
 
 class _Pending(Struct):
     change: Change
     since: Instant
-    #: The last entry that announced the resource, even if `change` is one that fetches it.
+    #: The last entry that announced the resource, even if `change` fetches the resource.
     entry: Resource
     attempts: int = 0
-    #: Number of attempts that failed with earlier entries, since `failed_at`.
+    #: Number of failed attempts with earlier entries, since `failed_at`.
     earlier: int = 0
-    #: Number of these that failed after a new entry had superseded them.
+    #: Number of these attempts that failed after a new entry had superseded theirs.
     superseded: int = 0
     #: When the first of all these attempts failed.
     failed_at: float = 0.0
     missing_since: float | None = None
-    #: Whether this run has tried the change often enough.
+    #: Whether this run has made enough attempts.
     given_up: bool = False
     #: Number of retries since the resource became watched.
     retries: int = 0
     #: Whether T has passed the change.
     passed: bool = False
-    #: Whether the resource was removed from the copy because its server has long lacked it.
+    #: Whether the resource was removed from the copy after repeated 404 responses.
     removed: bool = False
     in_flight: bool = False
-    #: Whether the whole set was compared while the change was in flight, and lacked the resource.
+    #: Whether a comparison found the resource unlisted while the change was in flight.
     unlisted: bool = False
-    #: Whether the change waits for `release` and has not been dispatched before.
+    #: Whether the change waits for `release`.
     parked: bool = False
-    #: When the change may be dispatched, if it has to wait.
+    #: When the change may be dispatched; None for immediately.
     due: float | None = None
-    #: The change that announced the resource, if `change` removes it because of a 404.
+    #: The change that announced the resource, if `change` removes the resource because of a 404.
     missing: Change | None = None
 
     @property
@@ -235,7 +240,7 @@ class _Pending(Struct):
         return self.since == LATEST
 
     def is_known(self, change: Change) -> bool:
-        """Return whether a change adds nothing to what has already been tried."""
+        """Return whether a change was already tried, or is equivalent to one that was."""
         if change.change is not self.change.change or not (self.attempts or self.is_watched):
             return False
         if change.check is CheckMethod.FETCH:
@@ -244,7 +249,7 @@ class _Pending(Struct):
         return change.resource == self.entry
 
     def repeats(self, change: Change) -> bool:
-        """Return whether this is the same change, or an equivalent one."""
+        """Return whether a change is the same, or equivalent."""
         return self.change is change or (
             self.change.change is change.change
             and self.change.check is change.check
@@ -253,9 +258,9 @@ class _Pending(Struct):
 
 
 class PendingChanges:
-    """The pending changes, and the order in which they are dispatched.
+    """The pending changes, and the order in which to dispatch them.
 
-    At most `most_parked` changes are parked here. The rest are in `backlog`.
+    At most `most_parked` changes are parked in memory. The others are in `backlog`.
     """
 
     def __init__(self, retry: Retry, random: Random, actions: ActionList, most_parked: int) -> None:
@@ -272,33 +277,34 @@ class PendingChanges:
         self._passed: tuple[Change, ...] | None = ()
         #: Whether changes are parked until `release`.
         self.is_holding = False
-        #: Number of changes that were dispatched and have no result yet.
+        #: Number of dispatched changes without a result.
         self.in_flight = 0
 
     def __len__(self) -> int:
         return len(self._pending) + len(self.backlog)
 
     def __contains__(self, uri: str) -> bool:
-        """Return whether a resource is pending in memory. The backlog does not count."""
+        """Return whether a resource is pending in memory, without the backlog."""
         return uri in self._pending
 
     @property
     def untried(self) -> int:
-        """Number of resources pending in memory whose latest change has not failed."""
+        """The number of resources pending in memory whose latest change has not failed."""
         return len(self._pending) - self._failing
 
     @property
     def watched(self) -> tuple[Change, ...]:
         """The changes of resources that were announced but are not available."""
-        # T has passed all of these. Searching all pending changes for each list would be slow.
+        # T has passed all of these, and searching all pending changes would be slow.
         return tuple(change for change in self.passed if self.is_watched(change.uri))
 
     @property
     def passed(self) -> tuple[Change, ...]:
-        """The changes of resources that T has passed because they are, or were, watched.
+        """The changes that T has passed because their resources are, or were, watched.
 
-        If such a resource has changed again, its entry fetches the current version, because the
-        later change may be false. The tuple is the same object until its changes differ.
+        If such a resource has changed again, the change fetches the current version, because the
+        later entry may be false. The property returns the same tuple object until its value
+        changes.
         """
         if self._passed is None:
             self._passed = tuple(
@@ -310,7 +316,7 @@ class PendingChanges:
 
     @property
     def all_given_up(self) -> bool:
-        """Whether this run has tried every pending change often enough."""
+        """Whether this run has made enough attempts at every pending change."""
         return not self.backlog and all(pending.given_up for pending in self._pending.values())
 
     def first_failures(self) -> Iterator[float]:
@@ -322,12 +328,12 @@ class PendingChanges:
         return pending is not None and pending.is_watched
 
     def is_removed(self, uri: str) -> bool:
-        """Return whether a resource was removed from the copy because its server lacked it."""
+        """Return whether a resource was removed from the copy after repeated 404 responses."""
         pending = self._pending.get(uri)
         return pending is not None and pending.removed
 
     def announced(self, uri: str) -> Instant | None:
-        """Return when the documents announced that a pending resource exists, if they did."""
+        """Return when documents announced that a pending resource exists; None if none did."""
         pending = self._pending.get(uri)
         if pending is None:
             return None
@@ -335,7 +341,7 @@ class PendingChanges:
         return None if change.change is ChangeType.DELETED else announced_at(change)
 
     def holds(self, change: Change) -> bool:
-        """Return whether exactly this announcement of a resource is pending."""
+        """Return whether a change with the same entry is pending."""
         pending = self._pending.get(change.uri)
         if pending is None or pending.change.resource != change.resource:
             return False
@@ -354,8 +360,8 @@ class PendingChanges:
     ) -> bool:
         """Add a change after all earlier ones, some of which may be in the backlog.
 
-        The arguments are as in `add`. With `at_once`, the change does not wait for changes of other
-        resources. Return whether it announces anything that has not been tried yet.
+        See `add` for the other arguments. With `at_once`, the change does not wait in the backlog.
+        Return whether the change announces anything that has not been tried yet.
         """
         pending = self._pending.get(change.uri)
         self.is_holding = self.is_holding or parked
@@ -378,23 +384,23 @@ class PendingChanges:
     ) -> bool:
         """Add a change, which supersedes an earlier change of the same resource.
 
-        The new change also ends the backoff of the earlier one, unless it is the same. A change
-        that fetches the resource supersedes any other, regardless of datetime. If another change
-        follows before the fetch is done, that change is compared with the copy, because the
-        datetime of the stored version may be wrong. If a list of changes contradicts an unapplied
-        entry of a Resource List, the resource is fetched, because either document may be wrong.
+        A new change also ends the backoff of the earlier one. A change that fetches the resource
+        supersedes any other, regardless of datetimes. A change that follows before the fetch is
+        done is compared with the copy, because the stored datetime may be wrong. If a list of
+        changes contradicts an unapplied entry of a Resource List, the resource is fetched, because
+        either document may be wrong.
 
         Args:
             change: The change.
-            since: The instant that T must not reach before the change is applied. The default is
-                the change's own datetime. A resource in a Resource List may have changed at any
+            since: The instant that T must not reach before the change is applied; by default, the
+                datetime of the change. A resource from a Resource List may have changed at any
                 time.
-            parked: Whether to wait for `release`, because a later change may follow shortly. A
-                change that does not wait makes a parked earlier one ready.
-            due: When the change may be dispatched; None for at once.
+            parked: Whether to wait for `release`, because a later change may follow. A change that
+                does not wait also makes an earlier one ready.
+            due: When the change may be dispatched; None for immediately.
             missing: The change that announced the resource, if `change` removes it because of a
-                404. A 404 is not a statement of the Source, so lists of changes are compared with
-                the announcement.
+                404. The Source did not state that deletion, so further lists are compared with the
+                announcement.
 
         Returns:
             Whether the change announces anything that has not been tried yet.
@@ -420,7 +426,7 @@ class PendingChanges:
         if successor is not None:
             change = successor
             if is_delayed and not pending.in_flight:
-                self._enqueue(change.uri, due)  # do not wait for the old failure's backoff
+                self._enqueue(change.uri, due)  # end the backoff of the earlier change
             self._failing -= pending.attempts > 0
             self._forget_passed(pending)
             pending.change = change
@@ -433,25 +439,25 @@ class PendingChanges:
         return True
 
     def watch(self, change: Change, due: float, *, removed: bool = False) -> None:
-        """Add a change of an unavailable resource, without holding up T.
+        """Add a change of an unavailable resource, for which T does not wait.
 
         Args:
             change: The change.
-            due: When to retry the change.
+            due: The time of the next retry.
             removed: Whether the resource was removed from the copy.
         """
         self.add(change, LATEST, due=due)
         self._pending[change.uri].removed = removed
 
     def give_up(self, uri: str, *, watch: bool) -> None:
-        """Record that a change has failed often enough. With `watch`, T may pass it."""
+        """Record that this run has made enough attempts. With `watch`, T may pass the change."""
         pending = self._pending[uri]
         pending.given_up = True
         if watch and pending.since < UNWAITED:
             self._hold(pending, LATEST)
 
     def _hold(self, pending: _Pending, since: Instant) -> None:
-        """Keep T before `since` until a change is applied."""
+        """Make T wait before `since` until a change is applied."""
         pending.since = since
         pending.passed = pending.passed or pending.is_watched
         self._forget_passed(pending)
@@ -462,19 +468,19 @@ class PendingChanges:
             self._passed = None
 
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
-        """Drop pending resources that both the whole set as of `at` and the server lack.
+        """Drop pending resources that both their server and a list of all as of `at` lack.
 
-        A watched resource stays if the documents announced it later than `at`. A resource that is
-        being verified may be stored with a later datetime, so it is also removed from the copy.
+        A watched resource is kept if documents announced it after `at`. A resource that is being
+        verified may be stored with a later datetime, so it is also removed from the copy.
 
-        `listed` contains the watched resources in the set, and other resources that must stay.
-        Resources that are refetched because the copy has lost them (`UNWAITED`) stay as well.
-        They are stored, so a comparison finds them itself if they are not listed.
+        `listed` contains the watched resources in the list, and other resources to keep. Resources
+        that the copy has lost (`UNWAITED`) are also kept: they are stored, so the comparison
+        itself finds out whether they are listed.
 
         Returns:
             Whether this settles all missing resources. A resource that is being fetched or removed
-            is dropped as soon as its server also lacks it. If the server has the resource, another
-            comparison is needed.
+            is dropped as soon as its server lacks it, too. If the server has it, another comparison
+            is needed.
         """
         is_settled = True
         for uri, pending in list(self._pending.items()):
@@ -495,7 +501,7 @@ class PendingChanges:
         return is_settled
 
     def _drop(self, uri: str, pending: _Pending, at: Instant) -> None:
-        """Drop a resource that no list contains, and delete it from the copy if it may be there."""
+        """Drop an unlisted resource, and delete it from the copy if it may be stored there."""
         change = pending.change
         if pending.removed or change.check is not CheckMethod.FETCH:
             self._remove(uri, pending)
@@ -505,12 +511,12 @@ class PendingChanges:
         self.add(replace(deletion, at=max(at, change.at), check=CheckMethod.COMPARE))
 
     def is_unlisted(self, uri: str) -> bool:
-        """Return whether a resource in flight was found to be in no list."""
+        """Return whether a comparison found a resource in flight unlisted."""
         pending = self._pending.get(uri)
         return pending is not None and pending.unlisted
 
     def drop_waiting(self) -> None:
-        """Remove the changes that are not in flight. The documents will list them again."""
+        """Remove the changes that are not in flight, because they will be listed again."""
         self.backlog.clear()
         self._pending = {uri: each for uri, each in self._pending.items() if each.in_flight}
         self._parked.clear()
@@ -531,7 +537,7 @@ class PendingChanges:
             (self._parked if parked else self._ready).append(uri)
 
     def release(self) -> None:
-        """Make the parked changes ready. Changes in the backlog follow as these are applied."""
+        """Make the parked changes ready. The backlog follows as these are applied."""
         self.is_holding = False
         for uri in self._parked:
             pending = self._pending.get(uri)
@@ -543,10 +549,7 @@ class PendingChanges:
     # The backlog
 
     def use_backlog(self, most: int) -> None:
-        """Store new backlog changes, and request the next ones if few are left in memory.
-
-        At most `most` resources are requested at once.
-        """
+        """Store new changes in the backlog, and request up to `most` resources if few are left."""
         backlog = self.backlog
         if not backlog:
             return
@@ -566,7 +569,7 @@ class PendingChanges:
             for change, since in changes:
                 self.add(change, since, due=None if has_inline_content(change) else due)
 
-    # Dispatching, and its results
+    # Dispatching and results
 
     def dispatch(self, limit: int, now: float) -> list[Change]:
         while self._delayed and self._delayed[0][0] <= now:
@@ -585,7 +588,7 @@ class PendingChanges:
         return changes
 
     def applied(self, change: Change) -> bool:
-        """Record a dispatched change as durably applied. Return whether it is the latest."""
+        """Record a dispatched change as durably applied. Return whether it was the latest."""
         pending = self._answered(change)
         if pending is None:
             return True
@@ -604,19 +607,19 @@ class PendingChanges:
         missing: bool = False,
         longest: float = LONGEST_RETRY_AFTER,
     ) -> int:
-        """Record that a dispatched change could not be applied, and schedule a retry.
+        """Record the failure of a dispatched change, and schedule a retry.
 
         `at_least` is the wait that the server requested, and `missing` means that the server lacks
         the resource. For a watched resource, the wait doubles with each failure, up to `longest`.
 
         Returns:
-            Number of times that the resource has failed; 0 if the change was superseded, or if no
-            list contains the resource either.
+            The number of failures of the resource; 0 if the change was superseded, or if the
+            resource is not listed either.
         """
         pending = self._answered(change)
         if pending is None:
             return 0
-        if not pending.repeats(change) and pending.superseded < _SUPERSEDED:
+        if not pending.repeats(change) and pending.superseded < _MAX_SUPERSEDED_FAILURES:
             pending.failed_at = pending.failed_at if pending.earlier else now
             pending.earlier += 1
             pending.superseded += 1
@@ -628,7 +631,7 @@ class PendingChanges:
             return 0
         if pending.attempts == 0:
             self._failing += 1
-            if now - pending.failed_at >= _FORGIVEN:
+            if now - pending.failed_at >= _ATTEMPTS_RESET_SECONDS:
                 pending.earlier = pending.superseded = 0
             if not pending.earlier:
                 pending.failed_at = now
@@ -660,9 +663,9 @@ class PendingChanges:
         return [each.change for each in self._pending.values() if each.attempts >= attempts]
 
     def missing_since(self, change: Change) -> float | None:
-        """Return when an unbroken series of attempts first found the resource missing.
+        """Return when the first of the latest consecutive 404 responses arrived.
 
-        None if the last attempt did not, or if the resource was already removed from the copy.
+        None if the last attempt failed otherwise, or if the resource was removed from the copy.
         """
         pending = self._pending[change.uri]
         return None if pending.removed else pending.missing_since
@@ -680,7 +683,7 @@ class PendingChanges:
     # The low-water mark, which limits T
 
     def low_water(self) -> Instant | None:
-        """Return the earliest instant that T must not reach, if there is one."""
+        """Return the earliest instant that T must not reach; None for no limit."""
         return self._with_backlog(self._low_water())
 
     def _with_backlog(self, since: Instant | None) -> Instant | None:
@@ -696,7 +699,7 @@ class PendingChanges:
         return None
 
     def low_water_after(self, changes: Iterable[Change]) -> Instant | None:
-        """Return the value that `low_water` will have after dispatched changes are applied."""
+        """Return the value of `low_water` after these dispatched changes are applied."""
         done = {change.uri: change for change in changes}
         passed = []
         while (since := self._low_water()) is not None:
@@ -710,24 +713,24 @@ class PendingChanges:
 
     @property
     def is_deferred(self) -> bool:
-        """Whether the earliest pending change has not failed and only waits for its due time."""
+        """Whether the earliest pending change only waits for its due time, and has not failed."""
         if self.backlog or self._low_water() is None:
             return False
         pending = self._pending[self._since[0][1]]
         return pending.due is not None and not (pending.attempts or pending.in_flight)
 
     def wakeup(self) -> float | None:
-        """Return when the next delayed change is due, if there is one."""
+        """Return when the next delayed change is due; None if none is delayed."""
         return self._delayed[0][0] if self._delayed else None
 
 
 def merged(before: Change, change: Change) -> Change:
-    """Return the change that replaces two consecutive untried changes of the same resource."""
+    """Return the change that replaces two consecutive untried changes of a resource."""
     return _successor(_verified_if_needed(change, before), before) or before
 
 
 def _verified_if_needed(change: Change, announced: Change) -> Change:
-    """Return a change, or one that fetches the resource if it contradicts the announcement."""
+    """Return the change, or one that fetches the resource if it contradicts `announced`."""
     if not _is_undecided(change, announced) and not (
         change.at < announced.at and _contradicts(change, announced)
     ):
@@ -737,7 +740,7 @@ def _verified_if_needed(change: Change, announced: Change) -> Change:
 
 
 def _successor(change: Change, before: Change) -> Change | None:
-    """Return the change that supersedes `before`; None if `change` does not supersede it."""
+    """Return the change that supersedes `before`; None if `change` does not."""
     if change.at < before.at and change.check is not CheckMethod.FETCH:
         return None
     if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
@@ -746,7 +749,7 @@ def _successor(change: Change, before: Change) -> Change | None:
 
 
 def _is_undecided(change: Change, announced: Change) -> bool:
-    """Return whether a coarse datetime leaves open which of two different changes is later."""
+    """Return whether coarse datetimes do not determine which of two different changes is later."""
     if CheckMethod.FETCH in (change.check, announced.check):
         return False
     if not is_undecided(change.stated_at, announced.stated_at):
@@ -756,7 +759,7 @@ def _is_undecided(change: Change, announced: Change) -> bool:
 
 
 def _contradicts(change: Change, listed: Change) -> bool:
-    """Return whether a change that has to be compared contradicts a Resource List entry.
+    """Return whether a change to be compared contradicts an entry of a Resource List.
 
     A change with neither a datetime nor a hash may be later than the list.
     """
@@ -771,7 +774,7 @@ def _contradicts(change: Change, listed: Change) -> bool:
 
 
 def _verification(change: Change, kind: ChangeType) -> Change:
-    """Return a change that makes a Destination store the server's version.
+    """Return a change that stores the server's version.
 
     If `kind` is a deletion, the resource may be missing, and is then removed.
     """

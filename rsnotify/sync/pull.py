@@ -1,21 +1,21 @@
-"""Pulls: reading the changes from `confirmed` to the latest in as few documents as possible.
+"""Pulls: reading all changes since `confirmed` from as few documents as possible.
 
-              joins                               joins
-    first root ─────> read completely   other roots ─────> read completely, then the first again
-        │ begins too late                   │ begins too late, or broken
-        └────────> the other roots          └────────> the next of them, or a gap
+    first root   joins ──> read completely: the pull is complete
+                 begins too late ──> other roots
+    other root   joins ──> read completely, then the first root again
+                 begins too late, or broken ──> the next root; after the last one, a gap
 
-A *root document* is the document of one capability (core §12, §13). It represents everything that
-is reached from it: an index and its lists, a dump and its packages, an archive and all of these.
-Root documents are read in order of increasing cost. The first is the Change List if there is one.
-The Source keeps it up to date, so a pull is complete only when it has been read completely.
+A root is the document for one capability (core §12, §13), with everything that it leads to: an
+index and its lists, a dump and its packages, an archive and its lists. Roots are read in order of
+increasing cost. The first is the Change List, if the Source offers one. The Source keeps this root
+up to date, so a pull is complete only when it has been read completely.
 
-A `Pull` chooses which documents to read. It receives each document that it has requested, and
-returns the next step. A `PullRun` performs that step, and adds the changes to the pending ones.
-Packages are requested one at a time, the next when most changes from the last are applied.
+A `Pull` decides which documents to read: it receives each requested document, and returns the next
+step. A `PullRun` performs that step, and adds the changes to the pending ones. It requests one
+package at a time, the next when most changes from the last are applied.
 
-Closed lists that have changed since they were read (`ClosedLists`) are reread, and so are all
-lists after them. To find them, the archive is read when the pull is otherwise complete.
+Closed lists that have changed since they were read (`ClosedLists`) are reread, and so are all later
+lists. To find them, the archive is read after all other documents.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from rsnotify.format.model import MAX_ENTRIES, Capability, Document, Rel, Resour
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Discover, DocumentKind, Fetch
 from rsnotify.sync.change_intake import ChangeIntake
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.list_evidence import ClosedLists
+from rsnotify.sync.sync_state import SyncState
 
 #: The kinds that list the whole set of resources.
 RESOURCE_KINDS = frozenset(
@@ -56,10 +56,10 @@ RESOURCE_KINDS = frozenset(
 
 
 def change_documents(offer: Offer) -> list[Fetch]:
-    """Return the root documents that list changes: the latest changes first, then by cost.
+    """Return the roots that list changes: the one with the latest changes, then the others by cost.
 
-    Archives list past changes only. They are useless if no other document lists the changes since,
-    and the Source lists the resources themselves.
+    Archives have past changes only. If no other document has the latest ones, and the Source lists
+    its resources, archives are useless.
     """
     live = [
         (DocumentKind.CHANGE_LIST, offer.change_list),
@@ -77,7 +77,7 @@ def change_documents(offer: Offer) -> list[Fetch]:
 
 
 def resource_documents(offer: Offer) -> list[Fetch]:
-    """Return the root documents that list the whole set of resources, current ones first."""
+    """Return the roots that list the whole set of resources, current ones first."""
     return _offered(
         (DocumentKind.RESOURCE_LIST, offer.resource_list),
         (DocumentKind.RESOURCE_DUMP, offer.resource_dump),
@@ -97,10 +97,10 @@ def fetch_member(parent: Fetch, member: Resource, *, packaged: bool) -> Fetch:
 
 
 class DocumentQueue:
-    """The documents still to be read below one root document, each of them once.
+    """The documents to read below one root, each of them once.
 
-    The number is limited, because an index that lists itself, or a different index in each answer,
-    would never end.
+    Their number is limited, because an index that lists itself, or changes with each request, would
+    never end.
     """
 
     def __init__(self, fetches: Iterable[Fetch] = ()) -> None:
@@ -112,15 +112,15 @@ class DocumentQueue:
         new = list({fetch.uri: fetch for fetch in fetches if fetch.uri not in self._known}.values())
         self._known.update(fetch.uri for fetch in new)
         if len(self._known) > MAX_ENTRIES:
-            raise WrongDocument(f"it leads to more than {MAX_ENTRIES} documents")
+            raise WrongDocument(f"it leads to more than {MAX_ENTRIES:,} documents")
         self._fetches.extendleft(reversed(new))
 
     def put_page(self, page: Fetch) -> None:
         """Put the next page of a document before all others."""
         if page.uri in self._known:
             raise WrongDocument(
-                f"its link with rel=next leads to {page.uri}, which was read before; the list is "
-                "not complete"
+                f"its link with rel=next leads to {page.uri}, which was already read; the list is "
+                "incomplete"
             )
         self.put_first([page])
 
@@ -134,18 +134,19 @@ class DocumentQueue:
         self._fetches.clear()
 
 
-#: Maximum number of times that one pull falls back to the other roots: lists may be rotated while
-#: they are read.
-_FALLBACKS = 8
+#: Maximum number of times that one pull falls back to the other roots, because lists may be rotated
+#: while they are read.
+_MAX_FALLBACKS = 8
 _LISTS = (Capability.CHANGE_LIST, Capability.CHANGE_LIST_ARCHIVE)
 _DUMPS = (Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
-#: The capabilities of documents below each kind of root, and the archive for each capability.
+#: The capabilities of documents below each kind of root, cheapest kind first.
 _CAPABILITIES = {
     DocumentKind.CHANGE_LIST: _LISTS,
     DocumentKind.CHANGE_LIST_ARCHIVE: _LISTS,
     DocumentKind.CHANGE_DUMP: _DUMPS,
     DocumentKind.CHANGE_DUMP_ARCHIVE: _DUMPS,
 }
+#: The kind of archive to which a document with each capability may link.
 _ARCHIVES: dict[str | None, DocumentKind] = {
     Capability.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
     Capability.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
@@ -155,23 +156,22 @@ _ARCHIVES_OF = {
     DocumentKind.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
     DocumentKind.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
 }
-_ORDER = list(_CAPABILITIES)
-#: Maximum number of pages of one list, and of entries in all its pages.
-_MOST_PAGES = 1_000
-_MOST_ENTRIES = 500_000
+#: Maximum number of pages of a list, and of entries in all its pages.
+_MAX_PAGES = 1_000
+_MAX_PAGED_ENTRIES = 500_000
 
 
 class PullStep(Struct, frozen=True):
-    """The step that follows from a document of a pull.
+    """The next step of a pull after a document.
 
     At most one of `fetch`, `gap_ends` and `failure` is set. If none is, the pull is complete.
 
     Args:
         coverage: The document's coverage, if it lists changes and joins the confirmed ones.
-        fetch: The next document.
+        fetch: The request for the next document.
         gap_ends: Where the available documents begin, if none of them joins.
-        failure: Why the pull failed without finding a gap.
-        cure: What the Source should add so that its documents cover the gap, if known.
+        failure: The error if the pull has failed without finding a gap.
+        cure: How the Source can close the gap, if known.
     """
 
     coverage: Coverage | None = None
@@ -182,14 +182,14 @@ class PullStep(Struct, frozen=True):
 
 
 class PageJoiner:
-    """Joins the pages of one list (`rs:ln rel="next"`), as AtoM and others write long lists."""
+    """Joins the pages of a long list (`rs:ln rel="next"`), as written by AtoM, for example."""
 
     def __init__(self) -> None:
         self._pages: dict[str, Document] = {}
         self._entries = 0
 
     def add(self, uri: str, document: Document) -> Document | str:
-        """Return the URI of the next page; or, after the last page, the whole document."""
+        """Return the URI of the next page or, after the last page, the whole document."""
         self._pages[uri] = document
         self._entries += len(document.resources)
         link = document.link(Rel.NEXT)
@@ -200,10 +200,10 @@ class PageJoiner:
         following = resolve(uri, link)
         if following in self._pages:
             raise WrongDocument(f"its link with rel=next leads back to {following}")
-        if len(self._pages) >= _MOST_PAGES or self._entries > _MOST_ENTRIES:
+        if len(self._pages) >= _MAX_PAGES or self._entries > _MAX_PAGED_ENTRIES:
             raise WrongDocument(
-                f"it has more than {_MOST_PAGES} pages or {_MOST_ENTRIES} entries; a list of this "
-                "size needs an index (core §12.2)"
+                f"it has more than {_MAX_PAGES:,} pages or {_MAX_PAGED_ENTRIES:,} entries; a list "
+                "of this size needs an index (core §12.2)"
             )
         return following
 
@@ -224,10 +224,10 @@ def _begins(member: Resource) -> Instant:
 
 
 class Pull:
-    """One pull, which reads as few documents as possible.
+    """Decides which documents one pull reads.
 
-    At least one document of the offer must list changes. Packages in `read` with the same entry are
-    not reread. Without `closed`, no list is reread.
+    At least one document of the offer must list changes. A package is not reread if its entry is
+    the same as in `read`. Without `closed`, no list is reread.
     """
 
     def __init__(
@@ -242,14 +242,13 @@ class Pull:
         self._closed = closed
         self._is_checking = False
         self._requested: set[str] = set()
-        #: The `from` of each list according to the index, archive or dump that lists it, keyed by
-        #: the list's URI.
+        #: The `from` of each list, as stated by the index, archive or dump that lists it, by URI.
         self._stated: dict[str, Instant] = {}
-        #: The entries of closed lists in the documents that were read.
+        #: The entries of closed lists in the indexes, archives and dumps that were read.
         self.closed_members: list[Resource] = []
-        #: Whether lists are being reread, so that their entries do not count as old.
+        #: Whether lists are being reread, so that none of their entries counts as old.
         self.is_rereading = False
-        #: Whether a period ended during the pull, and its list was not reread.
+        #: Whether a list was closed during the pull, and was not reread.
         self.has_skipped = False
         self._is_repeating = False
         self._closed_through: Instant | None = None
@@ -264,7 +263,7 @@ class Pull:
         self._begins: list[Instant] = []
         self._accepted: Instant | None = None
         self._broken: dict[DocumentKind, RsnotifyError] = {}
-        #: An index or dump whose members may be in the wrong order, since some lack a `from`.
+        #: An index or dump whose members may be out of order, because some lack a `from`.
         self._unsorted: str | None = None
         #: The last requested document.
         self.current = self._first
@@ -283,13 +282,13 @@ class Pull:
         return fetch.kind is self._first.kind and fetch.package is None
 
     def read(self, document: Document, frontier: Frontier, sent: Instant | None = None) -> PullStep:
-        """Return the step that follows from the document that `current` requested.
+        """Return the next step after the document that `current` requested.
 
-        The document was read completely. `frontier` is how far the Source's documents have been
-        read. `sent` is when this document was sent, by the Source's clock, if known.
+        `frontier` shows how far the Source's documents have been read. `sent` is the document's
+        `Date`, if known.
 
         Raises:
-            DocumentError: The document is not of the expected kind, or is unusable.
+            DocumentError: The document is of another kind than expected, or is unusable.
         """
         if self.current.package is not None:
             return self._use(package_coverage(document, self.current.uri), frontier)
@@ -309,7 +308,7 @@ class Pull:
         return self._queue_members(document, frontier)
 
     def abandon(self, error: RsnotifyError, frontier: Frontier) -> PullStep:
-        """Abandon the current root, because the document that `current` requested is unusable."""
+        """Abandon the current root, because the requested document is unusable."""
         if self.is_optional:
             return PullStep()
         self._broken[self.current.kind] = error
@@ -319,7 +318,7 @@ class Pull:
         return self._fall_back(frontier)
 
     def check_archive(self) -> Fetch | None:
-        """Return the archive if it also has to be read, after all other documents."""
+        """Return the request for the archive, if it must be read after all other documents."""
         root = self._archive
         if self._closed is None or not self._closed.is_archive_due or root is None:
             return None
@@ -332,7 +331,7 @@ class Pull:
     # One document
 
     def _add_archive(self, document: Document) -> None:
-        """Use a document's link to its archive, if it has one (archives §2.2)."""
+        """Use a document's link to its archive, if present (archives §2.2)."""
         link = document.link(Rel.ARCHIVES)
         kind = _ARCHIVES.get(document.capability)
         if link is not None and kind is not None and kind is not self._first.kind:
@@ -347,10 +346,10 @@ class Pull:
         return self._begins_too_late(coverage.from_, frontier)
 
     def _check_skipped(self, begins: Instant) -> None:
-        """Read the archive once more if the open period begins later than the closed ones end.
+        """Read the archive again if the open list begins after the end of the last closed one.
 
-        A list must then have been closed in the meantime. If it were not read, an earlier change
-        from a list that is reread would replace a later one in it.
+        Another list was then closed in the meantime. If it were not read, earlier changes from
+        reread lists would replace later ones in it.
         """
         through, root = self._closed_through, self._archive or self._first
         if not self.is_rereading or through is None or not self.is_open(self.current):
@@ -362,12 +361,12 @@ class Pull:
 
     @property
     def _archive(self) -> Fetch | None:
-        """The archive of the first root, if it is a separate document."""
+        """The archive of the first root, if that is not an archive itself."""
         root = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
         return None if root is self._first else root
 
     def _empty(self, frontier: Frontier) -> PullStep:
-        """Read the archive, unless it was read, because an empty list has no known beginning."""
+        """Read the archive, unless already read, because an empty list has no known beginning."""
         archive = self._archive
         if self.at_first and archive is not None and archive.uri not in self._requested:
             self._queue = DocumentQueue([archive, self._first])
@@ -384,7 +383,7 @@ class Pull:
             if member.until is None or member.until > joint or (since and member.until >= since)
         ]
         if all(member.from_ is not None for member in members):
-            members.sort(key=_begins)  # some Sources write the newest first
+            members.sort(key=_begins)  # some Sources list the newest first
         elif len(members) > 1:
             self._unsorted = self.current.uri
         begins = (members[0].from_ if members else None) or document.from_
@@ -403,7 +402,7 @@ class Pull:
         return self._next(frontier)
 
     def _find_changed(self, document: Document, joint: Instant) -> None:
-        """Mark the closed lists that have changed, and all later ones, for another read."""
+        """Mark changed closed lists and all later lists for rereading."""
         if self._closed is None:
             return
         if document.from_ is not None and document.capability == Capability.CHANGE_DUMP:
@@ -430,15 +429,15 @@ class Pull:
         return (package.lastmod, package.hash, package.length) != (None, None, None)
 
     def _latest_beginning(self, frontier: Frontier) -> Instant:
-        """Return the latest instant at which a document may begin to join."""
+        """Return the latest instant at which a document may begin and still join."""
         joint = self._joint(frontier)
         was_tried = joint == self._fell_back_at and not self._fallbacks
-        # If no other root is left, no document has more changes at an instant that may not be over.
+        # If no other root is left, no document has more changes at an instant that was not over.
         is_last = len(self._roots) == 1 or (self.at_first and was_tried)
         return frontier.instant if is_last and not frontier.running else joint
 
     def _joint(self, frontier: Frontier) -> Instant:
-        """Return the instant up to which no change can be missing."""
+        """Return the instant up to which all changes are certainly known."""
         accepted = frontier.instant == self._accepted
         return frontier.instant if accepted else frontier.joint
 
@@ -447,8 +446,8 @@ class Pull:
     def _begins_too_late(self, begins: Instant, frontier: Frontier) -> PullStep:
         self._begins.append(begins)
         joint = self._joint(frontier)
-        if joint != self._fell_back_at and self._fallback_count < _FALLBACKS:
-            # More changes are known than last time, so each of the other roots may join now.
+        if joint != self._fell_back_at and self._fallback_count < _MAX_FALLBACKS:
+            # More changes are known than last time, so any other root may join now.
             self._fell_back_at = joint
             self._fallback_count += 1
             self._fallbacks = self._others()
@@ -456,10 +455,10 @@ class Pull:
 
     def _others(self) -> list[DocumentKind]:
         unusable = {self._first.kind, *self._broken}
-        return [kind for kind in _ORDER if kind in self._roots and kind not in unusable]
+        return [kind for kind in _CAPABILITIES if kind in self._roots and kind not in unusable]
 
     def _fall_back(self, frontier: Frontier) -> PullStep:
-        """Read the next of the other roots. If none is left, there is a gap."""
+        """Read the next root. If none is left, there is a gap."""
         while self._fallbacks:
             kind = self._fallbacks.pop(0)
             if kind not in self._broken:
@@ -482,8 +481,8 @@ class Pull:
         if self._unsorted is None:
             return ""
         return (
-            f"{self._unsorted} should state the from and until of each document that it lists, in "
-            "an rs:md, or list the oldest first (core §12.2)"
+            f"{self._unsorted} should state the from and until of each document that it lists in "
+            "an rs:md, or list the oldest document first (core §12.2)"
         )
 
     def _next(self, frontier: Frontier, coverage: Coverage | None = None) -> PullStep:
@@ -497,7 +496,7 @@ class Pull:
     def _next_fetch(self) -> Fetch | None:
         following = self._queue.pop()
         if following is None or (following is self._first and self.is_optional):
-            return None  # the archive contains nothing new
+            return None  # the archive has nothing new
         self.current = following
         self._requested.add(following.uri)
         return following
@@ -518,21 +517,21 @@ class PullRun:
         return self.pull.current
 
     def read(self, document: Document, now: float, sent: Instant | None) -> PullStep | None:
-        """Use the document that `current` requested. Return the last step if the pull ends."""
+        """Use the requested document. Return the last step if the pull ends."""
         fetch, frontier = self.current, self._state.frontiers.frontier
         return self._follow(fetch, self.pull.read(document, frontier, sent), now)
 
     def abandon(self, error: RsnotifyError, now: float) -> PullStep | None:
-        """Use other documents instead of `current`. Return the last step if the pull ends."""
+        """Read other documents instead of `current`. Return the last step if the pull ends."""
         fetch, frontier = self.current, self._state.frontiers.frontier
         return self._follow(fetch, self.pull.abandon(error, frontier), now)
 
     def proceed(self) -> None:
-        """Request the next document as soon as the changes from the last one permit it.
+        """Request the next document, unless too many changes from the last one are left.
 
-        Before a list, they must be stored. Before a package, most of them must be applied. Memory
-        use is therefore constant, and at most two packages are needed at once. Failed changes do
-        not delay the request, because a later package may supersede them.
+        Before a list, they must be stored. Before a package, most of them must be applied. This
+        bounds memory, and at most two packages are needed at once. Failed changes do not delay the
+        request, because a later package may supersede them.
         """
         state, pending = self._state, self._state.pending
         if self._next is None:
@@ -578,5 +577,5 @@ class PullRun:
     def _request(self, fetch: Fetch, previous: Fetch) -> None:
         if fetch.kind is not previous.kind:
             self._state.settled = False
-            self._state.actions.note(f"going on with the {fetch.kind} {fetch.uri}")
+            self._state.actions.note(f"continuing with the {fetch.kind} {fetch.uri}")
         self._next = fetch

@@ -1,4 +1,4 @@
-"""Retries after failures: backoff with jitter, and the order of alternative services."""
+"""Backoff with jitter after failures, and the order in which to try alternative services."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LONGEST_RETRY_AFTER = 3600.0
 
 
 class Retry(Struct, frozen=True):
-    """A wait that doubles with each consecutive failure. Times are in seconds.
+    """Exponential backoff with jitter. Times are in seconds.
 
     Args:
-        first: Maximum wait after the first failure.
+        first: Maximum wait after the first failure. It doubles with each consecutive failure.
         most: Maximum wait after any number of failures.
     """
 
@@ -28,9 +28,9 @@ class Retry(Struct, frozen=True):
     def delay(self, failures: int, random: Random, *, at_least: float = 0.0) -> float:
         """Return how long to wait after this many consecutive failures (at least 1).
 
-        The wait is random, between half the current step and all of it, so clients that failed
-        together do not retry together. A longer wait requested by the server is respected, up to an
-        hour.
+        The wait is random, between half of the current step and the whole step, so that clients
+        that failed together do not retry together. `at_least` is the wait that the server
+        requested. It is respected up to an hour.
         """
         step = min(self.most, self.first * 2.0 ** min(failures - 1, 64))
         return max(min(at_least, LONGEST_RETRY_AFTER), step * (0.5 + random.random() / 2))
@@ -48,29 +48,29 @@ def parse_retry_after(value: str, now: Instant) -> float | None:
     return None if moment is None else max(0.0, (moment - now).total_seconds())
 
 
-#: Maximum number of failures to remember.
-_MOST = 1_000
+#: Maximum number of failed alternatives to remember.
+_MAX_FAILED = 1_000
 
 T = TypeVar("T", bound=Hashable)
 
 
 class Alternatives(Generic[T]):
-    """Remembers which alternatives failed, and in what order."""
+    """Remembers which alternatives failed, and when each failed last."""
 
     def __init__(self) -> None:
         self._failed: dict[T, None] = {}  # the least recently failed first
 
     def failed(self, alternative: T) -> None:
-        """Move an alternative behind all others."""
+        """Record a failure, so that the alternative is tried after all others."""
         self._failed.pop(alternative, None)
         self._failed[alternative] = None
-        if len(self._failed) > _MOST:
+        if len(self._failed) > _MAX_FAILED:
             del self._failed[next(iter(self._failed))]
 
     def order(self, alternatives: Iterable[T]) -> list[T]:
-        """Return the alternatives that have not failed, in order, then the others.
+        """Return the alternatives that have not failed, in the given order, then the failed ones.
 
-        The others are sorted by their last failure, least recent first.
+        The failed ones are sorted by their last failure, least recent first.
         """
         rank = {alternative: number for number, alternative in enumerate(self._failed)}
         return sorted(alternatives, key=lambda one: rank.get(one, -1))

@@ -14,14 +14,15 @@ from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync import follower as apply_results
-from rsnotify.sync.actions import LogNote, MissingResource, Progress
+from rsnotify.sync.actions import LogNote
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import ContinuousAudit
 from rsnotify.sync.follower import ApplyResults
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import UNWAITED, verification
+from rsnotify.sync.progress import MissingResource, Progress
 from rsnotify.sync.retry import Retry
+from rsnotify.sync.sync_state import SyncState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PACE = Pace(gone_after=100, give_up=3, compare=5_000, repair=500, retry=Retry(1, 1))
@@ -211,7 +212,7 @@ def test_after_a_failure_the_lists_are_read_as_they_may_say_more(copy: Copy) -> 
 def test_of_very_many_missing_resources_some_are_stored_and_t_waits_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(apply_results, "_MOST_MISSING", 2)
+    monkeypatch.setattr(apply_results, "_MAX_MISSING", 2)
     copy = Copy()
     for name in "abc":
         copy.state.pending.add(listed(name), since=EARLIEST)

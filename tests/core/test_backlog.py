@@ -19,11 +19,10 @@ from rsnotify.sync.actions import (
     ClearBacklog,
     DocumentKind,
     Fetch,
-    MissingResource,
-    Progress,
     StoreBacklog,
     TakeBacklog,
 )
+from rsnotify.sync.progress import MissingResource, Progress
 from tests.core.source import EPOCH, at
 from tests.core.wire import Wire
 

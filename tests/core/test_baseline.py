@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.model import Capability, Document, Link, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import ComparedList, DocumentKind, LogNote, Progress
+from rsnotify.sync.actions import DocumentKind, LogNote
 from rsnotify.sync.baseline import Baseline, BaselinePolicy, ComparisonSchedule
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.progress import ComparedList, Progress
+from rsnotify.sync.sync_state import SyncState
 from tests.core.source import BASE, EPOCH, at
 
 DUMP = Offer(resource_dump=BASE + "dump.xml")

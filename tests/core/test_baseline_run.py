@@ -12,16 +12,8 @@ from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import (
-    Apply,
-    Compare,
-    ComparedList,
-    DocumentKind,
-    Fetch,
-    FindUnlisted,
-    MissingResource,
-    Progress,
-)
+from rsnotify.sync.actions import Apply, Compare, DocumentKind, Fetch, FindUnlisted
+from rsnotify.sync.progress import ComparedList, MissingResource, Progress
 from tests.core.wire import Wire
 from tests.core.world import EPOCH, PACE
 

@@ -18,10 +18,10 @@ from rsnotify.sync.actions import (
     Fetch,
     ForgetDatetimes,
     LogNote,
-    Progress,
 )
 from rsnotify.sync.frontiers import LONGEST_LEAP
 from rsnotify.sync.list_evidence import ClosedLists, KnownLists
+from rsnotify.sync.progress import Progress
 from tests.core.source import EPOCH, at
 from tests.core.wire import Wire
 from tests.core.world import PACE

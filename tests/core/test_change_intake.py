@@ -12,10 +12,11 @@ from rsnotify.format.coverage import Change, Coverage
 from rsnotify.format.datetimes import LATEST
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync import change_intake
-from rsnotify.sync.actions import DocumentKind, Fetch, Progress, TakeBacklog
+from rsnotify.sync.actions import DocumentKind, Fetch, TakeBacklog
 from rsnotify.sync.change_intake import ChangeIntake
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.progress import Progress
+from rsnotify.sync.sync_state import SyncState
 from tests.core.source import EPOCH, at
 
 DEFAULT = Pace()
@@ -24,7 +25,7 @@ DEFAULT = Pace()
 def test_the_last_packages_that_were_read_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(change_intake, "_PACKAGES", 2)
+    monkeypatch.setattr(change_intake, "_MAX_PACKAGES", 2)
     state = SyncState(Progress(EPOCH, EPOCH), Pace(hold=10), Random(1))
     intake = ChangeIntake(state)
     for name in "abac":
@@ -93,7 +94,7 @@ def test_all_entries_of_the_first_list_are_compared_and_then_only_new_ones_are_u
 def test_an_older_version_of_the_list_is_compared_again_unless_it_was_one_of_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(change_intake, "_REPLICAS", 2)
+    monkeypatch.setattr(change_intake, "_MAX_VERSIONS", 2)
     copy = Copy()
     x, y, z = (
         replace(covering("a3 b6"), changes=(change("a3", hash=f"md5:{number}"), change("b6")))

@@ -16,7 +16,7 @@ from rsnotify.format.coverage import Change, CheckMethod, Coverage
 from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import ActionList, ComparedList, LogNote, Progress
+from rsnotify.sync.actions import ActionList, LogNote
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import (
     BEHIND,
@@ -28,8 +28,9 @@ from rsnotify.sync.doubts import (
     list_doubts,
     undated,
 )
-from rsnotify.sync.follower_state import SyncState
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.progress import ComparedList, Progress
+from rsnotify.sync.sync_state import SyncState
 from tests.core.source import EPOCH, at
 
 OFFER = Offer(change_list="http://a.example/changes.xml", resource_list="http://a.example/list.xml")
@@ -103,18 +104,18 @@ def go_back(state: SyncState, catch_up: CatchUp) -> None:
 @pytest.mark.parametrize(
     ("happen", "doubt"),
     [
-        (unsettle, "the Source's lists have not been read to their end yet"),
+        (unsettle, "the Source's lists have not been read completely yet"),
         (fail, "the Source's documents could not be read: .*out of reach"),
         (compare, "the copy is being compared with the Source's whole set"),
         (add, "2 resources have changes that are not applied yet"),
         (add_one, "1 resource has changes that are not applied yet"),
         (fail_to_apply, "http://a.example/a: could not be fetched or applied yet"),
-        (partial(miss, "a"), "http://a.example/a: announced, and not available from its server"),
+        (partial(miss, "a"), "http://a.example/a: announced, but not available from its server"),
         (
             partial(miss, "ab"),
-            "http://a.example/a and 1 more: announced, and not available from its server",
+            "http://a.example/a and 1 more: announced, but not available from its server",
         ),
-        (push_beyond_a_gap, "changes were pushed that the Source's lists do not reach yet"),
+        (push_beyond_a_gap, "the Source's lists do not contain all pushed changes yet"),
         (leave_a_gap, "no document covers the changes from 2026-01-01T00:00:00.0*Z to .*:05.0*Z"),
         (
             leave_a_curable_gap,
@@ -123,7 +124,7 @@ def go_back(state: SyncState, catch_up: CatchUp) -> None:
         (
             withhold,
             "1 pushed change should be in the Source's lists by now, "
-            "and the lists do not have all of them",
+            "but the lists do not contain all of them",
         ),
         (list_older, OLDER_LIST),
         (go_back, BEHIND),
@@ -252,19 +253,19 @@ def test_each_step_of_a_repair_is_logged_once() -> None:
 
     assert (audit.repairing, audit.reason) == (False, "")
     check("a", "b", now=0)
-    assert check("a", now=1_000).endswith("; the Change Lists are read")
+    assert check("a", now=1_000).endswith("; reading the Change Lists")
     assert not audit.repairing
     check("a", now=1_009)
-    assert check("a", now=1_010).endswith("so all resources are compared")
+    assert check("a", now=1_010).endswith("; comparing all resources")
     assert audit.repairing
     assert audit.differences == 0
     audit.differences = 3
     assert check("a", now=1_020).startswith("3 resources differed from the Source's list, but")
-    assert "compared again in 90 s at the earliest" in notes(log)[-1].text
+    assert "comparison is in 90 s at the earliest" in notes(log)[-1].text
     check("a", now=1_030)
-    assert check("a", now=1_110).endswith("so all resources are compared")
+    assert check("a", now=1_110).endswith("; comparing all resources")
     assert check("a", now=1_120).startswith("nothing differed")
-    assert check("a", "b", now=1_130).startswith("the copy agrees again")
+    assert check("a", "b", now=1_130).startswith("the copy matches")
     assert (audit.repairing, audit.reason) == (False, "")
     check("a", "b", now=1_140)
     assert logged == [0, 1, 1, 2, 3, 3, 4, 5, 6, 6]
@@ -303,7 +304,7 @@ def test_a_copy_of_resources_without_hashes_cannot_be_compared(
     held.add([("b", "md5:" + "0" * 32)])
     assert audit.compare(held, UNTIL, 0.0) is Remedy.NOTHING
     assert audit.in_step is None
-    assert audit.reason == "a resource of the copy has no SHA-256 hash"
+    assert audit.reason == "a resource in the copy has no SHA-256 hash"
 
 
 @pytest.mark.parametrize("wanted", [True, False])

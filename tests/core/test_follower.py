@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from rsnotify.errors import MalformedDocument, Unavailable
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Discover, DocumentKind, Fetch, FindUnlisted, LogNote, Progress
+from rsnotify.sync.actions import Discover, DocumentKind, Fetch, FindUnlisted, LogNote
 from rsnotify.sync.follower import Follower
+from rsnotify.sync.progress import Progress
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, OFFER, PACE, Destination, Source
 
@@ -220,7 +221,7 @@ def test_a_resource_that_is_listed_and_missing_is_removed_and_remains_a_doubt(
     assert destination.follower.progress.through == source.history[-1].at
     assert not destination.follower.level
     (doubt,) = destination.follower.doubts
-    assert doubt.startswith(BASE + "a: announced, and not available")
+    assert doubt.startswith(BASE + "a: announced, but not available")
     destination.progress = destination.follower.progress
     destination.restart()
     destination.work()

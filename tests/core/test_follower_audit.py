@@ -15,8 +15,9 @@ from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.hashes import COUNT, DIGEST, HASH, SetSum
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Apply, DocumentKind, LogNote, Progress
+from rsnotify.sync.actions import Apply, DocumentKind, LogNote
 from rsnotify.sync.follower import Follower
+from rsnotify.sync.progress import Progress
 from tests.core.test_follower import names
 from tests.core.test_follower_properties import play
 from tests.core.wire import Wire
@@ -143,7 +144,7 @@ def test_a_change_that_a_hub_withheld_is_reported_and_read_from_the_change_list(
 ) -> None:
     withhold(source, destination)
     assert destination.follower.in_step is True, "the very fragment that hid it has the digest"
-    assert any("Source has 5 resources, and 4 are held" in note for note in destination.notes)
+    assert any("Source has 5 resources, but the copy has 4" in note for note in destination.notes)
     assert names(destination.fetches) == ["changelist.xml"]
     assert destination.content == source.state
 
@@ -221,7 +222,7 @@ def test_a_digest_that_no_list_explains_is_reported_once_and_checked_less_and_le
     hours = 2_000 * BEAT.total_seconds() / 3_600
     compared = names(destination.fetches).count("resourcelist.xml")
     assert 2 <= compared <= 4 + hours
-    warnings = [note for note in destination.notes if "but the digests still do" in note]
+    warnings = [note for note in destination.notes if "but the digests still differ" in note]
     assert len(warnings) == compared
     assert "nothing differed from the Source's list" in warnings[0]
     assert destination.follower.level

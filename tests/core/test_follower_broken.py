@@ -19,8 +19,9 @@ from rsnotify.errors import (
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote, Progress
-from rsnotify.sync.follower_state import SPEEDUP_AFTER_NEWS
+from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote
+from rsnotify.sync.poll_schedule import SPEEDUP_AFTER_NEWS
+from rsnotify.sync.progress import Progress
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 

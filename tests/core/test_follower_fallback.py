@@ -92,10 +92,10 @@ def test_the_change_dump_is_read_if_the_change_lists_do_not_reach_back(
     ]  # fmt: skip
     assert (destination.gets, destination.unpacked) == (1, 3)
     assert destination.notes[-5:] == [
-        f"going on with the Change Dump {EVERYTHING.change_dump}",
+        f"continuing with the Change Dump {EVERYTHING.change_dump}",
         "2 changes from the Change Dump " + destination.fetches[4],
         "2 changes from the Change Dump " + destination.fetches[5],
-        f"going on with the Change List {EVERYTHING.change_list}",
+        f"continuing with the Change List {EVERYTHING.change_list}",
         f"1 change from the Change List {EVERYTHING.change_list}",
     ]
 
@@ -239,7 +239,7 @@ def test_it_is_not_level_while_something_is_known_to_be_missing(source: Source) 
     lose_lists(source)
     destination.tick()
     destination.step()
-    assert destination.notes[-1].startswith("going on with the Change List Archive")
+    assert destination.notes[-1].startswith("continuing with the Change List Archive")
     assert not destination.follower.level
 
 

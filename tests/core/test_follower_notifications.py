@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
-from rsnotify.sync.actions import Discover, Progress
-from rsnotify.sync.follower_state import SPEEDUP_AFTER_NEWS
+from rsnotify.sync.actions import Discover
+from rsnotify.sync.poll_schedule import SPEEDUP_AFTER_NEWS
+from rsnotify.sync.progress import Progress
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, OFFER, PACE, Destination, Source
 

@@ -8,7 +8,8 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.coverage import CheckMethod
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Apply, Progress
+from rsnotify.sync.actions import Apply
+from rsnotify.sync.progress import Progress
 from tests.core.source import EPOCH, at
 from tests.core.wire import Wire
 from tests.core.world import PACE

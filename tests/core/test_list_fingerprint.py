@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from rsnotify.format.coverage import Change, Coverage
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync import list_evidence as list_fingerprint
-from rsnotify.sync.list_evidence import ListFingerprint, prefix_of
+from rsnotify.sync.list_evidence import ListFingerprint, fingerprint_of
 from tests.core.source import at
 
 LIST = "http://a.example/list.xml"
@@ -25,7 +25,7 @@ def covering(entries: str, *, from_: int = 0, ordered: bool = True, **fields: bo
 
 
 def read(coverage: Coverage, uri: str = LIST, confirmed: int = 0) -> ListFingerprint:
-    return prefix_of(uri, coverage, at(confirmed))
+    return fingerprint_of(uri, coverage, at(confirmed))
 
 
 def extends(fingerprint: ListFingerprint, later: Coverage, uri: str = LIST) -> bool:
@@ -39,7 +39,7 @@ def has_lost(fingerprint: ListFingerprint, later: Coverage, uri: str = LIST) -> 
 @pytest.fixture(params=[300, 1], ids=["few resources", "many resources"])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the resources themselves, or only their number and sum."""
-    monkeypatch.setattr(list_fingerprint, "_FEW", request.param)
+    monkeypatch.setattr(list_fingerprint, "_MAX_SEPARATE_CHECKSUMS", request.param)
 
 
 @pytest.mark.usefixtures("few")
@@ -120,7 +120,7 @@ def test_a_list_has_all_of_another_list_only_if_that_is_the_same_list_entirely()
 def test_the_resources_of_a_list_are_kept_if_they_are_few_or_out_of_order(
     monkeypatch: pytest.MonkeyPatch, entries: str, ordered: bool, kept: bool
 ) -> None:
-    monkeypatch.setattr(list_fingerprint, "_FEW", 2)
+    monkeypatch.setattr(list_fingerprint, "_MAX_SEPARATE_CHECKSUMS", 2)
     fingerprint = read(covering(entries, ordered=ordered))
     assert (bool(fingerprint.resources), bool(fingerprint.latest)) == (kept, kept)
 

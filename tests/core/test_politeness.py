@@ -28,9 +28,10 @@ from rsnotify.errors import (
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Action, Apply, Compare, Discover, Fetch, FindUnlisted, Progress
+from rsnotify.sync.actions import Action, Apply, Compare, Discover, Fetch, FindUnlisted
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.progress import Progress
 from tests.core.source import EPOCH, at
 
 #: The seconds that a request takes, and one that is not answered.

@@ -153,7 +153,7 @@ def test_an_index_of_more_lists_than_there_can_be_is_refused() -> None:
         members = (Resource(f"{BASE}{part}/{n}") for n in range(lists))
         baseline.read(index(Capability.RESOURCE_LIST, *members))
         baseline.next()
-    with pytest.raises(WrongDocument, match="50000"):
+    with pytest.raises(WrongDocument, match="50,000"):
         baseline.read(index(Capability.RESOURCE_LIST, Resource(BASE + "c")))
 
 
@@ -210,13 +210,13 @@ def test_pages_that_lead_back_or_do_not_end_are_refused(monkeypatch: pytest.Monk
     joiner.add(BASE + "page-0.xml", page(0, None, 1, 1))
     with pytest.raises(WrongDocument, match=r"leads back to .*page-0\.xml"):
         joiner.add(BASE + "page-1.xml", page(0, None, 2, 0))
-    monkeypatch.setattr("rsnotify.sync.pull._MOST_PAGES", 3)
+    monkeypatch.setattr("rsnotify.sync.pull._MAX_PAGES", 3)
     joiner = PageJoiner()
     for n in range(2):
         joiner.add(f"{BASE}page-{n}.xml", page(0, None, n, n + 1))
     with pytest.raises(WrongDocument, match="more than 3 pages"):
         joiner.add(BASE + "page-2.xml", page(0, None, 2, 3))
-    monkeypatch.setattr("rsnotify.sync.pull._MOST_ENTRIES", 1)
+    monkeypatch.setattr("rsnotify.sync.pull._MAX_PAGED_ENTRIES", 1)
     joiner = PageJoiner()
     joiner.add(BASE + "page-0.xml", page(0, None, 1, 1))
     with pytest.raises(WrongDocument, match="1 entries"):
@@ -498,7 +498,7 @@ def test_a_resource_list_is_read_page_by_page() -> None:
     first = resource_list(5, resources=(Resource(BASE + "a"),), links=following)
     assert baseline.read(first) is not None
     assert name(baseline.next()) == "page-2.xml"
-    with pytest.raises(WrongDocument, match="was read before"):
+    with pytest.raises(WrongDocument, match="was already read"):
         baseline.read(first)
     assert baseline.read(resource_list(4)) is not None
     assert baseline.next() is None
@@ -546,8 +546,8 @@ def test_an_empty_list_that_does_not_say_where_it_begins_leads_to_the_archive_on
     [
         (
             2,
-            BASE + "changelist.xml should state the from and until of each document that it lists, "
-            "in an rs:md, or list the oldest first (core §12.2)",
+            BASE + "changelist.xml should state the from and until of each document that it lists "
+            "in an rs:md, or list the oldest document first (core §12.2)",
         ),
         (1, ""),
     ],
@@ -727,7 +727,7 @@ def closed_lists(length: int) -> list[Resource]:
 
 
 def test_the_last_closed_lists_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_evidence, "_MOST", 2)
+    monkeypatch.setattr(list_evidence, "_MAX_KNOWN_LISTS", 2)
     closed = ClosedLists(KnownLists())
     closed.record(closed_lists(1), None, has_reread=False, has_skipped=False)
     assert closed.changed(closed_lists(1)) == []

@@ -81,6 +81,6 @@ def test_the_least_recently_failed_comes_first(failures: list[str], offered: lis
 
 def test_only_so_many_failures_are_remembered() -> None:
     alternatives: Alternatives[int] = Alternatives()
-    for number in range(alternatives_module._MOST + 1):
+    for number in range(alternatives_module._MAX_FAILED + 1):
         alternatives.failed(number)
     assert alternatives.order([2, 1, 0]) == [0, 1, 2]

@@ -11,8 +11,9 @@ from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.catch_up import FailurePolicy
-from rsnotify.sync.follower_state import DocumentsToRead, PollInterval, Schedule
+from rsnotify.sync.document_notices import DocumentsToRead
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.poll_schedule import PollInterval, PollSchedule
 from rsnotify.sync.pull import Pull
 from rsnotify.sync.retry import Retry
 
@@ -25,8 +26,8 @@ UNREACHABLE = Unavailable(LIST.uri, "out of reach")
 BUSY = Unavailable(LIST.uri, "busy", retry_after=7)
 
 
-def schedule() -> Schedule:
-    return Schedule(PACE, Random(1))
+def schedule() -> PollSchedule:
+    return PollSchedule(PACE, Random(1))
 
 
 def test_polls_come_an_eighth_sooner_after_news_and_then_twice_as_late_each_time() -> None:
@@ -89,7 +90,7 @@ def test_the_longer_of_two_least_waits_counts() -> None:
 def test_after_a_notice_what_has_changed_is_read_within_an_eighth_of_the_interval() -> None:
     seen = set()
     for seed in range(20):
-        plan = Schedule(PACE, Random(seed))
+        plan = PollSchedule(PACE, Random(seed))
         plan.documents_changed(DocumentsToRead(lists=True, offer=False), 10, listeners=0)
         assert plan.due is not None
         assert 10 <= plan.due <= 12
@@ -109,7 +110,7 @@ def test_after_a_notice_what_has_changed_is_read_within_an_eighth_of_the_interva
 def test_with_many_subscribers_a_notice_is_followed_over_a_longer_time() -> None:
     latest = 0.0
     for seed in range(50):
-        plan = Schedule(PACE, Random(seed))
+        plan = PollSchedule(PACE, Random(seed))
         plan.documents_changed(DocumentsToRead(lists=True, offer=False), 10, listeners=2_000)
         assert plan.due is not None
         latest = max(latest, plan.due)

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
-from rsnotify.sync.actions import Action, Apply, Progress
+from rsnotify.sync.actions import Action, Apply
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.progress import Progress
 from tests.core.source import EPOCH, at
 from tests.core.world import BASE, OFFER
 

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Action, ComparedList, DocumentKind, Fetch, Progress
+from rsnotify.sync.actions import Action, DocumentKind, Fetch
 from rsnotify.sync.follower import Follower
+from rsnotify.sync.progress import ComparedList, Progress
 from tests.core.world import PACE
 
 

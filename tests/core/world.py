@@ -36,12 +36,12 @@ from rsnotify.sync.actions import (
     FindUnlisted,
     ForgetDatetimes,
     LogNote,
-    Progress,
     StoreBacklog,
     TakeBacklog,
 )
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.progress import Progress
 from rsnotify.sync.retry import Retry
 from tests.core.source import BASE, EPOCH, EVERYTHING, OFFER, Source
 

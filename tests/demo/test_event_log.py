@@ -78,7 +78,7 @@ def test_the_beginning_and_the_end_of_push_are_events(log: EventLog) -> None:
 
 def test_other_messages_of_the_destination_are_events_unless_they_repeat_one(log: EventLog) -> None:
     log.note(at(0), "push is down; polling the lists: no answer in time")
-    log.note(at(1), "could not apply, try 1: 404")
+    log.note(at(1), "could not apply a change (attempt 1): 404")
     log.note(at(2), "baseline from the Resource List http://127.0.0.1:1/resourcelist.xml")
     assert [text.partition(" http")[0] for text in texts(log)] == [
         "Destination: baseline from the Resource List"

@@ -21,7 +21,7 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.runtime.tasks import Tasks
 from rsnotify.selection import Selection
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.progress import Progress
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import (
     FolderMirror,

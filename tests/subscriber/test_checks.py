@@ -19,7 +19,7 @@ from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.runtime.tasks import Tasks
 from rsnotify.selection import Selection
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.progress import Progress
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher

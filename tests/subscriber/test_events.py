@@ -8,8 +8,9 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Apply, Progress
+from rsnotify.sync.actions import Apply
 from rsnotify.sync.follower import Follower
+from rsnotify.sync.progress import Progress
 from rsnotify_subscriber import Behind, Event, GapSeen, LevelReached
 from rsnotify_subscriber.events import BEHIND_AFTER, Announcer, EventWatch
 from rsnotify_subscriber.status import FollowCounters, StatusCounters
@@ -111,7 +112,7 @@ def test_a_gap_is_announced_at_once_and_being_behind_if_it_stays() -> None:
     assert watched.push(9, from_=8) is None
     assert watched.events == [LevelReached(EPOCH), GapSeen()]
     watched.look(after=BEHIND_AFTER)
-    reason = "changes were pushed that the Source's lists do not reach yet"
+    reason = "the Source's lists do not contain all pushed changes yet"
     assert watched.events == [LevelReached(EPOCH), GapSeen(), Behind(0, (reason,))]
 
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.sync.actions import Progress
 from rsnotify.sync.pace import Pace
+from rsnotify.sync.progress import Progress
 from rsnotify_subscriber import FollowOptions, PostgreSQLState, PushState, Received, Subscriber
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator

@@ -120,7 +120,7 @@ async def test_the_next_heartbeat_reveals_a_change_that_a_hub_hid(
     assert source.gets["/data/resourcelist.xml"] == before
     assert audits(destination) == [False, True]
     told = destination.events_of(Audited)[0]
-    assert "the Source has 7 resources, and 6 are held" in told.reason
+    assert "the Source has 7 resources, but the copy has 6" in told.reason
 
 
 @pytest.mark.usefixtures("pushed")

@@ -24,7 +24,7 @@ from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.tasks import Tasks
 from rsnotify.selection import Selection, wanted_representation
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.progress import Progress
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.content.resolver import ContentResolver

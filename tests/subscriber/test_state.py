@@ -24,13 +24,8 @@ from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.tasks import Lane
 from rsnotify.selection import Selection
-from rsnotify.sync.actions import (
-    BacklogExtent,
-    ComparedList,
-    Progress,
-    StoreBacklog,
-    TakeBacklog,
-)
+from rsnotify.sync.actions import BacklogExtent, StoreBacklog, TakeBacklog
+from rsnotify.sync.progress import ComparedList, Progress
 from rsnotify_subscriber import PostgreSQLState
 from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
 from rsnotify_subscriber.fleet.leases import FleetShare

@@ -84,7 +84,7 @@ async def test_the_command_says_so_too(source: Source, folder: Path):
         process.send_signal(SIGINT)
         _, errors = await process.communicate()
         assert process.returncode, errors
-        assert b"may be an old copy" in errors
+        assert b"may be an outdated copy" in errors
 
 
 @pytest.mark.usefixtures("backed_up")

@@ -29,7 +29,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.temporary_sets import TemporarySet
 from rsnotify.selection import WantedRepresentation, describe_representation, wanted_representation
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.progress import Progress
 from rsnotify_subscriber.auditing.expected_resources import (
     ExpectationReader,
     ExpectedFile,

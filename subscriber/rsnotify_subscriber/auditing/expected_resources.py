@@ -30,11 +30,12 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.selection import Selection
-from rsnotify.sync.actions import DocumentKind, Fetch, Progress
+from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.change_intake import ReducedChanges, reduce_changes
 from rsnotify.sync.doubts import BEHIND, OLDER_LIST, undated
 from rsnotify.sync.list_evidence import ClosedLists, KnownLists
+from rsnotify.sync.progress import Progress
 from rsnotify.sync.pull import Pull, PullStep, change_documents, resource_documents
 from rsnotify_subscriber.content.packages import DumpPackages
 from rsnotify_subscriber.discovery.set_membership import SetMembership

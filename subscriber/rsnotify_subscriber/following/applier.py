@@ -40,7 +40,7 @@ from rsnotify.format.model import ChangeType
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import Tasks, call_in, settle, wait_for_event
 from rsnotify.selection import Selection, WantedRepresentation
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.progress import Progress
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Content, Unchanged

@@ -50,12 +50,12 @@ from rsnotify.sync.actions import (
     FindUnlisted,
     ForgetDatetimes,
     LogNote,
-    Progress,
     StoreBacklog,
     TakeBacklog,
 )
 from rsnotify.sync.doubts import DoubtKind, undated
 from rsnotify.sync.follower import Follower
+from rsnotify.sync.progress import Progress
 from rsnotify.sync.pull import change_documents, resource_documents
 from rsnotify_subscriber.content.packages import DumpPackages
 from rsnotify_subscriber.content.resolver import ContentResolver

@@ -17,7 +17,7 @@ import msgspec
 
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.model import Resource
-from rsnotify.sync.actions import Progress
+from rsnotify.sync.progress import Progress
 from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, Via
 from rsnotify_subscriber.following.copy_check import apply_unfinished
 from rsnotify_subscriber.mirror.paths import MirrorTree

@@ -35,7 +35,7 @@ async def test_after_an_hour_the_change_list_archive_is_read(
 ) -> None:
     await miss_changes(source, destination, packed=False)
     await destination.become_equal()
-    assert logged(log, "going on with the Change List Archive")
+    assert logged(log, "continuing with the Change List Archive")
     assert source.gets["/data/often"] == 1
     assert source.gets["/data/resourcelist.xml"] == 0
 
@@ -51,7 +51,7 @@ async def test_the_change_dump_or_its_archive_is_unpacked(
     if is_archived:
         source.archive_dump()
     await destination.become_equal()
-    assert logged(log, "going on with the Change Dump" + " Archive" * is_archived)
+    assert logged(log, "continuing with the Change Dump" + " Archive" * is_archived)
     assert logged(log, "changes from the Change Dump", "changes-4.zip")
     assert fetched(source) == {"/data/last"}
     assert source.gets["/data/resourcelist.xml"] == 0
