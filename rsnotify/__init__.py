@@ -1,9 +1,8 @@
-"""rsnotify: push-extended ResourceSync. This package contains the code that all others share.
+"""rsnotify: push-extended ResourceSync. This package is shared by all others.
 
-`format`, `sync` and `selection` are pure: they accept bytes and instants and return values and
-actions; they open no sockets or files, start no threads and read no clock. `rsnotify_publisher`,
-`rsnotify_hub` and `rsnotify_subscriber` do the I/O around them, and `runtime` contains the I/O that
-these three share.
+`format`, `sync` and `selection` are pure: they open no sockets or files, start no threads and read
+no clock. `rsnotify_publisher`, `rsnotify_hub` and `rsnotify_subscriber` do the I/O, and `runtime`
+contains the I/O that these three share.
 """
 
 from typing import TYPE_CHECKING

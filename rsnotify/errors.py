@@ -1,7 +1,7 @@
-"""Every error that rsnotify raises, in one tree.
+"""All errors that rsnotify raises, in one tree.
 
     RsnotifyError
-    ├── DocumentError            a document cannot be accepted
+    ├── DocumentError            a document is unacceptable
     │   ├── MalformedDocument        not well-formed, truncated, or with a DOCTYPE
     │   ├── WrongDocument            well-formed, but not the ResourceSync document expected here
     │   └── InvalidDocument          a ResourceSync document that breaks a rule of the specification
@@ -11,22 +11,22 @@
     │   ├── NotFound                 the server answers 404
     │   │   └── Gone                     the server answers 410
     │   ├── Unavailable              no usable answer; a later attempt may succeed
-    │   │   ├── NotCopied                resources are missing in a copy after several attempts
+    │   │   ├── NotCopied                resources could not be copied in several attempts
     │   │   ├── NotPermitted             a broker does not permit an action
     │   │   ├── ConnectionRefused        a broker refuses a message
-    │   │   └── UnsupportedVersion       an MQTT broker lacks a version (runtime.mqtt_connection)
+    │   │   └── UnsupportedVersion       a broker lacks an MQTT version (runtime.mqtt_connection)
     │   ├── ContentMismatch          the content does not have the announced hash, length or type
-    │   └── RefusedAddress           rsnotify does not connect to the address, which is not public
-    ├── ConfigurationError       the user asked for something that cannot work
+    │   └── RefusedAddress           the address is not public, so rsnotify does not connect to it
+    ├── ConfigurationError       the settings or arguments cannot work
     │   ├── WrongOption              an option of a command has a wrong value
     │   ├── WrongSetting             a setting is wrong (runtime.settings)
     │   ├── MissingExtension         an extension is not installed (runtime.extensions)
-    │   └── SeveralSets              a URI leads to several sets; the user has to name one
+    │   └── SeveralSets              a URI leads to several sets; the user must choose one
     ├── StorageError             the journal, log or state cannot be read or written
     │   └── StoreUnavailable         a handler cannot reach its store; it is called again later
     ├── Unreachable              no connection could be opened (runtime.http_client)
     ├── NoReply                  a host does not answer with valid HTTP (runtime.http_client)
-    │   └── StaleConnection          a kept connection had ended (runtime.http_client)
+    │   └── StaleConnection          a pooled connection had ended (runtime.http_client)
     ├── TruncatedBody            a body is shorter than announced (runtime.web_messages)
     ├── ClientDisconnected       a client disconnected (runtime.web_messages)
     ├── PacketTooLong            an MQTT packet is too long (runtime.mqtt_streams)
@@ -34,8 +34,8 @@
 
 The other packages derive their own errors from these, next to the code that raises them.
 
-Facts are attributes, so that programs do not have to parse messages. Messages say what is wrong,
-where, and what to do.
+Details are attributes, so that programs do not have to parse messages. A message states the
+problem, the place and, where possible, the remedy.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-#: Maximum number of characters of a reason in a message.
-_MAX_REASON = 500
-#: Maximum number of resources named in a message.
-_MOST_NAMED = 10
+#: Maximum length of a reason in a message, in characters.
+_MAX_REASON_LENGTH = 500
+#: Maximum number of resources to list in a message.
+_MAX_LISTED_RESOURCES = 10
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 def without_credentials(uri: str) -> str:
-    """Return a URI without its user name and password, which messages must not contain."""
+    """Return a URI without its user name and password, for messages."""
     return _CREDENTIALS.sub("//", uri)
 
 
 def _shortened(reason: str) -> str:
     """Limit the length of a reason, because it may quote an untrusted document."""
-    return reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…"
+    return reason if len(reason) <= _MAX_REASON_LENGTH else f"{reason[:_MAX_REASON_LENGTH]}…"
 
 
 class RsnotifyError(Exception):
     """The base class of all errors that rsnotify raises.
 
     Attributes:
-        retry_after: Seconds that the other side asked to wait before the next attempt, if it did.
-        remedy: The change that the user has to make, as a clause, if waiting does not help.
+        retry_after: Number of seconds after which the other side requested a retry, if it did.
+        remedy: What the user must change, as a clause, if waiting does not help.
     """
 
     retry_after: float | None = None
@@ -73,12 +73,12 @@ class RsnotifyError(Exception):
 
 
 class DocumentError(RsnotifyError):
-    """A document cannot be accepted, and no part of it is applied.
+    """A document is unacceptable, and no part of it is applied.
 
     Args:
         reason: The defect, as a clause without the place.
         source: The URI or path of the document, if known.
-        entry: The 1-based position of the `<url>` or `<sitemap>` at fault, if there is one.
+        entry: The 1-based position of the invalid `<url>` or `<sitemap>`, if known.
     """
 
     def __init__(self, reason: str, *, source: str | None = None, entry: int | None = None) -> None:
@@ -103,15 +103,15 @@ class MalformedDocument(DocumentError):
 
 
 class WrongDocument(DocumentError):
-    """A document is well-formed, but of a different kind than expected."""
+    """A document is well-formed, but of another kind than expected."""
 
 
 class InvalidDocument(DocumentError):
-    """A ResourceSync document breaks a rule and therefore cannot be used."""
+    """A ResourceSync document breaks a rule of the specification."""
 
 
 class TooLarge(InvalidDocument):
-    """A document exceeds a limit. Reading it again would fail again, at the same cost."""
+    """A document exceeds a limit. Retries would fail in the same way, at the same cost."""
 
 
 class PatchError(InvalidDocument):
@@ -119,7 +119,7 @@ class PatchError(InvalidDocument):
 
     Args:
         reason: The defect.
-        condition: The name of the error in RFC 5261 §5, for an XML patch.
+        condition: For an XML patch, the name of the error in RFC 5261 §5.
     """
 
     def __init__(self, reason: str, condition: str = "invalid-patch-directive") -> None:
@@ -145,25 +145,25 @@ class FetchError(RsnotifyError):
 
 
 class NotFound(FetchError):
-    """The server answers that the resource does not exist (404)."""
+    """The server responds that the resource does not exist (404)."""
 
 
 class Gone(NotFound):
-    """The server answers that the resource is gone for good (410)."""
+    """The server responds that the resource is permanently gone (410)."""
 
 
-#: Status codes below 500 after which a retry may soon succeed: Request Timeout, Too Early, Too Many
-#: Requests.
-_TRANSIENT = (408, 425, 429)
+#: Status codes below 500 after which an early retry may succeed: Request Timeout, Too Early, Too
+#: Many Requests.
+_TRANSIENT_STATUSES = (408, 425, 429)
 
 
 class Unavailable(FetchError):
-    """There was no usable answer this time. A later attempt may succeed.
+    """There was no usable response. A later attempt may succeed.
 
     Args:
         uri: The requested URI.
         reason: The reason for the failure.
-        retry_after: Seconds that the server asked to wait, if it did.
+        retry_after: Number of seconds after which the server requested a retry, if it did.
         status: The status of the HTTP response, if there was one.
     """
 
@@ -181,8 +181,8 @@ class Unavailable(FetchError):
 
     @property
     def is_transient(self) -> bool:
-        """Whether a retry may soon succeed: the server did not answer, is busy, or failed."""
-        return self.status is None or self.status >= 500 or self.status in _TRANSIENT
+        """Whether an early retry may succeed: the server did not respond, is busy, or failed."""
+        return self.status is None or self.status >= 500 or self.status in _TRANSIENT_STATUSES
 
 
 class NotCopied(Unavailable):
@@ -198,12 +198,13 @@ class NotCopied(Unavailable):
         self.uris = tuple(uris)
 
     def __str__(self) -> str:
-        text = f"{super().__str__()}; it was tried several times"
+        text = f"{super().__str__()}; several attempts failed"
         if len(self.uris) == 1:
             return text
-        named = ", ".join(map(without_credentials, self.uris[:_MOST_NAMED]))
-        rest = f", and {len(self.uris) - _MOST_NAMED} more" if self.uris[_MOST_NAMED:] else ""
-        return f"{text}. {len(self.uris)} resources could not be copied: {named}{rest}"
+        named = ", ".join(map(without_credentials, self.uris[:_MAX_LISTED_RESOURCES]))
+        more = len(self.uris) - _MAX_LISTED_RESOURCES
+        rest = f", and {more:,} more" if more > 0 else ""
+        return f"{text}. {len(self.uris):,} resources could not be copied: {named}{rest}"
 
 
 class ContentMismatch(FetchError):
@@ -211,17 +212,17 @@ class ContentMismatch(FetchError):
 
 
 class RefusedAddress(FetchError):
-    """A document or untrusted request named an address to which rsnotify does not connect."""
+    """A document or untrusted request contains an address that is not public."""
 
 
 class ConfigurationError(RsnotifyError):
-    """The user asked for something that cannot work. The message says what to change."""
+    """Settings or arguments cannot work. The message says what to change."""
 
 
 class WrongOption(ConfigurationError):
     """An option, such as `resource_list_every`, has a wrong value.
 
-    `reason` is a clause with the error and the allowed values.
+    `reason` is a clause with the error or the allowed values.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -231,10 +232,10 @@ class WrongOption(ConfigurationError):
 
 
 class SeveralSets(ConfigurationError):
-    """A URI leads to several sets of resources, and the user has to name one of them.
+    """A URI leads to several sets of resources, and the user must choose one.
 
-    `where` is the document that names the sets, and `found` are the Capability Lists, Source
-    Descriptions or Sitemaps of the sets.
+    `where` is the document that lists the sets, and `found` are the URIs of their Capability Lists,
+    Source Descriptions or Sitemaps.
     """
 
     def __init__(self, message: str, where: str, found: tuple[str, ...]) -> None:
@@ -244,15 +245,15 @@ class SeveralSets(ConfigurationError):
 
 
 class StorageError(RsnotifyError):
-    """A journal, log or state file cannot be read or written."""
+    """A journal, log or state cannot be read or written."""
 
 
 class StoreUnavailable(StorageError):
     """Raised by a handler that cannot reach its store. The subscriber calls it again later.
 
     Args:
-        reason: A description of what is unavailable, and why.
-        retry_after: Seconds that the store asked to wait, if it did.
+        reason: What is unavailable, and why.
+        retry_after: Number of seconds after which the store requested a retry, if it did.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
@@ -263,7 +264,7 @@ class StoreUnavailable(StorageError):
 def counted(number: int, thing: str, things: str = "") -> str:
     """Format a number with its noun: `1 resource`, `5,000 resources`.
 
-    `things` is the plural, if it is not the singular with an added `s`.
+    `things` is the plural, unless it only adds an `s`.
     """
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
@@ -279,7 +280,7 @@ class NotPermitted(Unavailable):
 class ConnectionRefused(Unavailable):
     """A broker refuses a message. Without a remedy, the refusal may be temporary.
 
-    `is_final` says whether every later attempt would fail, as with a message that is too large.
+    `is_final` means that all retries would fail, for example of a message that is too large.
     """
 
     def __init__(

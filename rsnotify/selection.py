@@ -1,14 +1,14 @@
-"""Selective synchronization: which resources, changes and representations a copy holds.
+"""Selective synchronization: which resources, changes and representations a copy contains.
 
-Each entry is selected by its own attributes. An entry that is not selected counts as applied, so
-it never holds up T.
+A `Selection` decides about each entry by its own attributes. An entry that is not selected counts
+as applied, so T never waits for it.
 
 A `PushSelection` is the part of a topic that a Destination requests from a hub (docs/protocol.md).
-A hub omits only changes that are certainly not selected, and need not omit anything. A Destination
+A hub omits only changes that are certainly not selected, and need not omit any. A Destination
 therefore requests at least its `Selection`, and still selects the changes itself.
 
-A `WantedRepresentation` is the representation of a selected resource that a copy holds, with the
-places to get it from (core §14).
+A `WantedRepresentation` is the representation of a selected resource to fetch and store, and its
+sources (core §14).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.inline_content import is_inline
 from rsnotify.format.media_types import essence, guess_media_type, is_media_type, matches, may_match
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize, normalize_beginning
@@ -34,24 +35,24 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
 
 
 class Selection(Struct, frozen=True, omit_defaults=True):
-    """The resources and changes that a copy holds. An empty field admits everything.
+    """The resources and changes that a copy contains. An empty field selects everything.
 
-    In a URI pattern, `*` matches any characters, including slashes, and every other character
-    matches itself in any spelling (`~` and `%7E`). A pattern has to match the whole URI, with two
-    exceptions: a pattern without `://` may begin after any slash, and a pattern that ends in a
+    In a URI pattern, `*` matches any characters, including slashes, and all other characters match
+    themselves in any spelling (`~` and `%7E`). A pattern must match the whole URI, with two
+    exceptions: a pattern without `://` may match after any slash, and a pattern that ends in a
     slash matches everything below it. Examples: `*.ttl`, `maps/`,
     `https://source.example/data/*/2024-*`.
 
     Args:
-        only: Patterns. A URI has to match at least one of them.
+        only: Patterns. A URI must match at least one of them.
         excluded: Patterns. A URI must not match any of them.
-        types: Media types, such as `text/turtle` or `text/*`. If an entry has no type, the name in
-            its URI decides. If that suggests no known type either, the resource is selected,
-            because an extra resource does less harm than a missing one.
+        types: Media types, such as `text/turtle` or `text/*`. Without a type in its entry, a
+            resource is selected by the file name in its URI. If that suggests no type either, it is
+            selected, because an extra resource does less harm than a missing one.
         changes: Types of change. An entry of a Resource List counts as `created` if the copy
             lacks the resource, and otherwise as `updated`. A resource that is no longer listed or
-            no longer selected counts as `deleted`, so without `deleted` a copy keeps everything.
-        collections: URIs. An entry has to name one of them as its collection (core §14.7).
+            selected counts as `deleted`, so without `deleted` a copy keeps everything.
+        collections: URIs. An entry must have one of them as its collection (core §14.7).
     """
 
     only: tuple[str, ...] = ()
@@ -61,13 +62,13 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     collections: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Reject values that can never match, because a typo would empty the copy.
+        """Reject values that match nothing, because a typo would empty the copy.
 
         Raises:
             ConfigurationError: A pattern is empty, or a media type or collection is malformed.
         """
         if not all(pattern.strip() for pattern in (*self.only, *self.excluded)):
-            raise ConfigurationError("a pattern for URIs must not be empty")
+            raise ConfigurationError("a URI pattern must not be empty")
         for kind in self.types:
             if not is_media_type(kind):
                 raise ConfigurationError(
@@ -78,7 +79,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
                 raise ConfigurationError(f"{uri!r} is not a collection; give its absolute URI")
 
     def describe(self) -> str:
-        """Describe the selected resources in the words of the options. Return "" for all."""
+        """Describe the selected resources, using the option names. Return "" for all."""
         parts = {
             "only": self.only,
             "except": self.excluded,
@@ -100,8 +101,8 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         if not self.wants(change.resource):
             if not held:
                 return None
-            # A deletion seldom has a type or collection, and a resource that is no longer selected
-            # after a change is removed from the copy.
+            # A deletion seldom has a type or collection, and a stored resource that is no longer
+            # selected is removed.
             change = replace(change, change=ChangeType.DELETED)
         return change if self._wants_change(change, held) else None
 
@@ -124,7 +125,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
             return True
         if change.change is ChangeType.DELETED:
             return ChangeType.DELETED in self.changes
-        # Several changes may have been merged into one, and a baseline states none.
+        # Several changes may have been merged into one, and entries of a baseline have no change.
         kinds = {change.resource.change, ChangeType.UPDATED if held else ChangeType.CREATED}
         return not kinds.isdisjoint(self.changes)
 
@@ -136,7 +137,7 @@ def _matches(uri: str, pattern: str) -> bool:
 
 @cache
 def _alternatives(pattern: str) -> tuple[list[str], ...]:
-    """Return the patterns to match with normal forms of URIs, each split at its `*`."""
+    """Return the patterns to match against normalized URIs, each split at `*`."""
     pattern = normalize_beginning(pattern)
     whole = pattern + "*" if pattern.endswith("/") else pattern
     patterns = (whole,) if "://" in whole else (whole, f"*/{whole}")
@@ -144,7 +145,7 @@ def _alternatives(pattern: str) -> tuple[list[str], ...]:
 
 
 def _consists_of(text: str, pieces: list[str]) -> bool:
-    """Return whether a string consists of these pieces, in order, with any text between them."""
+    """Return whether a string consists of these pieces in order, with any text in between."""
     first, *others = pieces
     if not others:
         return text == first
@@ -153,7 +154,7 @@ def _consists_of(text: str, pieces: list[str]) -> bool:
     if at > end or not (text.startswith(first) and text.endswith(last)):
         return False
     for piece in middle:
-        at = text.find(piece, at, end)  # the first match leaves the most text for the other pieces
+        at = text.find(piece, at, end)  # the first match leaves most text for the other pieces
         if at < 0:
             return False
         at += len(piece)
@@ -161,22 +162,23 @@ def _consists_of(text: str, pieces: list[str]) -> bool:
 
 
 #: Maximum number of prefixes, and of media types, in a selection.
-MOST = 100
-#: Maximum length of a selection's canonical text, in bytes.
-LONGEST = 8_192
+MAX_PREFIXES = MAX_TYPES = 100
+#: Maximum length of a selection's canonical JSON, in bytes.
+MAX_JSON_BYTES = 8_192
 
-#: A prefix. It excludes characters that a JSON encoder may escape in the canonical text.
+#: A prefix, without characters that a JSON encoder may escape.
 _PREFIX = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*:[^\s"\\\x00-\x20\x7f]*')
 
 
 class PushSelection(Struct, frozen=True, omit_defaults=True):
-    """The changes of a topic that a hub sends. An empty field admits everything.
+    """The changes on a topic that a hub sends. An empty field selects everything.
 
     Args:
-        prefixes: Prefixes in any spelling. The URI of a resource has to begin with one of them.
-        types: Media types, such as `text/turtle` or `text/*`. The type of a change is given by its
-            entry or else by the name in its URI. A change without a known type, and every deletion,
-            is sent. An update is sent if either type matches, because the type may have changed.
+        prefixes: URI prefixes in any spelling. The URI of a resource must begin with one of them.
+        types: Media types, such as `text/turtle` or `text/*`. The type of a change is taken from
+            its entry or, if absent, guessed from its URI. Changes without a known type, and all
+            deletions, are sent. An update is sent if either type matches, because the type may have
+            changed.
         changes: Types of change.
     """
 
@@ -203,7 +205,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         return kind is not None and matches(kind, self.types)
 
     def canonical(self) -> PushSelection:
-        """Return the canonical form, which all equivalent selections share.
+        """Return the canonical form, which is the same for all equivalent selections.
 
         Raises:
             ConfigurationError: The selection is too long, has too many prefixes or types, or
@@ -217,18 +219,19 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
             types=() if "*/*" in types else tuple(sorted(types)),
             changes=() if changes == set(ChangeType) else tuple(sorted(changes)),
         )
-        if len(found.text) > LONGEST:
-            raise ConfigurationError(f"a selection has more than {LONGEST} bytes; ask for less")
+        if len(found.canonical_json) > MAX_JSON_BYTES:
+            reason = f"a selection has more than {MAX_JSON_BYTES} bytes; shorten it"
+            raise ConfigurationError(reason)
         return found
 
     @property
-    def text(self) -> bytes:
-        """The selection as JSON without whitespace: prefixes, types and changes, unless empty."""
+    def canonical_json(self) -> bytes:
+        """The selection as JSON without whitespace, and without empty fields."""
         return msgspec.json.encode(self)
 
     def digest(self, topic: str) -> str:
         """Return the name of the filtered topic: 32 hex digits."""
-        return sha256(topic.encode() + b"\n" + self.text).hexdigest()[:32]
+        return sha256(topic.encode() + b"\n" + self.canonical_json).hexdigest()[:32]
 
 
 #: The selection of all changes.
@@ -241,7 +244,7 @@ def _normal(prefixes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def push_selection_for(selection: Selection) -> PushSelection:
-    """Return the selection to request from a hub, which covers at least everything selected."""
+    """Return the selection to request from a hub. It matches every selected resource, or more."""
     prefixes = [normalize_beginning(_literal(pattern)) for pattern in selection.only]
     requested = PushSelection(
         prefixes=tuple(prefixes) if all(map(_PREFIX.fullmatch, prefixes)) else (),
@@ -261,8 +264,8 @@ def _literal(pattern: str) -> str:
 
 
 def _check(select: PushSelection) -> None:
-    if max(len(select.prefixes), len(select.types)) > MOST:
-        raise ConfigurationError(f"a selection has more than {MOST} prefixes or types")
+    if len(select.prefixes) > MAX_PREFIXES or len(select.types) > MAX_TYPES:
+        raise ConfigurationError(f"a selection has more than {MAX_PREFIXES} prefixes or types")
     for prefix in select.prefixes:
         if not _PREFIX.fullmatch(prefix):
             raise ConfigurationError(f"{prefix[:80]!r} is not the beginning of an absolute URI")
@@ -272,7 +275,7 @@ def _check(select: PushSelection) -> None:
 
 
 def _shortest(prefixes: Iterable[str]) -> Iterable[str]:
-    """Yield prefixes in order, except any that begin with another prefix."""
+    """Yield the prefixes that do not begin with another prefix, in order."""
     last: str | None = None
     for prefix in sorted(set(prefixes)):
         if last is None or not prefix.startswith(last):
@@ -280,8 +283,8 @@ def _shortest(prefixes: Iterable[str]) -> Iterable[str]:
             yield prefix
 
 
-#: A link without `pri` comes last (core §7).
-_LAST = 999_999
+#: The priority of a link without `pri`, which is the lowest (core §7).
+_DEFAULT_PRI = 999_999
 
 
 class RepresentationSource(Struct, frozen=True):
@@ -296,15 +299,15 @@ class WantedRepresentation(Struct, frozen=True):
 
     Args:
         entry: The entry with the representation's hash, length, path, type and lastmod.
-        home: The representation's own URI. The response there counts if no source has the content.
-        sources: The URIs to fetch the representation from, in the order in which to try them.
+        home: The representation's own URI. Its response is used if no source has the content.
+        sources: The URIs from which to fetch the representation, in the order to try them.
         inline: `data:` URIs with the content.
-        package: The URI of the package whose manifest had the entry. The package contains the
-            content at `entry.path`, if that is set, and each patch at the `path` of its link.
-        patches: Links to patches that produce the representation from the previous version.
-        alternate: The link to the representation, unless it is the representation at `loc`.
-        at: The announced datetime of the representation: the datetime of the change, or the last
-            modification in a Resource List. None if nothing is announced.
+        package: The URI of the package whose manifest had the entry. It contains the content at
+            `entry.path`, if that is set, and each patch at the `path` of its link.
+        patches: Links to patches that turn the previous version into this representation.
+        alternate: The link to the representation, unless it is the one at `loc`.
+        at: The announced datetime of the representation: that of the change or, in a Resource List,
+            of the last modification. None if none is announced.
     """
 
     entry: Resource
@@ -326,12 +329,12 @@ def wanted_representation(
 ) -> WantedRepresentation:
     """Return the representation to fetch for a change that is not a deletion.
 
-    `prefer` has media types, in order of preference; if none of them is offered, the representation
-    at `loc` is used. With `exact`, URIs of this exact version come before URIs of the current
-    version. `random` shuffles mirrors of equal priority, to spread the load.
+    `prefer` has media types in order of preference; if none of them is offered, the representation
+    at `loc` is used. With `exact`, URIs of this exact version are tried before URIs of the current
+    version. `random` shuffles mirrors of equal priority to spread the load.
     """
     resource = change.resource
-    if not resource.links:  # true of most resources, so only this case has to be fast
+    if not resource.links:  # true for most resources, so only this case has to be fast
         home = RepresentationSource(resource.uri)
         at = _made(change, resource)
         return WantedRepresentation(resource, home, (home,), package=change.package, at=at)
@@ -345,7 +348,7 @@ def wanted_representation(
         resource,
         home,
         _sources(resource, home, exact, random),
-        inline=tuple(link.href for link in _links(resource, Rel.DUPLICATE) if _is_data(link)),
+        inline=tuple(link.href for link in _links(resource, Rel.DUPLICATE) if is_inline(link)),
         package=change.package,
         patches=_links(resource, Rel.PATCH),
         at=_made(change, resource),
@@ -357,27 +360,27 @@ def _made(change: Change, entry: Resource) -> Instant:
 
 
 def has_inline_content(change: Change) -> bool:
-    """Return whether a change needs no GET because it is a deletion or has inline content."""
-    return change.change is ChangeType.DELETED or any(map(_is_data, change.resource.links))
+    """Return whether a change needs no GET, because it is a deletion or has inline content."""
+    return change.change is ChangeType.DELETED or any(map(is_inline, change.resource.links))
 
 
 def wanted_link_target(link: Link, package: str | None = None) -> WantedRepresentation:
-    """Return the representation that a link points to, for instance a patch.
+    """Return the representation that a link refers to, for example a patch.
 
-    `package` is the URI of the package whose manifest had the link, if there is one.
+    `package` is the URI of the package whose manifest had the link, if any.
     """
     home = RepresentationSource(link.href)
     return WantedRepresentation(
         Resource(link.href, hash=link.hash, length=link.length, path=link.path, type=link.type),
         home,
-        () if _is_data(link) else (home,),
-        inline=(link.href,) if _is_data(link) else (),
+        () if is_inline(link) else (home,),
+        inline=(link.href,) if is_inline(link) else (),
         package=package,
     )
 
 
 def describe_representation(resource: Resource, prefer: Sequence[str]) -> Resource:
-    """Return an entry with the hash, length and so on of the representation that a copy holds."""
+    """Return an entry with the hash, length and so on of the representation to store."""
     alternate = preferred_alternate(resource, prefer)
     return resource if alternate is None else _as_linked(resource, alternate)
 
@@ -413,14 +416,14 @@ def _sources(
 ) -> tuple[RepresentationSource, ...]:
     """Return the sources in order: mirrors with a priority, `loc`, other mirrors (core §14.2).
 
-    Mirrors are used only with a hash, because nothing else shows whether they are up to date.
+    Mirrors require a hash, because nothing else shows whether they are up to date.
     """
     mirrors = _web_links(resource, Rel.DUPLICATE, random) if resource.hash is not None else []
     first = [RepresentationSource(link.href) for link in mirrors if link.pri is not None]
     last = [RepresentationSource(link.href) for link in mirrors if link.pri is None]
     current = (*first, home, *last)
     versions = _versions(resource) if exact else ()
-    # Without a hash, nothing would show that the current content is a different version.
+    # Without a hash, nothing shows whether the current content is another version.
     return (*versions, *current) if resource.hash is not None or not versions else versions
 
 
@@ -438,11 +441,7 @@ def _links(resource: Resource, rel: str, random: Random | None = None) -> tuple[
         return tuple(found)
     if random is not None:
         random.shuffle(found)
-    return tuple(sorted(found, key=lambda link: link.pri or _LAST))
-
-
-def _is_data(link: Link) -> bool:
-    return link.href[:5].lower() == "data:"
+    return tuple(sorted(found, key=lambda link: link.pri or _DEFAULT_PRI))
 
 
 def _web_links(resource: Resource, rel: str, random: Random | None = None) -> list[Link]:

@@ -26,11 +26,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.coverage import Change, change_key, notification_coverage
+from rsnotify.format.coverage import Change, change_key, fragment_coverage
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
-from rsnotify.runtime.transports import ChannelPlace
+from rsnotify.runtime.transport_extensions import ChannelPlace
 from rsnotify_hub.fragments import Fragment, read_stored, up_links
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
@@ -280,7 +280,7 @@ def _later(document: Document, fragment: Fragment, since: Instant) -> list[Chang
     published.
     """
     at_it = fragment.from_ is not None and fragment.from_ >= since
-    changes = notification_coverage(document).changes
+    changes = fragment_coverage(document, allow_framework=True).changes
     return [change for change in changes if change.at > since or (at_it and change.at == since)]
 
 

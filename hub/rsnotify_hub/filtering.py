@@ -69,7 +69,7 @@ class TopicSelection(Struct, frozen=True):
     def key(self) -> str:
         """The key in the store and in caches. For a whole topic, it is the topic itself."""
         # No URL contains a space.
-        return f"{self.topic} {self.select.text.decode()}" if self.select else self.topic
+        return f"{self.topic} {self.select.canonical_json.decode()}" if self.select else self.topic
 
 
 def selection_of_key(key: str) -> TopicSelection:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from rsnotify.errors import InvalidDocument, MalformedDocument
-from rsnotify.format.coverage import notification_coverage
+from rsnotify.format.coverage import fragment_coverage
 from rsnotify.format.datetimes import Instant, just_before
 from rsnotify.format.model import Capability, Document, Link, Rel
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits, read_document
@@ -83,7 +83,7 @@ def read_fragment(
 
 def check_fragment(document: Document, body: bytes, content_type: str) -> Fragment:
     """Check the document that was parsed from `body`, and return it as a fragment."""
-    coverage = notification_coverage(document)
+    coverage = fragment_coverage(document, allow_framework=True)
     until = coverage.until
     if until is None:
         raise InvalidDocument("it has neither an until nor the datetime of a last change")

@@ -1,1 +1,1 @@
-"""ResourceSync documents: bytes in, values out, and back. Nothing here does I/O."""
+"""Reads and writes ResourceSync documents, without I/O."""

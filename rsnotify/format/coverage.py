@@ -1,10 +1,10 @@
 """Coverage: the interval for which a change document or fragment contains all changes.
 
-The interval extends from `from` (exclusive) to `until` (inclusive). It is read from the document,
-and corrected where its datetimes contradict each other. It is compared with the progress of a
-Destination, a `Frontier`: the instant that was reached, and the changes seen at that very instant.
-A Source with datetimes in whole seconds gives several changes the same datetime, and a later
-document may contain more of them. Changes at the instant are therefore compared by datetime *and*
+The interval extends from `from` (exclusive) to `until` (inclusive). Where datetimes in the document
+contradict each other, the interval is corrected. A Destination compares the coverage with its
+progress, a `Frontier`: the instant that it has reached, and the changes seen at exactly that
+instant. If a Source dates changes in whole seconds, many have the same datetime, and a later
+document may contain more of them. Changes at the frontier are therefore compared by datetime *and*
 URI (core §12.1).
 """
 
@@ -31,15 +31,15 @@ from rsnotify.format.uris import normalize
 
 
 class CheckMethod(Enum):
-    """The method to decide whether a change still has to be applied to the copy."""
+    """How to decide whether a change must still be applied to the copy."""
 
-    #: By datetime: a change that is older than the copy of the resource is not applied.
+    #: By datetime: a change older than the stored version is not applied.
     DATE = "date"
-    #: The datetimes may be wrong. If the change seems old, compare the entry with the copy, and
-    #: fetch the resource if they contradict each other.
+    #: By comparison, because datetimes may be wrong: if the change looks old but its entry
+    #: contradicts the copy, fetch the resource.
     COMPARE = "compare"
-    #: Two facts contradict each other: fetch the resource itself, bypassing caches and without a
-    #: condition, and keep its current state.
+    #: By a GET, because documents contradict each other: fetch the resource, bypassing caches and
+    #: without a condition, and store the response.
     FETCH = "fetch"
 
 
@@ -47,15 +47,14 @@ class Change(Struct, frozen=True, gc=False):
     """One change to one resource, with its effective datetime.
 
     Args:
-        uri: The normal form of the resource's URI, which all spellings share; `resource` has the
-            spelling of the Source. In a change that a subscriber has applied, the URI as stored in
-            the copy.
-        at: The datetime of the change. If the Source gives none, the datetime of the previous entry
-            (list order decides), or the beginning of the list.
+        uri: The normalized URI, which is the same for all spellings; `resource` has the Source's
+            spelling. In a change that a subscriber has applied, the URI as stored in the copy.
+        at: The datetime of the change. If the entry has none, the datetime of the previous entry,
+            or the beginning of the list.
         resource: The entry in the document.
-        package: The URI of the dump package whose manifest had the entry, if there is one. The
-            content is the package's member at `resource.path`.
-        check: The method to decide whether the change still has to be applied.
+        package: The URI of the dump package whose manifest had the entry, if any. The content is
+            the package's member at `resource.path`.
+        check: How to decide whether the change must still be applied.
     """
 
     uri: str
@@ -67,41 +66,38 @@ class Change(Struct, frozen=True, gc=False):
 
     @property
     def stated_at(self) -> Instant:
-        """The datetime stated in the entry, or `at` if the entry states none."""
+        """The datetime stated in the entry, or `at` if there is none."""
         is_change = self.resource.change is not None
         return (is_change and self.resource.changed_at) or self.at
 
     @property
     def dated_by_lastmod(self) -> bool:
-        """Whether this is a deletion whose datetime may be the resource's last modification."""
+        """Whether this is a deletion whose datetime may be that of the last modification."""
         return self.change is ChangeType.DELETED and self.resource.datetime is None
 
 
 #: An instant before every change.
 EARLIEST = datetime.min.replace(tzinfo=UTC)
-#: A document sent this much later than an instant contains all changes dated with it, even though
-#: documents are written with a delay and clocks differ.
+#: Time after an instant until documents contain all changes dated with it, because documents are
+#: written with a delay and clocks differ.
 _WRITE_DELAY = timedelta(seconds=1)
-#: Maximum error of a datetime that is rounded up.
+#: Maximum error of a rounded datetime.
 _ROUNDING = timedelta(seconds=1)
 
 
 class Coverage(Struct, frozen=True):
-    """The interval that one change document proves to be complete, and its changes.
+    """The interval for which a document contains all changes, and these changes.
 
     Args:
-        from_: The document contains all changes after this instant; None if the beginning
-            is unknown.
-        until: The document contains all changes up to and including this instant; None if it proves
-            nothing.
-        closed: Whether the document states that it will no longer be updated.
-        ordered: Whether the entries are in chronological order, as core §12.1 demands. If not, a
-            late entry may have an early datetime, and no entry may be skipped as old.
+        from_: The document contains all changes after this instant; None if unknown.
+        until: The document contains all changes up to and including this instant; None if unknown.
+        closed: Whether the document will not be updated any more.
+        ordered: Whether the entries are in chronological order (core §12.1). If not, a late entry
+            may have an early datetime, and no entry may be skipped as old.
         changes: The entries.
-        sent: The time at which the document was sent, by the Source's clock; None if the response
-            had no `Date`.
-        contradictory: Whether the datetimes contradict each other or the time at which the document
-            was sent, so that they do not prove which entries are old.
+        sent: The `Date` of the response; None if it had none.
+        contradictory: Whether the datetimes contradict each other or `sent`, so that they do not
+            prove which entries are old.
     """
 
     from_: Instant | None
@@ -114,41 +110,37 @@ class Coverage(Struct, frozen=True):
 
     @property
     def ends(self) -> Instant | None:
-        """The latest instant about which the document states anything; None if there is none."""
+        """The latest instant that the document covers or lists; None if there is none."""
         in_order = self.ordered and not self.contradictory
         at_last = self.changes and in_order and not self.closed
         return self.changes[-1].at if at_last else self.until
 
     @property
     def latest(self) -> Instant:
-        """The latest datetime stated in an entry.
-
-        List order may have replaced it with an earlier one for the change.
-        """
+        """The latest datetime stated in an entry, even if list order has corrected the change's."""
         stated = (change.resource.changed_at or change.at for change in self.changes)
         return max(stated, default=EARLIEST)
 
     @property
     def running(self) -> bool:
-        """Whether changes after the document was sent may still be dated with its last instant."""
+        """Whether later changes may still be dated with the document's last instant."""
         until = self.until
         if self.closed or until is None or until.microsecond:
             return False
         if not any(change.at == until for change in self.changes):
-            return False  # the list begins there, which proves that the instant is over
+            return False  # the list begins there, so the instant is over
         return self.sent is None or self.sent < postponed(end_of_unit(until), _WRITE_DELAY)
 
     def reaches(self, instant: Instant) -> bool:
-        """Return whether nothing between `instant` and the first entry can be missing."""
+        """Return whether no change between `instant` and the first entry can be missing."""
         return self.from_ is not None and self.from_ <= instant
 
 
 def change_list_coverage(document: Document, sent: Instant | None = None) -> Coverage:
     """Return the coverage of a Change List.
 
-    A list without the mandatory `from` (core §12.1) counts as beginning with its first entry. An
-    open list proves nothing beyond its last entry. `sent` is the time at which the list was sent,
-    by the Source's clock.
+    A list without the mandatory `from` (core §12.1) begins with its first entry. An open list ends
+    with its last entry. `sent` is the `Date` of the response.
 
     Raises:
         WrongDocument: The document is not a Change List.
@@ -160,7 +152,7 @@ def change_list_coverage(document: Document, sent: Instant | None = None) -> Cov
 
 
 def package_coverage(manifest: Document, package: str) -> Coverage:
-    """Return the coverage of a Change Dump package, read from its manifest like a Change List's.
+    """Return the coverage of a Change Dump package, from its manifest.
 
     Raises:
         WrongDocument: The document is not a Change Dump Manifest.
@@ -183,10 +175,10 @@ def _listed_coverage(
     latest = max((change.at for change in changes), default=None)
     from_, stated = document.from_, document.until
     if stated is not None and is_ahead(stated, sent):
-        stated = None  # the list cannot contain all changes up to then, so it counts as open
+        stated = None  # the list cannot be complete up to the future, so it counts as open
     contradictory = not in_order or stated is not document.until or _is_outside(document, changes)
     if from_ is None and changes:
-        # In a list without `from`, a deletion may have the lastmod of the deleted resource.
+        # The `lastmod` of a deletion may be that of the resource, before the list began.
         certain = [change.at for change in changes if not change.dated_by_lastmod]
         from_ = min(certain or [change.at for change in changes])
         ordered = ordered and len(certain) == len(changes)
@@ -196,7 +188,7 @@ def _listed_coverage(
         begin = from_
         changes = tuple(_dated(change, max(change.at, begin)) for change in changes)
     if contradictory and stated is not None:
-        # A datetime after the end of the list must not hide the changes of the next list.
+        # Otherwise a datetime after the end of the list would hide the changes of the next list.
         end = max(stated, from_ or stated)
         changes = tuple(_dated(change, min(change.at, end)) for change in changes)
         latest = end
@@ -205,10 +197,7 @@ def _listed_coverage(
 
 
 def is_ahead(instant: Instant, sent: Instant | None) -> bool:
-    """Return whether an instant stated in a document is later than the document itself.
-
-    `sent` is the `Date` of the response, in whole seconds.
-    """
+    """Return whether an instant in a document is later than the `Date` of the response."""
     return sent is not None and instant > postponed(sent, _ROUNDING)
 
 
@@ -225,8 +214,8 @@ def _is_outside(document: Document, changes: Sequence[Change]) -> bool:
 def _corrected_from(from_: Instant, first: Instant, sent: Instant | None) -> Instant:
     """Return the instant from which a list is complete, which may be before its `from`.
 
-    `from` may be rounded up, or come from a clock that has since been set back. But an entry may
-    also have an older date, such as the last modification of a resource that was added later.
+    `from` may be rounded up, or from a clock that was set back since. But an entry may also have an
+    older date, such as the last modification of a resource that was added later.
     """
     is_ahead = sent is not None and sent < from_
     return min(from_, first) if is_ahead or from_ - first < _ROUNDING else from_
@@ -236,44 +225,31 @@ def _dated(change: Change, at: Instant) -> Change:
     return change if change.at == at else structs.replace(change, at=at)
 
 
-def fragment_coverage(document: Document) -> Coverage:
+def fragment_coverage(document: Document, *, allow_framework: bool = False) -> Coverage:
     """Return the coverage of a fragment (Change Notification).
+
+    With `allow_framework`, also accept a Framework Notification, which has changes of documents.
 
     Raises:
         WrongDocument: The document is not a fragment.
         InvalidDocument: Entries are out of order or outside the interval, `until` is before
             `from`, or an entry has no `change` or datetime.
     """
-    if document.index or document.capability not in (*FRAGMENT_CAPABILITIES, None):
+    is_framework = document.capability == Capability.FRAMEWORK_NOTIFICATION
+    is_fragment = document.capability in (*FRAGMENT_CAPABILITIES, None)
+    if document.index or not (is_fragment or (is_framework and allow_framework)):
         raise WrongDocument(f"a Change Notification was expected, not {document.capability!r}")
-    return _pushed_coverage(document)
-
-
-def notification_coverage(document: Document) -> Coverage:
-    """Return the coverage of a fragment or of a Framework Notification.
-
-    The changes in a Framework Notification are changes of documents.
-
-    Raises:
-        DocumentError: See `fragment_coverage`.
-    """
-    if document.capability == Capability.FRAMEWORK_NOTIFICATION and not document.index:
-        return _pushed_coverage(document)
-    return fragment_coverage(document)
-
-
-def _pushed_coverage(document: Document) -> Coverage:
     from_, until = document.from_, document.until
     if from_ is not None and until is not None and until < from_:
-        raise InvalidDocument(f"its until, {until}, lies before its from, {from_}")
+        raise InvalidDocument(f"its until, {until}, is before its from, {from_}")
     changes, ordered = _changes(document)
     if not ordered:
         raise InvalidDocument("its entries are not in chronological order (core §12.1)")
     if changes:
         if from_ is not None and changes[0].at < from_:
-            raise InvalidDocument(f"an entry of {changes[0].at} lies before its from, {from_}")
+            raise InvalidDocument(f"an entry of {changes[0].at} is before its from, {from_}")
         if until is not None and changes[-1].at > until:
-            raise InvalidDocument(f"an entry of {changes[-1].at} lies after its until, {until}")
+            raise InvalidDocument(f"an entry of {changes[-1].at} is after its until, {until}")
         until = until or changes[-1].at
     return Coverage(from_, until, True, ordered, changes)
 
@@ -284,10 +260,10 @@ def _changes(document: Document, package: str | None = None) -> tuple[tuple[Chan
     before = document.from_
     for number, resource in enumerate(document.resources, 1):
         if resource.change is None:
-            raise InvalidDocument("it does not say what changed (core §12.1)", entry=number)
+            raise InvalidDocument("it has no change attribute (core §12.1)", entry=number)
         at = resource.changed_at or before
         if at is None:
-            raise InvalidDocument("nothing tells when the change happened", entry=number)
+            raise InvalidDocument("its change has no datetime", entry=number)
         # A Source may round `from` up past its first entry, so only entries are compared.
         ordered = ordered and not (changes and at < changes[-1].at)
         changes.append(Change(normalize(resource.uri), resource.change, at, resource, package))
@@ -301,10 +277,10 @@ def _changes(document: Document, package: str | None = None) -> tuple[tuple[Chan
 def _dated_within_units(
     changes: Sequence[Change], from_: Instant | None
 ) -> tuple[Change, ...] | None:
-    """Return the changes in order if only coarse datetimes, such as dates, are out of order.
+    """Return the changes in order, if only coarse datetimes, such as dates, are out of order.
 
-    Otherwise, return None. A change happened no earlier than the previous change (core §12.1), and
-    after the beginning of the list.
+    Otherwise, return None. A change is dated no earlier than the previous one (core §12.1), and not
+    before the list begins.
     """
     dated: list[Change] = []
     for change in changes:
@@ -324,7 +300,7 @@ ChangeKey = tuple[str, str, str]
 
 
 def change_key(change: Change) -> ChangeKey:
-    """Return the key of a change among changes with the same datetime (core §12.1)."""
+    """Return what distinguishes a change from others with the same datetime (core §12.1)."""
     return (change.uri, change.change.value, change.resource.hash or "")
 
 
@@ -336,8 +312,8 @@ class Frontier(Struct):
         seen: The changes seen at the instant. A document may list a change more than once.
         over: Whether no more changes can be dated with the instant. With datetimes in whole
             seconds, the second of an open list's last entry may not be over.
-        running: Whether, as far as is known, that second was not over when the last document was
-            read, so that more changes may have been dated with it since.
+        running: Whether that second may not have been over when the last document was read, so that
+            more changes may have been dated with it since.
     """
 
     instant: Instant
@@ -349,7 +325,7 @@ class Frontier(Struct):
     def at(
         cls, instant: Instant, seen: Iterable[ChangeKey] = (), *, running: bool = False
     ) -> Frontier:
-        """Return a frontier at an instant. The instant is over if no change was seen at it."""
+        """Return a frontier at an instant, which is over unless changes were seen at it."""
         counts = Counter(seen)
         return cls(instant, counts, over=not counts, running=running)
 
@@ -357,16 +333,16 @@ class Frontier(Struct):
     def joint(self) -> Instant:
         """The latest instant at which a document may begin without leaving a gap.
 
-        If the frontier's instant is not over, a document that begins at it would lack the changes
-        dated with it later.
+        If the frontier's instant is not over, a document that begins at it would lack changes dated
+        with it later.
         """
         over = self.over or self.instant.microsecond
         return self.instant if over else just_before(self.instant)
 
     def fresh(self, coverage: Coverage) -> list[Change]:
-        """Return the changes after the frontier, and the changes at the frontier not yet seen.
+        """Return the changes after the frontier, and unseen changes at it.
 
-        If the document is out of order, return every change, because none is proved to be old.
+        If the document is out of order, return all changes, because none is certainly old.
         """
         if not coverage.ordered:
             return list(coverage.changes)
@@ -384,7 +360,7 @@ class Frontier(Struct):
         return fresh
 
     def undecided(self, coverage: Coverage) -> list[Change]:
-        """Return the changes before the frontier whose coarse datetimes may also be after it."""
+        """Return the changes before the frontier that may be after it, with coarse datetimes."""
         at = self.instant
         return [
             change
@@ -393,7 +369,7 @@ class Frontier(Struct):
         ]
 
     def learn(self, coverage: Coverage) -> list[Change]:
-        """Advance to the end of a document that leaves no gap, and return its `fresh` changes."""
+        """Advance to the end of a document without a gap, and return its `fresh` changes."""
         fresh = self.fresh(coverage)
         if coverage.until is not None:
             running, over = coverage.running, coverage.closed
@@ -408,7 +384,7 @@ class Frontier(Struct):
         over: bool = True,
         running: bool = False,
     ) -> None:
-        """Advance to `until` if that is later. The frontier never moves back.
+        """Advance to `until`, unless it is earlier.
 
         The given changes that are dated exactly `until` count as seen.
         """

@@ -1,9 +1,8 @@
-"""W3C Datetimes (core §7): reads every form, and writes UTC with microseconds.
+"""W3C Datetimes (core §7): parses all forms, and formats UTC with microseconds.
 
-An instant is a `datetime.datetime` in UTC everywhere in rsnotify. An instant that was read from a
-coarse form, without seconds, has `fold` 1, which has no other meaning in UTC. Such an instant is
-the beginning of the minute, day, month or year that was written, and `time_span` returns the end.
-Arithmetic drops `fold`.
+Throughout rsnotify, an instant is a `datetime.datetime` in UTC. An instant parsed from a coarse
+form, without seconds, has `fold` 1, which has no other meaning in UTC. Such an instant is the
+beginning of a minute, day, month or year; `time_span` returns its end. Arithmetic drops `fold`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ MICROSECOND = timedelta(microseconds=1)
 #: An instant after every change.
 LATEST = datetime.max.replace(tzinfo=UTC)
 
-# https://www.w3.org/TR/NOTE-datetime requires a time zone after a time. Some Sources omit the zone
-# and mean UTC.
+# https://www.w3.org/TR/NOTE-datetime requires a time zone after a time. Some Sources omit it, and
+# mean UTC.
 _FORM = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)"
     r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:([Zz])|([+-])(\d\d):(\d\d))?)?)?)?",
@@ -36,7 +35,7 @@ _from_iso = datetime.fromisoformat
 
 
 def parse_datetime(text: str) -> Instant:
-    """Return the first instant that a W3C Datetime of any form denotes, in UTC.
+    """Return the first instant denoted by a W3C Datetime of any form, in UTC.
 
     `fold` is 1 if the form has no seconds. Digits beyond microseconds are ignored. A missing time
     zone means UTC.
@@ -44,14 +43,14 @@ def parse_datetime(text: str) -> Instant:
     Raises:
         ValueError: The string is not a W3C Datetime, or denotes no valid date and time.
     """
-    # C code reads the form that rsnotify and nearly every Source write. It also accepts weeks, a
-    # decimal comma and times without colons, which are not W3C Datetimes and are excluded first.
+    # C code parses the form that rsnotify and nearly all Sources write. It also accepts weeks,
+    # decimal commas and times without colons, which are not W3C Datetimes, so these are excluded.
     if text[-1:] == "Z" and text[10:11] == "T" and len(text) in (20, 27):
         try:
             if text[5] != "W" and text[13] == text[16] == ":" and text[19] in ".Z":
                 return _from_iso(text)
         except ValueError:
-            pass  # the slow path reads a rarer form of this length, or reports the error
+            pass  # the slow path parses rarer forms of this length, and reports errors
     text = text.strip()
     match = _FORM.fullmatch(text)
     if match is None:
@@ -70,7 +69,7 @@ def parse_datetime(text: str) -> Instant:
             tzinfo=timezone(-offset if sign == "-" else offset),
         ).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r} is not a datetime of the calendar: {error}") from None
+        raise ValueError(f"{text!r} is not a valid date and time: {error}") from None
     return instant if second is not None else instant.replace(fold=1)
 
 
@@ -78,13 +77,13 @@ def format_datetime(instant: Instant) -> str:
     """Format an instant as `YYYY-MM-DDThh:mm:ss.ffffffZ`, the form recommended by core §7.
 
     Raises:
-        ValueError: The datetime is naive and therefore not an instant.
+        ValueError: The datetime is naive, so it is not an instant.
     """
-    text: str = to_builtins(instant)  # an eighth of the time that `isoformat` takes
-    if len(text) == 27:  # "Z" after microseconds; any other form has another length
+    text: str = to_builtins(instant)  # eight times as fast as `isoformat`
+    if len(text) == 27:  # with microseconds and "Z"; all other forms have other lengths
         return text
     if instant.tzinfo is None:
-        raise ValueError(f"{instant!r} has no time zone, so it denotes no instant")
+        raise ValueError(f"{instant!r} has no time zone, so it is not an instant")
     if len(text) != 20:
         return format_datetime(instant.astimezone(UTC))
     return text[:19] + ".000000Z"
@@ -94,7 +93,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_microseconds(instant: Instant) -> int:
-    """Return whole microseconds since 1970, for storage: exact, and in the same order."""
+    """Return the number of microseconds since 1970, for exact storage in the same order."""
     return (instant - _EPOCH) // MICROSECOND
 
 
@@ -107,7 +106,7 @@ def parse_http_date(text: str) -> Instant | None:
     """Parse the date in an HTTP header (RFC 9110 §5.6.7). Return None if it is malformed."""
     try:
         moment = parsedate_to_datetime(text)
-        # Without a zone, or with "-0000", it is naive and not a valid HTTP date, which is in GMT.
+        # Without a zone, or with "-0000", it is naive. A valid HTTP date is in GMT.
         return None if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
@@ -115,10 +114,10 @@ def parse_http_date(text: str) -> Instant | None:
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _SECOND, _MINUTE, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
-#: How much earlier than in UTC a day may begin in a time zone, and how much later it may end.
-_EAST, _WEST = timedelta(hours=14), timedelta(hours=12)
-#: Maximum difference between the clock that dates changes and the clock that dates responses.
-_CLOCK_DIFFERENCE = timedelta(minutes=1)
+#: The easternmost and westernmost offsets from UTC. A day begins earlier, or ends later, there.
+_MAX_EAST, _MAX_WEST = timedelta(hours=14), timedelta(hours=12)
+#: Maximum difference between the clocks that date changes and responses.
+_MAX_CLOCK_DIFFERENCE = timedelta(minutes=1)
 
 
 def postponed(instant: Instant, by: timedelta) -> Instant:
@@ -138,11 +137,10 @@ def just_before(instant: Instant) -> Instant:
 
 
 def end_of_unit(instant: Instant) -> Instant:
-    """Return the end of the unit of time that an instant may stand for.
+    """Return the end of the longest unit of time that an instant may denote.
 
-    An instant without a fraction may stand for a whole second, and one without a time for a whole
-    day. An instant that was written without seconds stands for its minute or, if it has no time,
-    for the longest unit that begins with it: a day, a month or a year.
+    An instant without a fraction may denote a second, and one at midnight a day. A coarse instant
+    denotes a minute or, at midnight, the longest unit that begins with it: a day, month or year.
     """
     if instant.microsecond:
         return postponed(instant, MICROSECOND)
@@ -160,17 +158,17 @@ def end_of_unit(instant: Instant) -> Instant:
 def time_span(instant: Instant) -> tuple[Instant, Instant]:
     """Return the beginning and end of the time span that a coarse instant may denote.
 
-    A date without a time may be in any time zone.
+    A date may be in any time zone.
     """
     end = end_of_unit(instant)
     if instant.hour or instant.minute:
         return instant, end
-    begin = max(instant, _FIRST + _EAST) - _EAST
-    return begin, postponed(end, _WEST)
+    begin = max(instant, _FIRST + _MAX_EAST) - _MAX_EAST
+    return begin, postponed(end, _MAX_WEST)
 
 
 def is_undecided(one: Instant, other: Instant) -> bool:
-    """Return whether it is unclear which of two datetimes is later, because one is coarse."""
+    """Return whether coarse datetimes do not determine which of two instants is later."""
     if one.fold and other.fold:
         first, second = min(one, other), max(one, other)
         return first < second < end_of_unit(first)
@@ -182,16 +180,15 @@ def is_undecided(one: Instant, other: Instant) -> bool:
 
 
 def dates_from_list_order(times: list[Instant], sent: Instant | None) -> list[Instant] | None:
-    """Replace datetimes in the future with the following entries' datetimes (core §12.1).
+    """Replace datetimes in the future with the datetimes of the following entries (core §12.1).
 
     The Source's clock may have been fast before it was corrected, or a single entry may have a
-    wrong date. If the list is still out of order afterwards, it was never sorted. Its order then
-    proves nothing, and None is returned. `sent` is the time at which the list was sent, by the
-    Source's clock.
+    wrong date. Return None if the list is still out of order, because it was then never sorted, so
+    its order proves nothing. `sent` is the `Date` of the response with the list.
     """
     if sent is None:
         return None
-    present = postponed(sent, _CLOCK_DIFFERENCE)
+    present = postponed(sent, _MAX_CLOCK_DIFFERENCE)
 
     def date(following: Instant, time: Instant) -> Instant:
         return following if time > present else time

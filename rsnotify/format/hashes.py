@@ -1,12 +1,11 @@
-"""Hashes of content, and the digest of a whole set of resources.
+"""Hashes of content, and the digest of a set of resources.
 
 A `hash` attribute contains `algorithm:digest` pairs separated by whitespace (core §7). Content is
-compared with the hash and length that a document announced.
+verified against the hash and length that a document announced.
 
-Two sets are compared by their digests (docs/audit.md), which are computed from the hashes. Each
-resource has a number, derived from its URI and the hash of its content, and the digest is the sum
-of these numbers. It therefore does not depend on any order, and a change costs one subtraction and
-one addition, regardless of the size of the set.
+Two sets are compared by their digests (docs/audit.md). A digest is the sum of one number per
+resource, which is derived from its URI and the hash of its content. It therefore does not depend on
+order, and a change costs one subtraction and one addition, however large the set is.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {
     "md5": ("md5", lambda: hashlib.md5(usedforsecurity=False), 32),
 }
 _NAMES = frozenset(name for name, _, _ in _ALGORITHMS.values())
-#: Number of parsed attributes to cache, because each is read several times for one change.
-_REMEMBERED = 1_000
+#: Number of parsed attributes to cache, because each is read several times per change.
+_CACHE_SIZE = 1_000
 
 
 class Digester:
-    """Computes SHA-256 and the algorithms of an announced `hash` attribute, piece by piece."""
+    """Computes the SHA-256 of content, and the hashes of an announced attribute, incrementally."""
 
     def __init__(self, announced: str | None = None) -> None:
         wanted = {"sha-256", *parse_hashes(announced)}
@@ -56,10 +55,10 @@ class Digester:
         return " ".join(f"{name}:{digest.hexdigest()}" for name, digest in self._digests.items())
 
     def verify(self, resource: Resource, *, recoded: bool = False) -> None:
-        """Raise `ContentMismatch` if the content differs from the announced hash or length.
+        """Raise `ContentMismatch` if the content does not have the announced hash and length.
 
-        `recoded` says whether the server sent the content encoded. If so, and if the hash matches,
-        the announced length may be the length of the encoded form.
+        `recoded` is true if the server applied a content encoding. If the hash matches, the
+        announced length may then be that of the encoded form.
         """
         uri, announced, hashes = resource.uri, resource.hash, self.hashes
         same = agree(announced, hashes)
@@ -71,7 +70,7 @@ class Digester:
 
 
 def verified_hashes(content: bytes, announced: str | None, length: int | None = None) -> str | None:
-    """Return the `hashes` of content; None if it does not match the announced hash and length."""
+    """Return the hashes of content; None if it does not have the announced hash and length."""
     if length not in (None, len(content)):
         return None
     if announced is not None and _is_sha256(announced):  # nearly always
@@ -85,14 +84,14 @@ def verified_hashes(content: bytes, announced: str | None, length: int | None = 
 
 
 def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
-    """Return whether content has the announced hash and length, as far as this can be checked."""
+    """Return whether content has the announced hash and length, if any can be checked."""
     return verified_hashes(content, announced, length) is not None
 
 
 def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
-    """Return whether content certainly has the digests in a `hash` attribute."""
+    """Return whether content has the digests in a `hash` attribute; False if none is usable."""
     if hashes is not None and _is_sha256(hashes):
-        # Nearly always the case, and three times as fast.
+        # Nearly always true, and three times as fast.
         digest = hashlib.sha256(usedforsecurity=False)
         for chunk in chunks:
             digest.update(chunk)
@@ -106,7 +105,7 @@ def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
 def agree(one: str | None, other: str | None) -> bool | None:
     """Return whether two `hash` attributes match; None if they have no algorithm in common.
 
-    Digests in different encodings, such as hexadecimal and Base64, cannot be compared either.
+    Digests in different encodings, such as hexadecimal and Base64, cannot be compared.
     """
     ours = _digests(one)
     if one == other:
@@ -117,10 +116,9 @@ def agree(one: str | None, other: str | None) -> bool | None:
 
 
 def are_those_of(hashes: str | None, content: str) -> bool | None:
-    """Return whether the hashes in `content` include all `hashes` of known algorithms.
+    """Return whether `content` includes all `hashes` with known algorithms; None if none are known.
 
-    Unlike `agree`, this treats a digest in another encoding as a different digest. Return None if
-    `hashes` has no known algorithm.
+    Unlike `agree`, a digest in another encoding counts as a different digest.
     """
     pairs = {pair for pair in (hashes or "").lower().split() if pair.partition(":")[0] in _NAMES}
     return pairs <= set(content.split()) if pairs else None
@@ -129,7 +127,7 @@ def are_those_of(hashes: str | None, content: str) -> bool | None:
 def parse_hashes(text: str | None) -> Mapping[str, str]:
     """Return the hexadecimal digests in a `hash` attribute by algorithm, named as in core §7.
 
-    Unknown algorithms and digests in other encodings cannot be checked, and are left out.
+    Unknown algorithms and digests in other encodings are omitted, because they cannot be checked.
     """
     found = _digests(text)
     return {
@@ -139,7 +137,7 @@ def parse_hashes(text: str | None) -> Mapping[str, str]:
     }
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHE_SIZE)
 def _digests(text: str | None) -> Mapping[tuple[str, int], str]:
     """Return the digests by algorithm, without hyphens, and by length.
 
@@ -153,16 +151,16 @@ def _digests(text: str | None) -> Mapping[tuple[str, int], str]:
     return MappingProxyType(found)
 
 
-#: The namespace of the audit attributes. It has to change if their meaning changes.
+#: The namespace of the audit attributes. It must change if their meaning changes.
 AUDIT_NS = "urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"
 #: The hash function for content, as named in documents.
 ALGORITHM = "sha-256"
-#: The URI of a resource, and the `hash` attribute of its content.
+#: The URI of a resource, and its `hash` attribute.
 Hashed = tuple[str, str | None]
 
 _MODULUS = 1 << 128
 _DIGEST_SIZE = 16
-#: Copied for each resource, which takes half the time of creating a new hash object.
+#: Copied for each resource, which is twice as fast as creating a hash object.
 _EMPTY = hashlib.blake2b(digest_size=_DIGEST_SIZE)
 #: The syntax of each attribute, by name without the namespace.
 FORMS = {
@@ -174,9 +172,9 @@ COUNT, HASH, DIGEST = (f"{{{AUDIT_NS}}}{name}" for name in FORMS)
 
 
 class SetDigest(Struct, frozen=True):
-    """The count and digest of a whole set of resources, as of one instant.
+    """The number of resources in a set, and their digest.
 
-    `digest` is the sum over the resources, as 32 lowercase hexadecimal digits. `hash` is the hash
+    `digest` is the sum over all resources, as 32 lowercase hexadecimal digits. `hash` is the hash
     function for their content.
     """
 
@@ -191,7 +189,7 @@ class SetDigest(Struct, frozen=True):
 
 
 def set_digest(document: Document) -> SetDigest | None:
-    """Return the set digest that a document states as of its `until`; None if it states none.
+    """Return the set digest in a document, as of its `until`; None if there is none.
 
     Raises InvalidDocument if an attribute is missing or malformed.
     """
@@ -205,14 +203,15 @@ def set_digest(document: Document) -> SetDigest | None:
         return None
     for name, form in FORMS.items():
         if form.fullmatch(found.get(name, "")) is None:
-            raise InvalidDocument(f"the attribute {name} of its audit is missing or malformed")
+            raise InvalidDocument(f"its audit attribute {name} is missing or malformed")
     return SetDigest(int(found["count"]), found["digest"], found["hash"])
 
 
 class SetSum(Struct):
-    """The sum over a set of resources, updated as the set changes.
+    """The sum over a set of resources, updated with each change.
 
-    `unhashed` is the number of resources without SHA-256. `total` is the sum over all others.
+    `unhashed` is the number of resources without a SHA-256 hash. `total` is the sum over all
+    others.
     """
 
     count: int = 0
@@ -221,7 +220,7 @@ class SetSum(Struct):
 
     @classmethod
     def parse(cls, text: str) -> SetSum:
-        """Return the sum from the string that `str` produced."""
+        """Parse the string that `str` returned."""
         count, unhashed, total = text.split()
         return cls(int(count), int(unhashed), int(total, 16))
 
@@ -232,7 +231,7 @@ class SetSum(Struct):
         return replace(self)
 
     def add(self, resources: Iterable[Hashed]) -> None:
-        """Add resources, each given by its URI exactly as in `loc` and its `hash` attribute."""
+        """Add resources, each given by its URI, exactly as in `loc`, and its `hash` attribute."""
         self._count(1, resources)
 
     def remove(self, resources: Iterable[Hashed]) -> None:
@@ -250,12 +249,12 @@ class SetSum(Struct):
         self.total %= _MODULUS
 
     def digest(self) -> SetDigest | None:
-        """Return the digest of the set; None if a resource in it has no SHA-256."""
+        """Return the digest of the set; None if a resource has no SHA-256 hash."""
         return None if self.unhashed else SetDigest(self.count, f"{self.total:032x}")
 
 
 def content_hash(hashes: str | None) -> str | None:
-    """Return the SHA-256 in a `hash` attribute, normalized for `term`; None if there is none."""
+    """Return the SHA-256 hash in a `hash` attribute, in lower case; None if there is none."""
     if hashes is None:
         return None
     if _is_sha256(hashes):  # nearly always
@@ -268,8 +267,8 @@ def _is_sha256(hashes: str) -> bool:
 
 
 def term(uri: str, content: str) -> int:
-    """Return the number of a resource, given its URI and the `content_hash` of its content."""
+    """Return the number that a resource contributes to a digest."""
     hasher = _EMPTY.copy()
-    # No URI in a document contains a zero byte, so different pairs give different bytes.
+    # No URI in a document contains a zero byte, so different pairs result in different bytes.
     hasher.update(f"{uri}\0{content}".encode())
     return int.from_bytes(hasher.digest(), "big")

@@ -1,8 +1,8 @@
-"""Resolves links, and reads them from HTTP `Link` headers (RFC 8288), pages and feeds.
+"""Resolves links, and finds them in HTTP `Link` headers (RFC 8288), HTML pages and feeds.
 
-In a page, only `link` elements in the head count, where visitors who can add content to the page
-cannot put one (WebSub §8.1). In a feed, `link` elements of Atom count, and in a Sitemap, `rs:ln`
-elements, below the root or below the `channel` of RSS. Links of individual entries do not count.
+In a page, only `link` elements in the head count, because visitors who can add content cannot put
+one there (WebSub §8.1). In a feed, Atom's `link` elements count, and in a Sitemap, `rs:ln`
+elements, in each case below the root or below the `channel` of RSS. Links of entries do not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rsnotify.errors import MalformedDocument
 from rsnotify.format.model import RS_NS, SITEMAP_NS
 from rsnotify.format.xml_parser import ParserTarget, safe_parser
 
-# Headers are untrusted. Every repetition is possessive, so matching takes linear time.
+# Headers are untrusted. All repetitions are possessive, so matching takes linear time.
 _QUOTED = r'"((?:[^"\\]++|\\.)*+)"'
 _PARAMETER = re.compile(rf';\s*+([^\s=;,]++)(?:\s*+=\s*+(?:{_QUOTED}|([^\s";,]*+)))?+')
 _LINK = re.compile(rf"<([^<>]*+)>((?:\s*+{_PARAMETER.pattern})*+)")
@@ -26,7 +26,7 @@ _LINK = re.compile(rf"<([^<>]*+)>((?:\s*+{_PARAMETER.pattern})*+)")
 def resolve(base: str, uri: str) -> str:
     """Return the absolute URI of a link in the document at `base`.
 
-    A malformed URI is returned unchanged, because the code that fetches it reports the error.
+    A malformed URI is returned unchanged. The code that fetches it reports the error.
     """
     try:
         return urljoin(base, uri)
@@ -35,9 +35,9 @@ def resolve(base: str, uri: str) -> str:
 
 
 def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the (relation, target) pairs in all Link headers of one message, in order.
+    """Return the (relation, target) pairs in all Link headers of a message, in order.
 
-    A link with two relations yields two pairs.
+    A link with two relations results in two pairs.
     """
     found = []
     for header in headers:
@@ -58,7 +58,7 @@ def format_links(links: Iterable[tuple[str, str]]) -> str:
     parts = []
     for relation, target in links:
         if re.search(r"[<>\x00-\x20\x7f]", target):
-            raise ValueError(f"{target!r} cannot stand in a Link header")
+            raise ValueError(f"{target!r} is not a valid target in a Link header")
         parts.append(f'<{target}>; rel="{relation}"')
     return ", ".join(parts)
 
@@ -73,9 +73,9 @@ _FEED_ROOTS = frozenset(
 
 
 def html_links(text: str) -> Links:
-    """Return the links in the head of a page. The beginning of the page is enough.
+    """Return the links in the head of a page, which may be truncated after the head.
 
-    The links are (relation, target) pairs in order, with lowercase relations and unchanged targets.
+    Links are (relation, target) pairs in order, with lowercase relations and unchanged targets.
     """
     page = _Page()
     parser = etree.HTMLParser(target=page, no_network=True, encoding="utf-8")
@@ -85,20 +85,20 @@ def html_links(text: str) -> Links:
 
 
 def xml_links(body: bytes) -> Links:
-    """Return the links of a feed or Sitemap like `html_links`, as far as its XML can be read."""
+    """Return the links of a feed or Sitemap, up to the first XML error. See `html_links`."""
     feed = _Feed()
     parser = safe_parser(feed)
     try:
         parser.feed(body)
     except etree.XMLSyntaxError:
-        pass  # the links before the error count
+        pass  # return the links before the error
     except MalformedDocument:
         return []
     return feed.found
 
 
 class _Page(ParserTarget[None]):
-    """Finds the links of a page."""
+    """The parser target that finds the links of a page."""
 
     def __init__(self) -> None:
         self.found: Links = []
@@ -122,7 +122,7 @@ class _Page(ParserTarget[None]):
 
 
 class _Feed(_Page):
-    """Finds the links of a feed or Sitemap, which must not have a DOCTYPE."""
+    """The parser target that finds the links of a feed or Sitemap, and refuses a DOCTYPE."""
 
     def _is_link(self, tag: str, ancestors: list[str]) -> bool:
         match ancestors:

@@ -1,4 +1,4 @@
-"""Guesses media types from names, and matches them with patterns."""
+"""Guesses media types from file names, and matches them against patterns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from rsnotify.format.model import Resource
 
-# Python's built-in table, not the machine's, so that a name has the same type everywhere.
+# Python's built-in table instead of the system's, so that results are the same everywhere.
 _TYPES = mimetypes.MimeTypes()
 for _suffix, _type in {
     ".jsonld": "application/ld+json",
@@ -31,7 +31,7 @@ _UNSPECIFIC = {
     *(f"application/{name}" for name in ("octet-stream", "binary", "download", "force-download")),
     *("application/unknown", "binary/octet-stream", "content/unknown", "unknown/unknown"),
 }
-#: Maps alternative names of subtypes to the name used for comparison.
+#: Maps alternative names of subtypes to the name used in comparisons.
 _NAMES = {
     other: name
     for name, others in {
@@ -53,7 +53,7 @@ _NAMES = {
     }.items()
     for other in others
 }
-#: Subtypes of textual content outside of `text/`.
+#: Subtypes outside of `text/` whose content is text.
 _TEXTS = frozenset(
     {"javascript", "json", "latex", "n-quads", "n-triples", "ndjson", "perl", "php", "postscript"}
     | {"python", "rtf", "sh", "sparql-query", "sparql-update", "sql", "tex", "toml", "trig"}
@@ -65,7 +65,7 @@ _MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}", re.ASCII)
 
 
 def guess_media_type(uri: str) -> str | None:
-    """Return the media type that the last segment of a URI suggests; None if it suggests none."""
+    """Return the media type suggested by the last segment of a URI; None if it suggests none."""
     match = _PATH.match(uri)
     name = match[1].rpartition("/")[2] if match else ""
     kind, encoding = _TYPES.guess_type(f"file:///{name}")
@@ -73,7 +73,7 @@ def guess_media_type(uri: str) -> str | None:
 
 
 def extension(media_type: str) -> str:
-    """Return the usual file extension of a media type, with the dot; empty if there is none."""
+    """Return the usual file extension of a media type, with its dot; empty if there is none."""
     kind = essence(media_type)
     usual = _TYPES.guess_all_extensions(kind)
     plain = "." + kind.rpartition("/")[2]
@@ -81,7 +81,7 @@ def extension(media_type: str) -> str:
 
 
 def is_media_type(text: str) -> bool:
-    """Return whether a string has the syntax of a media type or of a media type pattern."""
+    """Return whether a string is a syntactically valid media type or pattern."""
     return _MEDIA_TYPE.fullmatch(essence(text)) is not None
 
 
@@ -91,15 +91,15 @@ def matches(media_type: str, patterns: tuple[str, ...]) -> bool:
     Case and parameters, such as a charset, are ignored.
     """
     kind, _, sub = essence(media_type).partition("/")
-    # However many patterns an untrusted client sends, only these four can match.
+    # Only these four can match, even if an untrusted client sends many patterns.
     return not _essences(patterns).isdisjoint((f"{kind}/{sub}", f"{kind}/*", f"*/{sub}", "*/*"))
 
 
 def may_match(resource: Resource, patterns: tuple[str, ...]) -> bool:
     """Return whether the media type of a resource may match one of the patterns.
 
-    The type is given by the resource's entry, or else by the name in its URI. An unknown type may
-    match any pattern. Without patterns, all types match.
+    The type is taken from the entry or, if absent, guessed from the URI. An unknown type may match
+    any pattern. Without patterns, all types match.
     """
     if not patterns:
         return True
@@ -110,9 +110,9 @@ def may_match(resource: Resource, patterns: tuple[str, ...]) -> bool:
 def contradicts(announced: str | None, served: str | None) -> bool:
     """Return whether a server's Content-Type contradicts the announced media type.
 
-    Different names for the same type, such as `text/xml` and `application/xml`, are equal. Types
-    that servers send for unknown files contradict nothing: `application/octet-stream`, and
-    `text/plain` for any textual content.
+    Different names of one type, such as `text/xml` and `application/xml`, are equal. Types that
+    servers send for unknown files contradict nothing: `application/octet-stream`, and `text/plain`
+    for any text.
     """
     if announced is None or served is None or announced == served:
         return False
@@ -140,7 +140,7 @@ class _MediaType(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def _parsed(media_type: str) -> _MediaType | None:
-    """Split a type into its parts without `x-`. Return None for an unspecific type."""
+    """Parse a type, without `x-`. Return None if it is malformed or unspecific."""
     kind, _, name = essence(media_type).partition("/")
     name = name.removeprefix("x-")
     if not is_media_type(media_type) or f"{kind}/{name}" in _UNSPECIFIC:

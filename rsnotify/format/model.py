@@ -1,8 +1,6 @@
-"""ResourceSync documents as values: frozen, comparable, without behavior.
+"""ResourceSync documents as immutable values, with the names and limits of the specification.
 
-This module also defines the names used in documents (namespaces, capabilities, relations) and the
-limits beyond which the reader refuses a document. Names follow core §7. The field for `from` is
-`from_`, because `from` is a Python keyword.
+Names follow core §7. The field for `from` is `from_`, because `from` is a Python keyword.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ RS_NS = "http://www.openarchives.org/rs/terms/"
 #: The path at which a Source publishes its Source Description (core §6.3.2).
 WELL_KNOWN_PATH = "/.well-known/resourcesync"
 
-#: The limits of core §7 for one document. Larger lists are divided and grouped by an index.
+#: Maximum number of entries and bytes of a document (core §7). Larger lists need an index.
 MAX_ENTRIES = 50_000
 MAX_BYTES = 50_000_000
 
-#: Maximum size of inline content, in bytes. A Destination fetches larger resources.
+#: Maximum size of inline content, in bytes. Destinations fetch larger content.
 INLINE_LIMIT = 16_384
 
 
@@ -48,7 +46,7 @@ class Capability:
     FRAMEWORK_NOTIFICATION = "framework-notification"
 
 
-#: The capabilities accepted for a fragment: the current one, `changelist`, and an older draft's.
+#: The capabilities accepted for fragments: the current one, `changelist`, and that of an old draft.
 FRAGMENT_CAPABILITIES = frozenset(
     {Capability.CHANGE_NOTIFICATION, Capability.CHANGE_LIST, "changelist-notification"}
 )
@@ -119,10 +117,9 @@ class Link(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A `<url>` or `<sitemap>`: a resource that plays a role in ResourceSync (core §7).
+    """An entry of a document: a `<url>` or `<sitemap>` element (core §7).
 
-    The attributes of its `rs:md` are fields at the same level as `lastmod`. Each kind of document
-    uses some of them.
+    The attributes of its `rs:md` are fields, too. Each kind of document uses some of them.
 
     Args:
         uri: The content of `<loc>`.
@@ -161,7 +158,7 @@ class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
         lastmod: Instant | None = None,
         links: Iterable[Link] = (),
     ) -> Resource:
-        """Return a resource with the length and SHA-256 of the given content.
+        """Return a resource with the length and SHA-256 of its content.
 
         Resource.of("https://source.example/data/res1", b"<a> <b> <c> .", type="text/turtle")
         """
@@ -178,12 +175,12 @@ class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def changed_at(self) -> Instant | None:
-        """The datetime of the change: `datetime` of 1.1, or else `lastmod` of 1.0."""
+        """The datetime of the change: `datetime` (1.1) or, if absent, `lastmod` (1.0)."""
         return self.datetime or self.lastmod
 
 
 class Document(Struct, frozen=True, omit_defaults=True):
-    """A whole ResourceSync document: a `urlset`, or a `sitemapindex` if `index` is true.
+    """A ResourceSync document: a `urlset`, or a `sitemapindex` if `index` is true.
 
     Args:
         capability: The `rs:md/@capability`; None for a plain Sitemap, which has no `rs:md`.
@@ -203,9 +200,9 @@ class Document(Struct, frozen=True, omit_defaults=True):
 
     @property
     def changed_at(self) -> Instant | None:
-        """The datetime of the last change in the document."""
+        """The datetime of the last change listed in the document."""
         return self.resources[-1].changed_at if self.resources else None
 
     def link(self, rel: str) -> str | None:
-        """Return the target of the first link with a relation; None if there is none."""
+        """Return the target of the first link with this relation; None if there is none."""
         return next((link.href for link in self.links if link.rel == rel), None)

@@ -1,6 +1,6 @@
-"""The offer of a Source for one set of resources, and the endpoints of a hub.
+"""A Source's offer for one set of resources, and a hub's endpoints.
 
-The offer is read from a Capability List (core §9), and the endpoints from the hub's document
+The offer is in a Capability List (core §9), and the endpoints are in the hub's document
 (docs/protocol.md).
 """
 
@@ -29,14 +29,16 @@ FIELDS: dict[str | None, str] = {
 
 
 class Offer(Struct, frozen=True):
-    """The documents and channels offered for one set of resources. A missing one is None.
+    """The documents and channels offered for one set of resources.
+
+    Fields are None for anything that the Source does not offer.
 
     Args:
         listed: Whether the Source Description lists the Capability List.
         channel: The topic of fragments.
-        hubs: Endpoints of hubs; the URI scheme identifies the transport.
-        framework: The topic of Framework Notifications, about the documents themselves.
-        framework_hubs: Endpoints of hubs for Framework Notifications.
+        hubs: The endpoints of hubs. The URI scheme identifies the transport.
+        framework: The topic of Framework Notifications, which announce documents.
+        framework_hubs: The endpoints of hubs for Framework Notifications.
     """
 
     source_description: str | None = None
@@ -57,18 +59,18 @@ class Offer(Struct, frozen=True):
 
     @property
     def documents(self) -> dict[str | None, str]:
-        """The URIs of the documents of the set, by capability."""
+        """The URIs of the set's documents, by capability."""
         found = {kind: getattr(self, field) for kind, field in FIELDS.items()}
         return {kind: uri for kind, uri in found.items() if uri is not None}
 
     @property
     def uri(self) -> str | None:
-        """The URI of the set: the URI of its Capability List, or else of its first document."""
+        """The URI of the set: that of its Capability List or, without one, its first document."""
         return self.capability_list or next(iter(self.documents.values()), None)
 
     @property
     def top(self) -> str | None:
-        """The URI of the topmost document that leads to the set."""
+        """The URI of the topmost document that links to the set."""
         return self.source_description if self.listed else self.uri
 
 
@@ -79,8 +81,8 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
 
     Raises:
         WrongDocument: The document is not a Capability List.
-        InvalidDocument: It lists two documents with one capability, and neither alone describes the
-            whole set.
+        InvalidDocument: It lists two documents with the same capability, so neither of them
+            describes the whole set.
     """
     if capability_list.capability != Capability.CAPABILITY_LIST:
         raise WrongDocument(
@@ -102,7 +104,7 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
 
 
 def repeated_capability(entries: Iterable[Resource], uri: str) -> str | None:
-    """Return a reason if a Capability List has two documents of one capability, else None."""
+    """Return an error if a Capability List has two documents with one capability, else None."""
     known: dict[str | None, str] = {}
     for resource in entries:
         if (kind := resource.capability) not in FIELDS:
@@ -111,8 +113,8 @@ def repeated_capability(entries: Iterable[Resource], uri: str) -> str | None:
         first = known.setdefault(kind, place)
         if first != place:
             return (
-                f"it lists two documents of the capability {kind}, {first} and {place}, and must "
-                "list one (core §9); parts of one list need an index"
+                f"it lists two documents with the capability {kind}, {first} and {place}, but must "
+                "list only one (core §9); the parts of one list need an index"
             )
     return None
 
@@ -124,8 +126,8 @@ def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:
 def read_framework(offer: Offer, description: Document, uri: str) -> Offer:
     """Complete an offer with the information in the Source Description at `uri`.
 
-    The channel of Framework Notifications is the first of these: a link in the set's entry, a link
-    of the whole document, an entry for the channel (framework notification §5).
+    The channel of Framework Notifications is named by a link in the set's entry, by a link of the
+    document, or by an entry, in this order (framework notification §5).
     """
     entries = description.resources
     own = [each for each in entries if resolve(uri, each.uri) == offer.capability_list]
@@ -154,11 +156,11 @@ class HubDocument(Struct, frozen=True, omit_defaults=True):
     Args:
         websub: The URL for requests from WebSub subscribers and publishers.
         websocket: The URL of the hub's WebSocket.
-        events: The URL of the hub's event streams, without the `topic`.
-        mqtt: The broker at which the hub publishes for Destinations, if there is one. Without a
-            path, or with a path that ends in `/`, the name of a channel's topic has to be appended
-            (docs/mqtt.md).
-        xmpp: The PubSub service at which the hub publishes, also without a node (docs/xmpp.md).
+        events: The URL of the hub's event streams, without the `topic` parameter.
+        mqtt: The MQTT broker to which the hub publishes, if any. If the URL has no path, or one
+            that ends in `/`, append the channel's MQTT topic (docs/mqtt.md).
+        xmpp: The PubSub service to which the hub publishes, if any. Append the node to the URI in
+            the same way (docs/xmpp.md).
     """
 
     websub: str | None = None

@@ -1,26 +1,24 @@
-"""Reads the plain form of documents without an XML parser, and leaves the rest to the parser.
+"""Reads documents in a plain form without an XML parser, and leaves all others to the parser.
 
-A plain document has the root `urlset` with the usual prefixes, followed by links and `rs:md`, and
-then entries. A plain entry has `loc`, `lastmod`, `changefreq`, `priority` and `rs:md` in this
-order, with `rs:ln` and elements of other namespaces before or after `rs:md`. All names and
-attributes have one spelling; whitespace is allowed between elements. Most entries that a
-Destination reads are plain.
+A plain document has the root `urlset` with the usual prefixes, then links and `rs:md`, then
+entries. A plain entry has `loc`, `lastmod`, `changefreq`, `priority` and `rs:md` in this order,
+with `rs:ln` and elements of other namespaces before or after `rs:md`. Names and attributes have
+only one spelling; whitespace is allowed between elements. Most entries are plain.
 
 Why the result is the same as the parser's: the document must begin in the plain form, so its
 encoding and prefixes are known. After that, each piece is either a plain entry or a sequence of
-complete elements. A value that is read contains no markup, no references except `&amp;`, `&lt;`,
-`&gt;`, `&quot;` and `&apos;`, and no whitespace that the parser would change. Attributes of other
-namespaces are read if the root or their element declares their prefixes and none occurs twice.
-libxml2 checks everything that is not read (elements of other namespaces, prefix declarations,
-another root), many entries at a time: each piece must be well-formed by itself, between the start
-and end tags of the root. Anything that is malformed, beyond a limit, in doubt, or uses a prefix
-other than `rs` for our namespace is not plain. It ends the shortcut: the parser reads the rest and
-reports the error. Text within a comment, an attribute or another element therefore never counts as
-a plain entry. `tests/core/test_fast_reader.py` compares the two readers on arbitrary documents.
+complete elements. Values contain no markup, no references except `&amp;`, `&lt;`, `&gt;`, `&quot;`
+and `&apos;`, and no whitespace that the parser would change. Attributes of other namespaces are
+read if their prefixes are declared on the root or on their element, and none occurs twice. libxml2
+checks everything that is not read (elements of other namespaces, prefix declarations, another
+root), for many entries at once: each piece must be well-formed by itself, between the start and end
+tags of the root. Anything that is malformed, beyond a limit, doubtful, or uses a prefix other than
+`rs` for our namespace is not plain. Then the shortcut ends: the parser reads the rest and reports
+the error. Text within a comment, an attribute or another element therefore never counts as a plain
+entry. `tests/core/test_fast_reader.py` compares the two readers on arbitrary documents.
 
-Why it takes linear time: text is matched only when the end of an entry has arrived, and only up
-to that end, so no byte is matched in two calls. Every repetition is possessive, so no expression
-backtracks.
+Why it takes linear time: text is matched only when the end of an entry has arrived, and only up to
+that end, so no byte is matched twice. All repetitions are possessive, so no expression backtracks.
 """
 
 from __future__ import annotations
@@ -46,24 +44,24 @@ from rsnotify.format.xml_parser import DocumentLimits, is_well_formed
 
 _SPACE = r"[ \t\r\n]*+"
 _NAME = r"[A-Za-z_][\w.-]*+"
-# Values and tags exclude "<" and ">", so nothing can begin or end inside them unnoticed.
+# Values and tags exclude "<" and ">", so nothing can begin or end within them unnoticed.
 _VALUE = r'[^\x00-\x1f"<>\ufffe\uffff]*+'
 _FOREIGN_ATTRIBUTES = rf'((?: {_NAME}:{_NAME}="{_VALUE}")*+)'
-#: Links, and elements of other namespaces with their text. The usual tags that may follow are
-#: excluded first, because that is fastest.
+#: Links, and elements of other namespaces with their text. The usual following tags are excluded
+#: first, because this is fastest.
 _MORE = rf"((?:<(?!rs:md|/url>)/?+{_NAME}:[^<>]*+>[^<]*+)*+)"
-# The forms of a W3C Datetime that `fromisoformat` reads correctly.
+# The forms of a W3C Datetime that `fromisoformat` parses correctly.
 _DATETIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{6})?+Z"
 _COUNT = "[0-9]{1,18}+"
 
 
 def _attributes(**forms: str) -> str:
-    """Return an expression for optional attributes, in the order in which `writer` has them."""
+    """Return an expression for optional attributes, in the order in which `writer` writes them."""
     return "".join(rf'(?: {name}="({form})")?+' for name, form in forms.items())
 
 
 def _usual_link(value: str) -> str:
-    # Matching such a link separately takes 1 µs more.
+    # Matching such a link separately takes 1 µs longer.
     return rf'(?:<rs:ln rel="({value})" href="({value})"(?: type="({value})")?+ ?+/>{_SPACE})?+'
 
 
@@ -105,15 +103,15 @@ _LINK = re.compile(
     + rf"{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE}",
     re.ASCII,
 )
-#: A link with its attributes in another order. Their names are bounded, because libxml2 refuses
-#: names of 50,000 characters.
+#: A link with its attributes in another order. Their names have a maximum length, because libxml2
+#: refuses names of 50,000 characters.
 _OTHER_LINK = re.compile(rf'<rs:ln((?: [a-z]{{1,64}}+="{_VALUE}")++) ?+/>{_SPACE}', re.ASCII)
 _FOREIGN = re.compile(rf"(?:</?(?!rs:){_NAME}:[^<>]*+>[^<]*+)++", re.ASCII)
 _ATTRIBUTE = re.compile(r'[ \t\r\n]([\w.:-]++)="([^"]*+)"', re.ASCII)
 _FOREIGN_ATTRIBUTE = re.compile(r' ([\w.-]++):([\w.-]++)="([^"]*+)"', re.ASCII)
 #: Maximum length of an element's attributes of other namespaces, in characters, because libxml2
 #: refuses names of 50,000 characters.
-_LONGEST_NAME = 32_768
+_MAX_ATTRIBUTES_LENGTH = 32_768
 _LINK_NAMES = ["rel", "href", "encoding", "hash", "length", "modified", "path", "pri", "type"]
 _DECLARATION = r"<\?xml version=([\"'])1\.0\1(?: encoding=([\"'])(?:UTF|utf)-8\2)?+ ?+\?>"
 _OPENING = re.compile(
@@ -121,8 +119,8 @@ _OPENING = re.compile(
     rf'<urlset((?:[ \t\r\n]++[\w.:-]++="[ !#-;=?-~]*+")++){_SPACE}>',
     re.ASCII,
 )
-#: Number of bytes that show whether a document begins in the plain form.
-_LONGEST_OPENING = 2_048
+#: Maximum length of the plain form's declaration and root tag, in bytes.
+_MAX_OPENING_BYTES = 2_048
 _HEAD = re.compile(
     rf"{_SPACE}{_usual_link(_VALUE)}{_MORE}(?:<rs:md"
     + _attributes(
@@ -136,13 +134,13 @@ _HEAD = re.compile(
     re.ASCII,
 )
 _REFERENCE = re.compile("&(?:amp|lt|gt|quot|apos);")
-# The ampersand comes last, because replacing it earlier could create other references.
+# The ampersand is last, because replacing it earlier could create other references.
 _CHARACTERS = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
 _CHANGES: dict[str | None, ChangeType | None] = {None: None} | {str(one): one for one in ChangeType}
 _instant = datetime.fromisoformat
-#: If a limit is lower than here, nothing counts as plain. Most values then need no check: a
-#: datetime is shorter than `uri_length`, and two buffers of `FastReader` than `entry_length`.
-_LEAST = DocumentLimits(uri_length=32, entry_length=262_144, entry_elements=16, links=1)
+#: The lowest limits with which a document counts as plain. They make most checks unnecessary: no
+#: datetime exceeds `uri_length`, and two buffers of `FastReader` do not exceed `entry_length`.
+_MIN_LIMITS = DocumentLimits(uri_length=32, entry_length=262_144, entry_elements=16, links=1)
 
 
 class PlainForm:
@@ -156,19 +154,21 @@ class PlainForm:
         self.opening = opening
         self._namespaces = {prefix: f"{{{uri}}}" for prefix, uri in prefixes.items()}
         self._limits = limits
-        # Limits on each side of `rs:md`, on top of a usual link and the elements of our namespaces.
+        # Limits on each side of `rs:md`, besides a usual link and the elements of our namespaces.
         self._most_links = (limits.links - 1) // 2
-        self._most_elements = (limits.entry_elements - _LEAST.entry_elements) // 2
-        # Tags of other namespaces; within this limit they are neither too many nor too deep.
+        self._most_elements = (limits.entry_elements - _MIN_LIMITS.entry_elements) // 2
+        # Within this limit, tags of other namespaces are neither too many nor nested too deeply.
         self._most_tags = min(self._most_elements, 2 * limits.depth)
-        # Characters of namespaces per element. Half of the least limit is for the entry as written.
-        self._most_names = (limits.entry_length - _LEAST.entry_length // 2) // (limits.links + 1)
+        # Characters of namespaces per element. Half of the minimum is for the entry as written.
+        self._most_names = (limits.entry_length - _MIN_LIMITS.entry_length // 2) // (
+            limits.links + 1
+        )
         self._most_attributes = self._attributes_within_limit(self._namespaces)
 
     @classmethod
     def begin(cls, text: str, limits: DocumentLimits) -> PlainForm | None:
         """Return the form of a document with this beginning; None if its opening is not plain."""
-        opening = _OPENING.match(text, 0, _LONGEST_OPENING)
+        opening = _OPENING.match(text, 0, _MAX_OPENING_BYTES)
         return None if opening is None else _plain_form(opening[0], opening[3], limits)
 
     def head(self, text: str, at: int = 0) -> tuple[Document, int] | None:
@@ -207,8 +207,8 @@ class PlainForm:
     def entries(self, text: str, at: int, *, is_simple: bool) -> tuple[list[Resource], int] | None:
         """Return the plain entries from `at` on, and the position where they end.
 
-        Return None if only the parser can read them. `is_simple` says whether the text is
-        ASCII without an ampersand.
+        Return None if only the parser can read them. `is_simple` means that the text is ASCII
+        without an ampersand.
         """
         resources: list[Resource] = []
         unchecked: list[str] = []
@@ -237,7 +237,7 @@ class PlainForm:
                     modified,
                     changefreq,
                     _CHANGES[change],
-                    # A change usually states the same datetime twice.
+                    # A change usually has the same datetime twice.
                     modified if changed == lastmod else _instant(changed) if changed else None,
                     encoding=encoding,
                     hash=hashes,
@@ -248,7 +248,7 @@ class PlainForm:
                     attributes=self._foreign(foreign, unchecked) if foreign else (),
                 )
             except ValueError:
-                break  # the parser reports what is wrong with this entry
+                break  # the parser reports the error
             if len(uri) > longest:
                 break
             resources.append(resource)
@@ -312,7 +312,7 @@ class PlainForm:
             raise ValueError("it has a long link")
 
     def _foreign(self, written: str, unchecked: list[str]) -> Attributes:
-        """Return attributes of other namespaces, which the root or the element itself declares."""
+        """Return attributes of other namespaces, which the root or the element must declare."""
         found = _FOREIGN_ATTRIBUTE.findall(written)
         namespaces, most = self._namespaces, self._most_attributes
         if "xmlns:" in written:
@@ -332,18 +332,18 @@ class PlainForm:
         except KeyError:
             raise ValueError("it has a prefix that is not plain") from None
         count = len(attributes)
-        if count > most or len(written) > _LONGEST_NAME:
+        if count > most or len(written) > _MAX_ATTRIBUTES_LENGTH:
             raise ValueError("it may have long names")
         if count > 1 and count != len(dict(attributes)):
             raise ValueError("it has an attribute twice")
         return tuple(attributes)
 
     def _attributes_within_limit(self, namespaces: Mapping[str, str]) -> int:
-        """Return the number of attributes that an element may have, regardless of namespaces."""
+        """Return how many attributes an element may have if all have the longest namespace."""
         return self._most_names // max(map(len, namespaces.values()), default=1)
 
     def are_harmless(self, pieces: list[str]) -> bool:
-        """Return whether each piece is well-formed, without any elements of our namespaces."""
+        """Return whether each piece is well-formed and has no elements of our namespaces."""
         elements = "</g><g>".join(pieces)
         is_ours = "xmlns" in elements and (RS_NS in elements or SITEMAP_NS in elements)
         if is_ours or elements.count("&") != len(_REFERENCE.findall(elements)):
@@ -351,19 +351,21 @@ class PlainForm:
         return is_well_formed(f"{self.opening}<g>{elements}</g></urlset>".encode())
 
 
-# Cached, because a Source writes the same opening in every document.
+# Cached, because a Source begins all its documents in the same way.
 @lru_cache(maxsize=64)
 def _plain_form(opening: str, declared: str, limits: DocumentLimits) -> PlainForm | None:
     prefixes = _prefixes(declared)
     names = ("uri_length", "entry_length", "entry_elements", "links")
-    if prefixes is None or any(getattr(limits, name) < getattr(_LEAST, name) for name in names):
+    if prefixes is None or any(
+        getattr(limits, name) < getattr(_MIN_LIMITS, name) for name in names
+    ):
         return None
     form = PlainForm(opening, prefixes, limits)
     return form if form.are_harmless([]) else None
 
 
 def _prefixes(root: str) -> Mapping[str, str] | None:
-    """Return the prefixes of other namespaces; None if our namespaces have unusual prefixes."""
+    """Return the declared prefixes of other namespaces; None if ours have unusual prefixes."""
     declared = {
         name.removeprefix("xmlns").removeprefix(":"): uri
         for name, uri in _ATTRIBUTE.findall(root)
@@ -407,7 +409,7 @@ def _stripped(uri: str, longest: int) -> str:
     return stripped
 
 
-# Tags and text exclude "<", so nothing can begin or end inside them unnoticed.
+# Tags and text exclude "<", so nothing can begin or end within them unnoticed.
 _EMPTY = r"<rs:(?:md|ln) [^<>]*+(?<=/)>"
 _TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*+</\1>"
 _COMPLETE = re.compile(rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
@@ -416,16 +418,16 @@ _END = b"</url>"
 #: Other spellings of that tag, which only the parser can read.
 _OTHER_END = re.compile(rb"</url[^>s]|:url[ \t\r\n>]")
 _CLOSING = b"</urlset>"
-#: Maximum number of bytes buffered while waiting for the end of an entry.
-_MAX_PENDING = 65_536
-#: Maximum excess of other entries over plain ones. Beyond it, the shortcut costs more than it
-#: saves.
+#: Maximum number of bytes to buffer while waiting for the end of an entry.
+_MAX_PENDING_BYTES = 65_536
+#: Maximum number of other entries in excess of plain ones. With more, the shortcut costs more time
+#: than it saves.
 _MAX_DETOURS = 100
 
 
 def read_plain(data: bytes, limits: DocumentLimits) -> Document | None:
-    """Read a document that is short and entirely plain. Return None for any other."""
-    if len(data) > min(_MAX_PENDING, limits.document_bytes):
+    """Read a document that is short and plain. Return None for any other."""
+    if len(data) > min(_MAX_PENDING_BYTES, limits.document_bytes):
         return None
     try:
         text = data.decode()
@@ -445,7 +447,7 @@ def read_plain(data: bytes, limits: DocumentLimits) -> Document | None:
 
 
 class FastReader:
-    """Splits a document into plain entries and the rest, and passes both on in document order."""
+    """Splits a document into plain entries and other XML, and passes both on in document order."""
 
     def __init__(
         self,
@@ -456,19 +458,19 @@ class FastReader:
         self._limits = limits
         self._on_entries = on_entries
         self._on_xml = on_xml
-        #: The bytes after the last entry that was read. They contain no end of an entry.
+        #: The bytes after the last entry that was read, without the end of another entry.
         self._pending: list[bytes] = []
         self._size = 0
-        #: The last few pending bytes, which may be the beginning of an end tag.
+        #: The last pending bytes, which may be the beginning of an end tag.
         self._tail = b""
         self._form: PlainForm | None = None
         #: The document without its entries, if that part is plain.
         self._head: Document | None = None
-        #: The text that the parser has to read before anything else.
+        #: The text that the parser must read before anything else.
         self._beginning = ""
         #: Whether the parser has read the beginning.
         self._is_parsed = False
-        #: Whether the shortcut has ended, so that the parser reads the rest.
+        #: Whether the shortcut has ended, and the parser reads the rest.
         self._ended = False
         self._lines = 0
         self._detours = 0
@@ -486,11 +488,15 @@ class FastReader:
             unseen = unseen[start + len(_END) :]
             self._read(self._size - len(unseen))
         self._tail = unseen[1 - len(_END) :]
-        if self._size > _MAX_PENDING or self._detours > _MAX_DETOURS or _OTHER_END.search(unseen):
+        if (
+            self._size > _MAX_PENDING_BYTES
+            or self._detours > _MAX_DETOURS
+            or _OTHER_END.search(unseen)
+        ):
             self._end()
 
     def close(self) -> Document | None:
-        """Return the document without its entries; None if the parser has to provide it."""
+        """Return the document without its entries; None if the parser has it."""
         if self._form is not None and self._head is None and not self._is_parsed:
             self._read(max(0, b"".join(self._pending).rfind(_CLOSING)))
         rest = b"".join(self._pending).strip(b" \t\r\n")
@@ -500,9 +506,9 @@ class FastReader:
         return None
 
     def _begin(self) -> bool:
-        """Return whether the document begins in the plain form; end the shortcut if it cannot."""
+        """Return whether the beginning is plain. If it cannot become plain, end the shortcut."""
         beginning = b"".join(self._pending)
-        self._form = PlainForm.begin(beginning[:_LONGEST_OPENING].decode("latin-1"), self._limits)
+        self._form = PlainForm.begin(beginning[:_MAX_OPENING_BYTES].decode("latin-1"), self._limits)
         if self._form is not None:
             self._beginning = self._form.opening
             self._size -= len(self._beginning)
@@ -510,7 +516,7 @@ class FastReader:
             return True
         tags = beginning.count(b">")
         may_begin = tags == 0 or (tags == 1 and beginning.startswith(b"<?xml"))
-        if not may_begin or self._size > _LONGEST_OPENING:
+        if not may_begin or self._size > _MAX_OPENING_BYTES:
             self._end()
         return False
 
@@ -521,7 +527,7 @@ class FastReader:
         self._pending = []
 
     def _read(self, size: int) -> None:
-        """Read the first `size` pending bytes, which normally stop at the end of an entry."""
+        """Read the first `size` pending bytes, which normally end with an entry."""
         data = b"".join(self._pending)
         try:
             text = data[:size].decode()
@@ -535,7 +541,7 @@ class FastReader:
             self._end()
 
     def _read_entries(self, text: str) -> int:
-        """Read the head and the entries, and return the position where the last entry ends."""
+        """Read the head and the entries, and return the end position of the last entry."""
         assert self._form is not None
         at = 0
         if self._head is None and not self._is_parsed and (head := self._form.head(text)):
@@ -565,7 +571,7 @@ class FastReader:
     def _pass_on(self, xml: bytes) -> None:
         if not xml:
             return
-        # Restore the line breaks that were not passed on, so that errors name the right line.
+        # Insert the omitted line breaks, so that errors have the right line number.
         xml = b"\n" * self._lines + xml
         self._lines = 0
         if not self._is_parsed:

@@ -1,22 +1,22 @@
-"""The `X-Hub-Signature`, which proves that a sender knows the secret (WebSub §7.1)."""
+"""The `X-Hub-Signature` header, which proves that the sender knows the secret (WebSub §7.1)."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 
-#: The recognized methods, weakest first (WebSub §7.1.1).
+#: The recognized signature methods, weakest first (WebSub §7.1.1).
 METHODS = ("sha1", "sha256", "sha384", "sha512")
 
 
-# Tables that combine each byte of a key with the inner and outer padding (RFC 2104 §2).
+# Translation tables that XOR the bytes of a key with the inner and outer padding (RFC 2104 §2).
 _INNER, _OUTER = (bytes(key ^ pad for key in range(256)) for pad in (0x36, 0x5C))
 
 
 class SigningKey:
-    """A secret that signs many bodies. The key's part of the HMAC is computed only once.
+    """Signs many bodies with one secret, and computes the key's part of the HMAC only once.
 
-    Signing 700 bytes takes half as long as with `signature` (1.0 instead of 2.0 us).
+    Signing 700 bytes is twice as fast as with `signature` (1.0 instead of 2.0 µs).
     """
 
     def __init__(self, secret: str, method: str) -> None:
@@ -38,7 +38,7 @@ class SigningKey:
 
 
 def signature(secret: str, body: bytes, method: str = "sha256") -> str:
-    """Return the header value for a body. The method is one of `METHODS`."""
+    """Return the header value for a body. `method` is one of `METHODS`."""
     return f"{method}={hmac.digest(secret.encode(), body, method).hex()}"
 
 

@@ -1,17 +1,17 @@
-"""Equality of URIs: two URIs with the same normal form identify the same resource.
+"""Normalizes URIs. Two URIs with the same normal form identify the same resource.
 
-The normal form follows RFC 3986 §6.2.2 and §6.2.3: scheme and host in lower case, encoded octets in
+Normalization follows RFC 3986 §6.2.2 and §6.2.3: scheme and host in lower case, encoded octets in
 upper case, unreserved characters decoded, no dot segments, no default or empty port, and `/` as the
-path if there is only an authority. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), and
-characters that are not allowed in a URI, such as spaces, are encoded. The host is mapped with IDNA.
-A `%` that does not begin an encoded octet stands for itself.
+path of a bare authority. Before that, an IRI is mapped to a URI (RFC 3987 §3.1), its host with
+IDNA, and characters that are invalid in a URI, such as spaces, are encoded. A `%` that does not
+begin an encoded octet is encoded, too.
 
-Everything else is a difference: reserved characters and their encodings (`/` and `%2F`), the case
-of a path, an empty query and no query, precomposed and decomposed characters, `http` and `https`.
+All other differences count: reserved characters and their encodings (`/` and `%2F`), the case of
+the path, an empty query and no query, precomposed and decomposed characters, `http` and `https`.
 
-The normal form is used only for comparisons. Requests, digests and documents contain a URI exactly
-as the Source wrote it. Libraries normalize differently: yarl drops an empty query, and rfc3986
-neither decodes `%7E` nor drops a default port.
+The normal form is used only for comparisons. Requests, digests and documents contain URIs exactly
+as the Source wrote them. Libraries differ: yarl drops an empty query, and rfc3986 neither decodes
+`%7E` nor drops a default port.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ URI_CHARACTERS = "%/:?#[]@!$&'()*+,;="
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 _UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 _ALLOWED = r"A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-"
-#: The octets that stay encoded: all except unreserved characters.
+#: The encoded octets that are not unreserved characters.
 _OCTET = "%(?:[0189A-F][0-9A-F]|2[0-9A-CF]|3[A-F]|[46]0|5[B-E]|7[BCDF])"
-# Nearly every URI has this form. It is normal unless a segment begins with a dot.
+# Nearly all URIs have this form, and are normal unless a segment begins with a dot.
 _HOST = "[a-z0-9.-]++"
 _NORMAL = re.compile(
     rf"http(?:://{_HOST}(?::(?!80/)[1-9][0-9]*+)?|s://{_HOST}(?::(?!443/)[1-9][0-9]*+)?)"
@@ -41,7 +41,7 @@ _HOST_NAME = re.compile(r"[a-z0-9._-]+")
 _ENCODED_TEXT = re.compile("(?:%[89A-F][0-9A-F])+")
 #: Characters that IDNA 2008 keeps, but IDNA 2003 replaces or removes.
 _DEVIATING = re.compile("[ßς\u200c\u200d]")
-_LONGEST_HOST = 255
+_MAX_HOST_LENGTH = 255
 
 
 def normalize(uri: str) -> str:
@@ -61,7 +61,7 @@ def normalize(uri: str) -> str:
 
 
 def normalize_encoding(part: str) -> str:
-    """Return a component of a URI in the normal percent-encoding."""
+    """Return a component of a URI with normalized percent-encoding."""
     return _CODED.sub(_normal_octets, part)
 
 
@@ -78,8 +78,8 @@ def _normal_octets(match: re.Match[str]) -> str:
 def normalize_beginning(uri: str) -> str:
     """Return the common prefix of the normal forms of all URIs that begin with `uri`.
 
-    `uri` may be a pattern, with `*` for any characters. Dot segments are kept, because they may be
-    the beginnings of other segments.
+    `uri` may be a pattern with `*` for any characters. Dot segments are kept, because longer
+    segments may begin with dots.
     """
     scheme, mark, rest = uri.partition("://")
     authority, slash, path = rest.partition("/")
@@ -107,7 +107,7 @@ def _normal_host(host: str) -> str:
     if "%" not in host:
         return host
     name = _ENCODED_TEXT.sub(lambda text: unquote(text[0]), host)
-    if len(name) > _LONGEST_HOST or _DEVIATING.search(name) or "\ufffd" in name:
+    if len(name) > _MAX_HOST_LENGTH or _DEVIATING.search(name) or "\ufffd" in name:
         return host
     try:
         encoded = name.encode("idna").decode().lower()

@@ -1,9 +1,8 @@
-"""Writes sitemaps: values in, bytes out, in pieces, so that a long list does not fill memory.
+"""Writes ResourceSync documents to bytes, in pieces, so that a long list does not fill memory.
 
-A document consists of `opening(head)`, `entry(resource)` for each resource, and `closing(head)`.
-String templates are five times as fast as an XML library, and the format has no nesting that would
-require one. Every string is escaped. A string with a character that XML cannot represent raises
-`ValueError`.
+A document consists of `opening(head)`, an `entry(resource)` per resource, and `closing(head)`.
+String templates are five times as fast as an XML library, and the format is flat. All strings are
+escaped. A string with a character that XML cannot represent raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ from rsnotify.format.model import RS_NS, SITEMAP_NS, Attributes, Document, Link,
 
 
 class Profile(StrEnum):
-    """The ResourceSync version to write, which determines where the datetime of a change goes.
+    """The ResourceSync version to write, which determines how to write the datetime of a change.
 
-    V1_1 writes the datetime as `rs:md/@datetime`, and also as `lastmod` for 1.0 readers if the
-    model has none. V1_0 writes it only as `lastmod`. Without a profile, an entry is written exactly
-    as in the model.
+    V1_1 writes it as `rs:md/@datetime` and, for 1.0 readers, as `lastmod` if the resource has none.
+    V1_0 writes it only as `lastmod`. Without a profile, each field is written as it is.
     """
 
     V1_0 = "1.0"
     V1_1 = "1.1"
 
 
-# XML 1.0 §2.2: these characters cannot be written at all, not even escaped.
+# XML 1.0 §2.2: these characters are not allowed, even if escaped.
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-# The ampersand comes first, because the other escapes contain one.
+# The ampersand is first, because the other escapes contain one.
 _ESCAPES = {
     "&": "&amp;",
     "<": "&lt;",
@@ -46,13 +44,13 @@ _ESCAPES = {
 #: ASCII characters that may need an escape.
 _SUSPECT = bytes(range(32)) + b'&<>"'
 _SUSPECTS = re.compile('[\x00-\x1f&<>"\ud800-\udfff\ufffe\uffff]')
-#: Number of entries that are tested and encoded together.
-_AT_ONCE = 256
+#: Number of entries to test and encode at once.
+_BATCH_SIZE = 256
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a string needs no escapes, as is true of nearly all strings."""
-    if text.isascii():  # a fifth of the time that the expression takes
+    """Return whether a string needs no escapes. Nearly all strings need none."""
+    if text.isascii():  # five times as fast as the expression
         return len(text.encode().translate(None, _SUSPECT)) == len(text)
     return _SUSPECTS.search(text) is None
 
@@ -61,14 +59,14 @@ def _escape(text: str) -> str:
     if _is_plain(text):
         return text
     if _ILLEGAL.search(text):
-        raise ValueError(f"{text!r} has a character that XML cannot carry; percent-encode it")
+        raise ValueError(f"{text!r} has a character that XML does not allow; percent-encode it")
     for character, escaped in _ESCAPES.items():
         text = text.replace(character, escaped)
     return text
 
 
 def _escaped(element: Any) -> Any:
-    """Return an element or a tuple with all strings escaped, but not the entries of a document."""
+    """Return an element or tuple with escaped strings, except in the entries of a document."""
     is_tuple = isinstance(element, tuple)
     values = list(element if is_tuple else astuple(element))
     for index, value in enumerate(values):
@@ -79,12 +77,12 @@ def _escaped(element: Any) -> Any:
     return tuple(values) if is_tuple else type(element)(*values)
 
 
-# The following functions return markup with unescaped strings, and append these to `texts`, so that
-# the caller can test many strings at once.
+# The following functions return markup with unescaped strings, and append these strings to `texts`,
+# so that the caller can test many of them at once.
 
 
 def _foreign(attributes: Attributes, texts: list[str]) -> str:
-    """Return attributes of other namespaces, declaring each prefix in place (core §7)."""
+    """Return attributes of other namespaces, with declarations of their prefixes (core §7)."""
     parts = []
     prefixes = {"http://www.w3.org/XML/1998/namespace": "xml"}
     for name, value in attributes:
@@ -117,7 +115,7 @@ def _content(
     type_: str | None,
     texts: list[str],
 ) -> str:
-    """Return the attributes that describe content; only links have `modified` and `pri`."""
+    """Return the attributes that describe content. Only links have `modified` and `pri`."""
     written = ""
     if encoding is not None:
         texts.append(encoding)
@@ -187,7 +185,7 @@ def entry(resource: Resource, *, index: bool = False, profile: Profile | None = 
 
 
 def _entries(resources: Sequence[Resource], tag: str, profile: Profile | None) -> bytes:
-    # A single test for all strings saves a fifth of the time per entry.
+    # Testing all strings at once saves a fifth of the time per entry.
     texts: list[str] = []
     written = "".join([_entry(one, tag, profile, texts) for one in resources])
     tested = "".join(texts)
@@ -221,7 +219,7 @@ def _entry(resource: Resource, tag: str, profile: Profile | None, texts: list[st
         texts.append(capability)
         md = f' capability="{capability}"'
     if change is not None:
-        md += ' change="' + change + '"'  # formatting an enum member takes longer
+        md += ' change="' + change + '"'  # formatting an enum member is slower
     if changed_at is not None:
         md += f' datetime="{changed_at}"'
     if at or completed or from_ or until:
@@ -243,6 +241,6 @@ def closing(head: Document) -> bytes:
 def write_document(document: Document, *, profile: Profile | None = None) -> bytes:
     tag = "sitemap" if document.index else "url"
     resources = document.resources
-    starts = range(0, len(resources), _AT_ONCE)
-    parts = [_entries(resources[start : start + _AT_ONCE], tag, profile) for start in starts]
+    starts = range(0, len(resources), _BATCH_SIZE)
+    parts = [_entries(resources[start : start + _BATCH_SIZE], tag, profile) for start in starts]
     return b"".join([opening(document), *parts, closing(document)])

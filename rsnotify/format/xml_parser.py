@@ -1,4 +1,4 @@
-"""Parsers for untrusted XML, and its limits. They never open a URL or a file."""
+"""Parsers for untrusted XML, and limits for its size. The parsers never open URLs or files."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ if TYPE_CHECKING:
 else:
 
     class ParserTarget(Generic[T]):
-        """The base of parser targets for type checking. lxml calls whatever methods exist."""
+        """The base class of parser targets, for type checking. lxml calls the methods it finds."""
 
 
 class DocumentLimits(Struct, frozen=True):
     """The limits beyond which the reader refuses a document, to protect memory and time.
 
-    They exceed the limits of the specification (50,000 entries and 50 MB, core §7), so that a list
-    that is only slightly too long can still be read.
+    They are higher than those of the specification (50,000 entries and 50 MB, core §7), so that a
+    slightly oversized list can still be read. Limits per entry also apply to everything outside of
+    entries.
 
     Args:
         document_bytes: Bytes of XML, after decompression.
         entries: `<url>` or `<sitemap>` elements.
-        entry_length: Characters of all attributes within one entry, and outside of all entries.
-        entry_elements: Elements of any kind within one entry, and outside of all entries.
+        entry_length: Characters of all attributes per entry.
+        entry_elements: Elements of any kind per entry.
         uri_length: Characters of a URI or of an element's text, except a `data:` URI.
         inline_length: Characters of a `data:` URI in a link.
-        links: `rs:ln` elements within one entry, and outside of all entries.
+        links: `rs:ln` elements per entry.
         depth: Levels of elements below an ignored element.
     """
 
@@ -49,8 +50,8 @@ class DocumentLimits(Struct, frozen=True):
 DEFAULT_LIMITS = DocumentLimits()
 
 _SAFE: dict[str, Any] = {
-    # With False, libxml2 leaves an ampersand in an attribute as "&#38;". There is nothing else to
-    # resolve, because a DOCTYPE is refused.
+    # With False, libxml2 returns an ampersand in an attribute as "&#38;". There are no other
+    # entities to resolve, because a DOCTYPE is refused.
     "resolve_entities": "internal",
     "no_network": True,
     "load_dtd": False,
@@ -62,12 +63,12 @@ _SAFE: dict[str, Any] = {
 
 
 def safe_parser(target: ParserTarget[T]) -> CustomTargetParser[T]:
-    """Return an lxml parser for untrusted input. The target's `doctype` must raise an error."""
+    """Return an lxml parser for untrusted input. The target's `doctype` method must raise."""
     return etree.XMLParser(target=target, **_SAFE)
 
 
 class _NoTarget(ParserTarget[None]):
-    """Ignores everything, so that the parser builds no tree, which takes half of its time."""
+    """Ignores everything, which is twice as fast as building a tree."""
 
     def close(self) -> None: ...
 
@@ -86,9 +87,9 @@ def is_well_formed(data: bytes) -> bool:
 def expat_parser(separator: str) -> expat.XMLParserType:
     """Return an Expat parser that handles namespaces and parses all its input at once.
 
-    By default, Expat 2.6 and later defer parsing a long token until the input has doubled, and then
-    `CurrentByteIndex` no longer shows the length of that token. The caller has to limit the length
-    of a token, because Expat scans it from its beginning with each piece of input.
+    By default, Expat 2.6 and later defer parsing a long token until the input has doubled. Then
+    `CurrentByteIndex` does not show the length of the token, which the caller must limit, because
+    Expat scans a token from its beginning with each piece of input.
 
     `separator` separates the namespace from the name of an element.
     """

@@ -12,7 +12,6 @@ from rsnotify.format.coverage import (
     Frontier,
     change_list_coverage,
     fragment_coverage,
-    notification_coverage,
 )
 from rsnotify.format.datetimes import parse_datetime
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
@@ -210,7 +209,7 @@ def test_without_from_such_a_deletion_does_not_define_the_beginning_of_the_list(
 
 def test_a_framework_notification_is_not_a_change_of_the_set() -> None:
     document = Document("framework-notification", (change("a", at(1)),), from_=at(0), until=at(1))
-    assert notification_coverage(document).until == at(1)
+    assert fragment_coverage(document, allow_framework=True).until == at(1)
     with pytest.raises(WrongDocument):
         fragment_coverage(document)
 
@@ -269,7 +268,7 @@ def test_other_documents_are_no_notifications() -> None:
         Document(Capability.CHANGE_NOTIFICATION, index=True),
     ):
         with pytest.raises(WrongDocument):
-            notification_coverage(document)
+            fragment_coverage(document, allow_framework=True)
 
 
 def test_entries_at_the_ends_of_the_interval_of_a_fragment_belong_to_it() -> None:

@@ -157,7 +157,7 @@ def test_any_encoding_that_a_document_declares_is_read() -> None:
     [
         (b"", MalformedDocument, "it is empty"),
         (b"no xml", MalformedDocument, "Start tag expected"),
-        (urlset("<url>")[:-9], MalformedDocument, "ended too early"),
+        (urlset("<url>")[:-9], MalformedDocument, "is truncated"),
         (urlset("<url></loc></url>"), MalformedDocument, "not well-formed"),
         (b'<!DOCTYPE urlset [<!ENTITY a "b">]>' + urlset("")[39:], MalformedDocument, "DOCTYPE"),
         (b'<!DOCTYPE urlset SYSTEM "x">' + urlset("")[39:], MalformedDocument, "DOCTYPE"),
@@ -176,9 +176,9 @@ def test_any_encoding_that_a_document_declares_is_read() -> None:
         (urlset('<rs:md at="1"/>'), InvalidDocument, "rs:md/@at"),
         (urlset('<url><rs:md change="moved"/></url>'), InvalidDocument, "created, updated"),
         (urlset('<url><rs:md length="-1"/></url>'), InvalidDocument, "not a whole number"),
-        (urlset(f'<url><rs:md length="{2**64}"/></url>'), InvalidDocument, "too large a number"),
-        (urlset('<rs:ln rel="up"/>'), InvalidDocument, "lacks its href"),
-        (urlset('<rs:ln href="a"/>'), InvalidDocument, "lacks its href or rel"),
+        (urlset(f'<url><rs:md length="{2**64}"/></url>'), InvalidDocument, "is too large"),
+        (urlset('<rs:ln rel="up"/>'), InvalidDocument, "has no href"),
+        (urlset('<rs:ln href="a"/>'), InvalidDocument, "has no href or no rel"),
         (urlset('<rs:ln rel="a" href="b" pri="0"/>'), InvalidDocument, "between 1 and 999999"),
         (urlset(f"<url><loc>http://{'a' * 9000}</loc></url>"), InvalidDocument, "longer than"),
         (urlset('<rs:ln rel="a" href="b"/>' * 1001), InvalidDocument, "more than 1000 links"),
@@ -210,7 +210,7 @@ def test_the_limit_holds_for_all_pieces_of_a_document_together_before_it_is_read
 
 
 def test_a_comment_has_a_limit_that_others_do_not_add_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_TOKEN_BYTES", 1_000)
+    monkeypatch.setattr(reader, "_MAX_TOKEN_BYTES", 1_000)
 
     def pieces(size: int) -> list[bytes]:
         comment = f"<!--{'x' * size}-->"

@@ -19,8 +19,8 @@ from rsnotify.format.model import ChangeType, Document, Link, Resource
 from rsnotify.format.uris import normalize, normalize_beginning
 from rsnotify.selection import (
     EVERYTHING,
-    LONGEST,
-    MOST,
+    MAX_JSON_BYTES,
+    MAX_PREFIXES,
     PushSelection,
     Selection,
     push_selection_for,
@@ -402,7 +402,7 @@ def test_no_less_is_asked_for_than_is_wanted(selection: Selection, entry: Resour
         (Selection(only=(SITE + "maps/", "*.ttl")), EVERYTHING),
         (Selection(only=("maps/",), types=("text/turtle",)), PushSelection(types=("text/turtle",))),
         (Selection(excluded=(SITE,)), EVERYTHING),
-        (Selection(only=tuple(f"{SITE}{n}" for n in range(MOST + 1))), EVERYTHING),
+        (Selection(only=tuple(f"{SITE}{n}" for n in range(MAX_PREFIXES + 1))), EVERYTHING),
     ],
 )
 def test_what_a_hub_cannot_tell_is_left_to_the_destination(
@@ -435,7 +435,7 @@ def test_the_same_wish_has_the_same_text_however_it_is_written() -> None:
     )
     other = PushSelection((SITE + "a/", SITE + "b"), ("text/*", "text/turtle"), (UPDATED, UPDATED))
     assert one.canonical() == other.canonical()
-    assert one.canonical().text == (
+    assert one.canonical().canonical_json == (
         b'{"prefixes":["https://source.example/data/a/","https://source.example/data/b"],'
         b'"types":["text/*","text/turtle"],"changes":["updated"]}'
     )
@@ -458,8 +458,8 @@ def test_a_name_is_made_of_the_topic_and_the_text() -> None:
         PushSelection(prefixes=('https://source.example/"',)),
         PushSelection(prefixes=("https://source.example/ ",)),
         PushSelection(prefixes=("",)),
-        PushSelection(prefixes=tuple(f"{SITE}{n}" for n in range(MOST + 1))),
-        PushSelection(prefixes=(SITE + "x" * LONGEST,)),
+        PushSelection(prefixes=tuple(f"{SITE}{n}" for n in range(MAX_PREFIXES + 1))),
+        PushSelection(prefixes=(SITE + "x" * MAX_JSON_BYTES,)),
         PushSelection(types=("turtle",)),
     ],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.inline_content import may_be_inline, with_inline_content
 from rsnotify.format.model import INLINE_LIMIT, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
@@ -24,9 +25,7 @@ from rsnotify_publisher.journal import JournalState
 from rsnotify_publisher.push.hub_feed import (
     FragmentWriter,
     OutgoingFragment,
-    may_be_inline,
     resume_at,
-    with_content,
 )
 from rsnotify_publisher.push.hub_push import NodeRotation
 from tests.publisher.helpers import BASE, chain_of
@@ -100,7 +99,7 @@ def with_hash(content: bytes, **fields: object) -> Resource:
 
 def test_small_content_travels_inline():
     change = with_hash(b"<a> <b> 'c' .", type='text/turtle; charset="utf-8"')
-    (link,) = with_content(change, b"<a> <b> 'c' .").links
+    (link,) = with_inline_content(change, b"<a> <b> 'c' .").links
     assert link.rel == "duplicate"
     head, _, data = link.href.partition(",")
     assert head == "data:text/turtle;%20charset=%22utf-8%22;base64"
@@ -119,12 +118,12 @@ def test_small_content_travels_inline():
     ids=["changed since", "too large", "not to be had", "no hash", "unknown hash"],
 )
 def test_other_content_does_not(change: Resource, content: bytes | None):
-    assert with_content(change, content) == change
+    assert with_inline_content(change, content) == change
 
 
 @pytest.mark.parametrize("size", [0, INLINE_LIMIT])
 def test_content_up_to_the_limit_does(size: int):
-    assert with_content(with_hash(b"x" * size), b"x" * size).links
+    assert with_inline_content(with_hash(b"x" * size), b"x" * size).links
 
 
 def test_only_the_last_change_of_a_resource_carries_its_content():

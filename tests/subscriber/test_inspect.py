@@ -147,7 +147,7 @@ async def test_what_cannot_be_read_stands_in_the_tree_as_that(source: SmallSourc
     )
     text = text_of(await inspect(source.url))
     assert f"Resource List  {source.base}resourcelist.xml\n! the server says 404" in text
-    assert f"Change List  {source.base}changelist.xml\n! it ended too early" in text
+    assert f"Change List  {source.base}changelist.xml\n! it is truncated" in text
     assert "! entry 1: it has no loc (core §7)" in text
 
 

@@ -27,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
-from rsnotify.format.coverage import ChangeKey, change_key, notification_coverage
+from rsnotify.format.coverage import ChangeKey, change_key, fragment_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant, postponed
 from rsnotify.runtime.tasks import settle
 from rsnotify_hub.fragments import Fragment, covers, heartbeat_interval, is_later, read_stored
@@ -498,7 +498,7 @@ def _changes(fragments: Iterable[Fragment]) -> set[tuple[Instant, ChangeKey]]:
     found = set[tuple[Instant, ChangeKey]]()
     for fragment in fragments:
         if not fragment.heartbeat:
-            coverage = notification_coverage(read_stored(fragment.body))
+            coverage = fragment_coverage(read_stored(fragment.body), allow_framework=True)
             found.update((change.at, change_key(change)) for change in coverage.changes)
     return found
 

@@ -370,7 +370,9 @@ class RequestedSelections:
         if selection not in parts:
             self._cursors.move(selection, max(0, state.position - 1))
             log.info(
-                "a part of %s is now published over MQTT: %r", request.topic, request.select.text
+                "a part of %s is now published over MQTT: %r",
+                request.topic,
+                request.select.canonical_json,
             )
         self._renew(selection)
         return request.topic

@@ -13,7 +13,6 @@ changes that a hub missed, are read from the journal.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import sqlite3
 import threading
@@ -29,16 +28,15 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from functools import lru_cache
 from time import time
-from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
-from rsnotify.format.hashes import SetDigest, matches
-from rsnotify.format.model import INLINE_LIMIT, Capability, Document, Link, Rel, Resource
+from rsnotify.format.hashes import SetDigest
+from rsnotify.format.inline_content import may_be_inline, with_inline_content
+from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
 from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.counters import HubCounters
@@ -468,7 +466,7 @@ class FragmentWriter(Struct, frozen=True):
         size, until = 0, from_
         for number, change in enumerate(changes):
             inline = contents.get(change.uri) if last[change.uri] == number else None
-            written = entry(with_content(change, inline), profile=self.profile)
+            written = entry(with_inline_content(change, inline), profile=self.profile)
             is_full = len(entries) == self.max_entries or size + len(written) > self.max_bytes
             if entries and is_full:
                 yield self._fragment(from_, until, entries)
@@ -497,29 +495,3 @@ class FragmentWriter(Struct, frozen=True):
         )
         body = b"".join([opening(head), *entries, closing(head)])
         return OutgoingFragment(from_, until, body, is_heartbeat=not entries)
-
-
-def may_be_inline(change: Resource) -> bool:
-    """Return whether a change's content may be sent inline: it has a hash and is not too large."""
-    return (
-        change.change != "deleted"
-        and change.hash is not None
-        and (change.length is None or change.length <= INLINE_LIMIT)
-    )
-
-
-def with_content(change: Resource, content: bytes | None) -> Resource:
-    """Return the change with its content inline if it is small and has the change's hash.
-
-    The content may have changed again since. In that case, return the change without content.
-    """
-    if content is None or len(content) > INLINE_LIMIT or not matches(change.hash, [content]):
-        return change
-    data = base64.b64encode(content).decode()
-    link = Link(Rel.DUPLICATE, f"data:{_quoted(change.type)};base64,{data}")
-    return replace(change, links=(*change.links, link))
-
-
-@lru_cache(maxsize=256)
-def _quoted(media_type: str | None) -> str:
-    return quote(media_type or "application/octet-stream", safe="/;=+.-_!#$&^*")

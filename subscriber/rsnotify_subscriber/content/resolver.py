@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from urllib.parse import unquote_to_bytes
 
 from msgspec.structs import replace
 
@@ -28,6 +26,7 @@ from rsnotify.format.datetimes import (
     to_microseconds,
 )
 from rsnotify.format.hashes import agree, parse_hashes, verified_hashes
+from rsnotify.format.inline_content import decode_inline_content
 from rsnotify.selection import (
     RepresentationSource,
     WantedRepresentation,
@@ -282,24 +281,10 @@ def _inline_content(
     if not wanted.inline or (needs_hash and not parse_hashes(entry.hash)):
         return None
     for uri in wanted.inline:
-        content = _decode_data_uri(uri)
+        content = decode_inline_content(uri)
         if content is None:
             continue
         hashes = verified_hashes(content, entry.hash, entry.length)
         if hashes is not None:
             return content, hashes
     return None
-
-
-def _decode_data_uri(uri: str) -> bytes | None:
-    """Return the content of a `data:` URI (RFC 2397); None if it is malformed."""
-    header, comma, data = uri[5:].partition(",")
-    if not comma:
-        return None
-    content = unquote_to_bytes(data)
-    if not header.lower().endswith(";base64"):
-        return content
-    try:
-        return b64decode(content, validate=True)
-    except ValueError:
-        return None

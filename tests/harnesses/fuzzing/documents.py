@@ -16,6 +16,7 @@ from jsonpointer import JsonPointerException
 from rsnotify.errors import ContentMismatch, DocumentError, InvalidDocument
 from rsnotify.format.coverage import change_list_coverage, package_coverage
 from rsnotify.format.hashes import parse_hashes, set_digest
+from rsnotify.format.inline_content import decode_inline_content
 from rsnotify.format.links import html_links, xml_links
 from rsnotify.format.model import (
     RS_NS,
@@ -40,7 +41,6 @@ from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_patching.json_patch import json_merge_patch, json_patch
 from rsnotify_patching.xml_patch import xml_patch
 from rsnotify_subscriber.content.packages import ZipPackage
-from rsnotify_subscriber.content.resolver import _decode_data_uri
 from rsnotify_subscriber.fetching.responses import Inflater
 from rsnotify_subscriber.mirror.paths import MirrorLayout
 from rsnotify_validation.validator import validate
@@ -243,7 +243,7 @@ DOCUMENTS = {
         _inflate, (zlib.compress(_FRAGMENT), zlib.compress(b"a" * 9_000)), (zlib.error,)
     ),
     "data-uri": Surface(
-        lambda data: _decode_data_uri("data:" + data.decode("utf-8", "replace")),
+        lambda data: decode_inline_content("data:" + data.decode("utf-8", "replace")),
         (b"text/plain;base64,YWJj", b",a%20b", b";charset=utf-8,\xc3\xa9"),
         (),
     ),

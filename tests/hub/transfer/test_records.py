@@ -184,7 +184,7 @@ def test_changes_in_an_export_of_an_earlier_version_are_not_checked() -> None:
         (replace(CONTENT, content_type="text/plain\r\nSet-Cookie: a=b"), "Content-Type is not"),
         (replace(CONTENT, body=bytes(1001)), "larger than 1000 bytes: raise max_fragment_bytes"),
         (replace(CHANGES, whole=True), "not the whole content"),
-        (replace(CHANGES, whole=True, body=CHANGES.body[:-9]), "ended too early"),
+        (replace(CHANGES, whole=True, body=CHANGES.body[:-9]), "is truncated"),
         (replace(CHANGES, whole=True, body=fragment(0, 2, 1)), "order"),
         (replace(SUBSCRIPTION, secret=""), "hub.secret"),
         (replace(SUBSCRIPTION, secret="x" * 200), "hub.secret"),
