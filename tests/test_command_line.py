@@ -280,6 +280,6 @@ def test_too_low_a_limit_of_files_is_reported(
     assert capsys.readouterr().err == ""
     require_files("30 sets", 2_000)
     assert capsys.readouterr().err == (
-        "rsnotify: 30 sets may need 2,000 files and connections at once, and the system allows "
-        "1,024; raise that (ulimit -n)\n"
+        "rsnotify: 30 sets may need 2,000 open files and connections, but the limit is 1,024; "
+        "raise it with `ulimit -n`\n"
     )

@@ -130,11 +130,11 @@ def shown_of(looks: int, *, quiet: bool = False) -> None:
 def test_without_a_terminal_long_work_writes_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_reports, "_LOOK", 0.001)
-    monkeypatch.setattr(command_reports, "_LINE_EVERY", 3_600.0)
+    monkeypatch.setattr(command_reports, "_SAMPLE_INTERVAL", 0.001)
+    monkeypatch.setattr(command_reports, "_LINE_INTERVAL", 3_600.0)
     shown_of(20)
     assert capsys.readouterr() == ("", ""), "it was over soon"
-    monkeypatch.setattr(command_reports, "_LINE_EVERY", 0.0)
+    monkeypatch.setattr(command_reports, "_LINE_INTERVAL", 0.0)
     shown_of(20, quiet=True)
     assert capsys.readouterr() == ("", "")
     shown_of(20)
@@ -147,7 +147,7 @@ def test_without_a_terminal_long_work_writes_lines(
 DRAWN = """
 from threading import Event
 from rsnotify.runtime import command_reports as shown
-shown._LOOK, shown._SHORT = 0.01, 0.0
+shown._SAMPLE_INTERVAL, shown._DISPLAY_DELAY = 0.01, 0.0
 looks, enough = [], Event()
 def measure():
     looks.append(None)

@@ -86,8 +86,8 @@ def test_a_folder_with_the_state_of_another_role_is_refused(
         return
     with pytest.raises(ConfigurationError) as raised:
         begin(tmp_path)
-    assert str(raised.value).startswith(f"{tmp_path} holds the state of {first} (")
-    assert str(raised.value).endswith(f"choose another folder for that of {second}")
+    assert str(raised.value).startswith(f"{tmp_path} contains the state of {first} (")
+    assert str(raised.value).endswith(f"choose another folder for {second}")
 
 
 def test_a_role_keeps_a_folder_that_two_had_before(tmp_path: Path):

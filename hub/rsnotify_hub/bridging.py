@@ -24,7 +24,7 @@ from msgspec import Struct
 from rsnotify.errors import ConnectionRefused, RsnotifyError, StorageError, Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
-from rsnotify.runtime.transports import PushTransport
+from rsnotify.runtime.transport_extensions import PushTransport
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, selection_of_key
 from rsnotify_hub.fragments import MERGED_CONTENT_TYPE

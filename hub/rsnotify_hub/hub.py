@@ -23,9 +23,9 @@ from rsnotify.format.offer import HubDocument
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.settings import convert_settings
-from rsnotify.runtime.status_server import MetricsText
+from rsnotify.runtime.status_endpoints import MetricsText
 from rsnotify.runtime.tasks import retrieve_exception
-from rsnotify.runtime.transports import ChannelPlace, place_of, transport_of
+from rsnotify.runtime.transport_extensions import ChannelPlace, place_of, transport_of
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer, grants_of
 from rsnotify_hub.access.limits import RateLimits, TopicQuota

@@ -16,8 +16,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, InfoMetricFamily
 
 from rsnotify.runtime.counters import Histogram
-from rsnotify.runtime.status_server import Families
-from rsnotify.runtime.transports import offered_schemes
+from rsnotify.runtime.status_endpoints import Families
+from rsnotify.runtime.transport_extensions import offered_schemes
 from rsnotify_hub.admin.parts import metric_parts
 from rsnotify_hub.admin.schemas import PartState
 from rsnotify_hub.admin.views import HubReadings, transport_names

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.runtime.mqtt_broker import login_of
 from rsnotify.runtime.settings import Settings, SettingsFile, convert_settings
-from rsnotify.runtime.transports import logins_of_settings
+from rsnotify.runtime.transport_extensions import logins_of_settings
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.view import check_views

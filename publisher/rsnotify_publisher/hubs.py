@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.runtime.mqtt_broker import ANONYMOUS, BrokerLogin, is_broker_url, parse_broker
-from rsnotify.runtime.transports import offered_transport, place_of, scheme_of
+from rsnotify.runtime.transport_extensions import offered_transport, place_of, scheme_of
 
 #: The prefix for the URL of a hub that receives POST requests, even if the URL ends in a slash.
 _POSTED = "websub+"

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from rsnotify.errors import counted, without_credentials
 from rsnotify.runtime.counters import Durations, Histogram
-from rsnotify.runtime.status_server import Families
+from rsnotify.runtime.status_endpoints import Families
 from rsnotify_publisher import files
 from rsnotify_publisher.counters import HubCounters
 from rsnotify_publisher.publisher import Publisher

@@ -19,7 +19,7 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
-from rsnotify.runtime.transports import place_of
+from rsnotify.runtime.transport_extensions import place_of
 from rsnotify_publisher.hubs import url_for_topic
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.options import Options

@@ -105,7 +105,7 @@ def check_views(names: Iterable[str], *table: str | int) -> None:
     for name in names:
         if name not in offered("views"):
             installed = ", ".join(sorted(offered("views"))) or "none"
-            reason = f"the view {name!r} is not installed; installed are: {installed}"
+            reason = f"the view {name!r} is not installed; installed: {installed}"
             raise WrongSetting((*table, "views"), reason)
 
 

@@ -1,1 +1,1 @@
-"""Shared code that does I/O: commands, settings, threads, processes, MQTT, extensions."""
+"""I/O shared by all packages: commands, settings, HTTP, MQTT, WebSockets, threads and files."""

@@ -1,17 +1,17 @@
-"""Connections to hosts: name lookups, several addresses, and the only check of addresses.
+"""Opens connections to hosts: name resolution, fallback between addresses, and address checks.
 
-A host may have several addresses, some of which do not answer; `Dialer` tries them in turn.
-`open_session` opens an aiohttp client for URLs named by others: a hub uses it for topics and
-callbacks, a subscriber and a gateway for documents. The trust in a host is expressed by the
-function that creates its sockets: `any_socket`, or a function returned by `public_sockets`.
+A host may have several addresses, some of them unreachable; `Dialer` tries them in order.
+`open_session` returns an aiohttp client for untrusted URLs: of topics and callbacks in a hub, of
+documents in a subscriber or gateway. The function that creates the sockets decides which addresses
+are allowed: `any_socket`, or one returned by `public_sockets`.
 
-Untrusted input can make rsnotify connect to public addresses only. `refusal` has its own table,
-because `ipaddress.is_global` accepts NAT64, 6to4 and v4-compatible addresses, although each of them
-reaches an IPv4 address of the sender's choice.
+Untrusted input can only cause connections to public addresses. `refusal` has its own table, because
+`ipaddress.is_global` accepts NAT64, 6to4 and v4-compatible addresses, which reach an arbitrary IPv4
+address.
 
-`look_up` resolves names in dedicated threads. A name whose server never answers blocks a thread
-for many seconds. In the shared thread pool, a few such names would delay all other work and
-lookups, and the program would wait for them when it stops.
+`look_up` resolves names in dedicated threads. If the server of a name does not answer, the thread
+blocks for many seconds. In the shared thread pool, a few such names would delay all other work, and
+the program would wait for them when it stops.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from aiohttp.connector import Connection
 from rsnotify.runtime.tasks import complete
 from rsnotify.sync.retry import Alternatives
 
-#: Maximum time to connect, at all addresses together, in seconds.
+#: Maximum time to connect to any address of a host, in seconds.
 TIMEOUT = 10.0
-#: Seconds without an answer after which the next address is tried in parallel (RFC 8305 §8).
-_HEAD_START = 0.25
+#: Time after which to try the next address in parallel, in seconds (RFC 8305 §8).
+_HAPPY_EYEBALLS_DELAY = 0.25
 
-#: Maximum number of unread responses of one connection in a session.
+#: Maximum number of unread responses per connection in a session.
 MAX_RESPONSES = 20
 
 #: An IP address and a port.
@@ -52,12 +52,12 @@ Address = tuple[str, int]
 
 
 def any_socket(info: Any) -> socket.socket:
-    """Return a socket for an address in the form that `getaddrinfo` returns."""
+    """Return a socket for an address, as returned by `getaddrinfo`."""
     return socket.socket(*info[:3])
 
 
 def is_proxied(websocket: str) -> bool:
-    """Return whether the environment configures a proxy that `websockets` may use for a URI."""
+    """Return whether the environment has a proxy that `websockets` may use for a URI."""
     parts = urlsplit(websocket)
     schemes = {"wss": ("wss", "socks", "https")}.get(parts.scheme, ("ws", "socks", "https", "http"))
     names_one = any(scheme in getproxies() for scheme in schemes)
@@ -65,9 +65,9 @@ def is_proxied(websocket: str) -> bool:
 
 
 class Dialer:
-    """Opens the TCP connections of one attempt to use a service.
+    """Opens the TCP connections for one attempt to use a service.
 
-    `memory` has the addresses that failed in earlier attempts. `create` creates a socket for an
+    `memory` has the addresses that failed in earlier attempts. `create` returns a socket for an
     address, or raises OSError if the address is not allowed.
     """
 
@@ -81,10 +81,10 @@ class Dialer:
         self._dialled: dict[Address, None] = {}
 
     async def dial(self, host: str, port: int) -> socket.socket:
-        """Return a socket connected to the first allowed address that answers.
+        """Return a socket connected to the first allowed address that accepts a connection.
 
         Raises:
-            OSError: No address answers. If all failed alike, this is their common error.
+            OSError: No address is reachable. If all fail in the same way, this is their error.
             TimeoutError: No address answers in time.
         """
         requested = _cancellations()
@@ -95,10 +95,10 @@ class Dialer:
                 order = self.memory.order(infos)
                 connected = await aiohappyeyeballs.start_connection(
                     [infos[address] for address in order],
-                    happy_eyeballs_delay=_HEAD_START,
+                    happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY,
                     socket_factory=self.create_socket,
                 )
-            # Raised by aiohappyeyeballs and uvloop; ValueError also means an invalid host name.
+            # Raised by aiohappyeyeballs and uvloop. ValueError also means an invalid host name.
             except (RuntimeError, ValueError) as error:
                 raise OSError(str(error)) from error
             if _cancellations() > requested:
@@ -107,20 +107,20 @@ class Dialer:
             return connected
 
     def create_socket(self, info: Any) -> socket.socket:
-        """Return a socket for an address, and record the address as dialled."""
+        """Return a socket for an address, and record the attempt."""
         sock = self._create(info)
         self._dialled[_address(info)] = None
         return sock
 
     def failed(self) -> None:
-        """Move the dialled addresses behind all others for the next attempt."""
+        """Record a failure of all dialled addresses, which the next attempt then tries last."""
         for address in self._dialled:
             self.memory.failed(address)
         self._dialled.clear()
 
 
 class Connector(aiohttp.TCPConnector):
-    """Connects like aiohttp's connector, but never loses a cancellation."""
+    """The connector of aiohttp, but without its loss of cancellations."""
 
     async def connect(
         self,
@@ -137,11 +137,10 @@ class Connector(aiohttp.TCPConnector):
 
 
 def _cancellations() -> int:
-    """Return the number of times that cancellation of this task was requested.
+    """Return how many cancellations of this task were requested.
 
     `aiohappyeyeballs` loses a cancellation that arrives after one attempt has connected, while it
-    ends the slower attempts. The task would continue, and the code that cancelled it would wait
-    forever.
+    ends the slower attempts. The task would continue, and its canceller would wait forever.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
@@ -161,7 +160,7 @@ _REFUSED = [
         ("10.0.0.0/8", "private"),
         ("100.64.0.0/10", "shared (carrier-grade NAT)"),
         ("127.0.0.0/8", "loopback"),
-        ("168.63.129.16/32", "a cloud's own services, reached from its machines only"),
+        ("168.63.129.16/32", "internal services of a cloud"),
         ("169.254.0.0/16", "link-local"),
         ("172.16.0.0/12", "private"),
         ("192.0.0.0/24", "reserved for protocols"),
@@ -176,7 +175,7 @@ _REFUSED = [
         ("203.0.113.0/24", "documentation"),
         ("224.0.0.0/4", "multicast"),
         ("240.0.0.0/4", "reserved"),
-        ("2001::/23", "reserved for protocols (Teredo among them)"),
+        ("2001::/23", "reserved for protocols such as Teredo"),
         ("2001:db8::/32", "documentation"),
         ("2002::/16", "6to4"),
         ("2620:4f:8000::/48", "AS112"),
@@ -188,7 +187,7 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def refusal(address: str) -> str | None:
-    """Return why untrusted input must not lead to an IP address; None if it may."""
+    """Return why an IP address is not allowed for untrusted input; None if it is allowed."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -206,7 +205,7 @@ def refusal(address: str) -> str | None:
 def public_sockets(refused: Callable[[str], OSError]) -> Callable[[Any], socket.socket]:
     """Return a variant of `any_socket` for public addresses only.
 
-    For another address, it raises the error that `refused` returns for the reason.
+    For other addresses, it raises the error that `refused` returns for a reason.
     """
 
     def make(info: Any) -> socket.socket:
@@ -217,17 +216,17 @@ def public_sockets(refused: Callable[[str], OSError]) -> Callable[[Any], socket.
     return make
 
 
-#: Maximum number of names resolved at the same time.
-THREADS = 128
+#: Maximum number of names to resolve concurrently.
+MAX_LOOKUPS = 128
 
 
-class _Threads:
-    """A pool of daemon threads. Unlike an executor's, they do not keep the process alive."""
+class _LookupThreads:
+    """A pool of daemon threads. Unlike the threads of an executor, they do not delay the exit."""
 
     def __init__(self) -> None:
         self._begin()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._begin)  # in the child, no thread continues
+            os.register_at_fork(after_in_child=self._begin)  # the child has no threads
 
     def _begin(self) -> None:
         self._count = 0
@@ -237,7 +236,7 @@ class _Threads:
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         self._work.put((future, work))
-        if not self._idle.acquire(blocking=False) and self._count < THREADS:
+        if not self._idle.acquire(blocking=False) and self._count < MAX_LOOKUPS:
             self._count += 1
             Thread(target=self._run, name=f"lookup-{self._count}", daemon=True).start()
         return future
@@ -250,17 +249,17 @@ class _Threads:
             self._idle.release()
 
 
-_threads = _Threads()
+_lookup_threads = _LookupThreads()
 
 
 async def look_up(host: str, port: int, **options: Any) -> list[Any]:
     """Call `socket.getaddrinfo` in a dedicated thread, and return its result."""
     work = partial(socket.getaddrinfo, host, port, **options)
-    return await asyncio.wrap_future(_threads.submit(work))
+    return await asyncio.wrap_future(_lookup_threads.submit(work))
 
 
-def _numeric(address: Any) -> str:
-    """Return the address of a sockaddr. A link-local IPv6 address includes its interface."""
+def _address_text(address: Any) -> str:
+    """Return the IP address in a sockaddr. A link-local IPv6 address includes its interface."""
     host, scope = address[0], address[3] if len(address) == 4 else 0
     return f"{host}%{scope}" if scope else str(host)
 
@@ -275,7 +274,7 @@ class AddressResolver(AbstractResolver):
         return [
             ResolveResult(
                 hostname=host,
-                host=_numeric(address),
+                host=_address_text(address),
                 port=int(address[1]),
                 family=kind,
                 proto=protocol,
@@ -288,9 +287,9 @@ class AddressResolver(AbstractResolver):
 
 
 class _BoundedResponses(ResponseHandler):
-    """Reads responses, and aborts a connection with more responses than one request can have.
+    """Aborts a connection with more responses than one request can have.
 
-    A 1xx response stays in memory until it is read, and aiohttp accepts any number of them.
+    aiohttp accepts any number of 1xx responses, and keeps them in memory until they are read.
     """
 
     def feed_data(self, data: Any, size: int = 0) -> None:
@@ -307,10 +306,10 @@ def open_session(
     timeout: aiohttp.ClientTimeout,
     tls: ssl.SSLContext | None = None,
 ) -> aiohttp.ClientSession:
-    """Return a session without cookies. It does not limit the number of requests; callers must.
+    """Return a session without cookies. The caller must limit the number of concurrent requests.
 
     `create_socket` raises OSError for an address that is not allowed. `fields` are the header
-    fields of every request. Without `tls`, the system's certificates are trusted.
+    fields of all requests. Without `tls`, the system's certificates are trusted.
     """
     connector = Connector(
         resolver=AddressResolver(), socket_factory=create_socket, limit=0, ssl=tls or True
@@ -321,6 +320,6 @@ def open_session(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=timeout,
-        auto_decompress=False,  # so that a small response cannot become a large one
+        auto_decompress=False,  # against decompression bombs
         headers=fields,
     )

@@ -1,4 +1,4 @@
-"""Checks for constructor arguments, so that a wrong one fails there and not later."""
+"""Checks of constructor arguments, so that errors are raised early."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def require(name: str, value: object, kinds: Any, what: str) -> None:
 
 
 def require_function(name: str, value: object) -> None:
-    """Reject a value that is neither None nor a function to be called without `await`."""
+    """Reject a value that is neither None nor a synchronous function."""
     if value is not None:
         require(name, value, Callable, "a function")
     if inspect.iscoroutinefunction(value):
-        raise ConfigurationError(f"{name} is an async function, and is not awaited; write it `def`")
+        raise ConfigurationError(f"{name} is an async function; define it with `def` instead")
 
 
 def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct]) -> None:
-    """Reject a struct of the wrong type, or one with a field of the wrong type."""
+    """Reject a struct of the wrong type, or with a field of the wrong type."""
     require(name, value, kind, f"a {kind.__name__}")
     try:
         convert_settings(msgspec.to_builtins(value), kind)
-    except (WrongSetting, TypeError) as error:  # TypeError: a type that no setting can have
+    except (WrongSetting, TypeError) as error:  # TypeError: not a type of any setting
         raise ConfigurationError(f"{name}: {error}") from None
 
 

@@ -1,7 +1,4 @@
-"""The commands `rsnotify backup` and `rsnotify restore`.
-
-They copy the state of a Source, a hub or a Destination, even while it is in use.
-"""
+"""The commands `rsnotify backup` and `rsnotify restore`, which copy a state, even while in use."""
 
 from __future__ import annotations
 
@@ -21,18 +18,18 @@ from rsnotify.runtime.state_folders import ROLES, flush, make_durably
 
 ROLE = "operate"
 
-_NEW = "It must not exist, or be empty."
-_State = Annotated[Path, typer.Argument(metavar="STATE", help="Folder of the state.")]
-_NewState = Annotated[Path, typer.Argument(metavar="STATE", help=f"Folder of the state. {_NEW}")]
-_Backup = Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of the backup.")]
-_NewBackup = Annotated[Path, typer.Argument(metavar="BACKUP", help=f"Folder of the backup. {_NEW}")]
+_NEW = "It must be empty or not exist."
+_State = Annotated[Path, typer.Argument(metavar="STATE", help="State folder.")]
+_NewState = Annotated[Path, typer.Argument(metavar="STATE", help=f"State folder. {_NEW}")]
+_Backup = Annotated[Path, typer.Argument(metavar="BACKUP", help="Backup folder.")]
+_NewBackup = Annotated[Path, typer.Argument(metavar="BACKUP", help=f"Backup folder. {_NEW}")]
 
 
 def backup(state: _State, backup: _NewBackup, quiet: Quiet = False) -> None:
-    """Copy the state of a program, which may be running.
+    """Back up the state of a Source, hub, Destination, relay or gateway, even while it is running.
 
-    The program is a Source, hub, Destination, relay or gateway. The copy survives a power
-    failure as soon as it is reported. It contains the secrets of the state.
+    The backup is durable when the command ends. Only its owner can read it, because it contains
+    secrets.
 
     Examples:
         rsnotify backup rsnotify-hub hub-backup
@@ -44,7 +41,7 @@ def backup(state: _State, backup: _NewBackup, quiet: Quiet = False) -> None:
 def restore(backup: _Backup, state: _NewState, quiet: Quiet = False) -> None:
     """Restore a state from a backup.
 
-    The program that uses the state is started afterwards. A Destination then compares all files.
+    Start the program that uses the state afterwards. A Destination then compares all files.
 
     Examples:
         rsnotify restore hub-backup rsnotify-hub
@@ -60,20 +57,20 @@ def _copy(source: Path, target: Path, done: str, doing: str, *, quiet: bool) -> 
     typer.echo(f"{done} {source} to {target}: {size / 1e6:.1f} MB")
 
 
-#: Endings of files that a running or crashed process owns: locks, SQLite's, and content in transit.
-_PASSING = ("lock", "-wal", "-shm", "-journal", "applying")
-_PASSING_FOLDER = "incoming"
+#: Suffixes of a running process's files: locks, SQLite's temporary files, and content in transit.
+_TEMPORARY_SUFFIXES = ("lock", "-wal", "-shm", "-journal", "applying")
+_TEMPORARY_FOLDER = "incoming"
 _PARTIAL = ".partial"
-#: Makes the next run compare all files, because a mirror has later changes than its copied state.
+#: Makes the next run compare all files, because a mirror is newer than its restored state.
 _RESTORED = "INSERT OR REPLACE INTO facts VALUES ('restored', CAST('true' AS BLOB))"
 
 
 class CopiedBytes:
-    """Measures the progress of `copy_state`, which runs in another thread."""
+    """The progress of `copy_state`, which another thread reads."""
 
     def __init__(self) -> None:
         self.total: int | None = None
-        #: The copies made so far. SQLite may still be writing the last one.
+        #: The copied files. SQLite may still be writing the last one.
         self.copies: list[Path] = []
 
     @property
@@ -89,14 +86,14 @@ def _size(path: Path) -> int:
 
 
 def copy_state(source: Path, target: Path, amount: CopiedBytes | None = None) -> int:
-    """Copy a state durably, with all states in subfolders, and return the number of bytes.
+    """Copy a state durably, including states in subfolders, and return the number of bytes.
 
-    A relay is both a Destination and a Source. A change is in its journal before T covers it, so
-    the journal is copied after T. The documents named in a journal are copied after the journal;
-    the next start discards documents that are newer than the journal.
+    In a relay, a change is in the Source's journal before the Destination's T covers it, so the
+    journal is copied after T. Documents are copied after the journal, because the next start
+    discards documents that are newer than the journal.
 
     Raises:
-        ConfigurationError: `source` contains no state, or `target` cannot be used.
+        ConfigurationError: `source` contains no state, or `target` is unusable.
         StorageError: A file cannot be read or written.
     """
     import sqlite3  # not needed for the help of commands
@@ -111,8 +108,8 @@ def copy_state(source: Path, target: Path, amount: CopiedBytes | None = None) ->
     try:
         if target.exists() and any(target.iterdir()):
             raise ConfigurationError(
-                f"{target} is not empty; name a new folder. If it is a state to be replaced, stop "
-                "the program that uses it, and move the folder away"
+                f"{target} is not empty; choose a new folder. To replace a state, stop the program "
+                "that uses it and move the folder away first"
             )
         make_durably(target, mode=0o700)
         copies = [target / path.relative_to(source) for path in databases]
@@ -125,7 +122,7 @@ def copy_state(source: Path, target: Path, amount: CopiedBytes | None = None) ->
             copy = target / path.relative_to(source)
             amount.copies.append(copy)
             _copy_file(path, copy)
-        # Renamed last: without these databases, an incomplete copy does not count as a state.
+        # Renamed last, because a copy without these databases does not count as a state.
         for copy in copies:
             copy.with_name(copy.name + _PARTIAL).rename(copy)
         folders = [path for path in target.rglob("*") if path.is_dir()]
@@ -154,11 +151,11 @@ def _copy_database(path: Path, copy: Path) -> None:
 def _files(source: Path) -> Iterator[Path]:
     """Yield the files of a state other than its databases."""
     for folder, folders, names in os.walk(source):
-        if _PASSING_FOLDER in folders and "state.sqlite" in names:
-            folders.remove(_PASSING_FOLDER)
+        if _TEMPORARY_FOLDER in folders and "state.sqlite" in names:
+            folders.remove(_TEMPORARY_FOLDER)
         for name in names:
             path = Path(folder, name)
-            if name not in ROLES and not name.endswith(_PASSING) and path.is_file():
+            if name not in ROLES and not name.endswith(_TEMPORARY_SUFFIXES) and path.is_file():
                 yield path
 
 

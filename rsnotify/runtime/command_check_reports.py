@@ -1,7 +1,7 @@
-"""Writes the results of checks to files: as JUnit XML for CI systems, or as a badge for a page.
+"""Writes the results of checks as JUnit XML for CI systems, or as a badge for web pages.
 
 The XML is restricted to the common subset of the schemas of Ant (windyroad/JUnit-Schema) and
-Jenkins (junit-4 and junit-10), because every reader accepts that subset.
+Jenkins (junit-4 and junit-10), which all readers accept.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ JunitFile = Annotated[
 ]
 BadgeFile = Annotated[
     Path | None,
-    option(_REPORTS, "FILE", "Write a badge: an .svg, or a .json for the endpoint of shields.io."),
+    option(_REPORTS, "FILE", "Write a badge: .svg, or .json for the shields.io endpoint."),
 ]
 
 
 class Outcome(StrEnum):
-    """The possible outcomes of a check. Values are names of JUnit XML elements."""
+    """The outcome of a check. The values are names of JUnit XML elements."""
 
     PASSED = "passed"
     FAILED = "failure"
-    #: The check could not be made.
+    #: The check could not run.
     ERROR = "error"
-    #: The check decided nothing, or the requirement is only recommended.
+    #: The result is unknown, or the requirement is only a recommendation.
     SKIPPED = "skipped"
 
 
 class ReportedCheck(Struct, frozen=True):
     """The result of one check of a document or program.
 
-    `section` is the section of the specification with the requirement, and `text` the reason why
-    the check did not pass.
+    `section` is the section of the specification with the requirement, and `text` the reason if the
+    check did not pass.
     """
 
     subject: str
@@ -58,7 +58,7 @@ class ReportedCheck(Struct, frozen=True):
 
 
 class Color(StrEnum):
-    """The colors of badges, with their names at shields.io."""
+    """The colors of badges, by their names at shields.io."""
 
     GOOD = "brightgreen"
     FAIR = "yellow"
@@ -84,7 +84,7 @@ aria-label="{label}: {message}">
 </svg>
 """
 #: The width of a character in a badge, in pixels.
-_CHARACTER = 6.6
+_CHARACTER_WIDTH = 6.6
 
 
 class Badge(Struct, frozen=True):
@@ -95,13 +95,13 @@ class Badge(Struct, frozen=True):
     color: Color
 
     def json(self) -> bytes:
-        """Return the badge as JSON for the endpoint of shields.io."""
+        """Return the badge as JSON for the shields.io endpoint."""
         fields = {"schemaVersion": 1, **msgspec.structs.asdict(self)}
         return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
     def svg(self) -> bytes:
         """Return the badge as a self-contained SVG image."""
-        lengths = [round(len(text) * _CHARACTER) for text in (self.label, self.message)]
+        lengths = [round(len(text) * _CHARACTER_WIDTH) for text in (self.label, self.message)]
         split = lengths[0] + 12
         text = _SVG.format(
             width=split + lengths[1] + 12,
@@ -120,7 +120,7 @@ class Badge(Struct, frozen=True):
 def junit_xml(tool: str, checks: Iterable[ReportedCheck], at: str) -> bytes:
     """Return results as JUnit XML, with one test suite per subject.
 
-    `tool` is the program and its version, and `at` the time, such as `2026-01-01T12:00:00`.
+    `tool` is the program and its version, and `at` the time, for example `2026-01-01T12:00:00`.
     """
     suites: dict[str, list[ReportedCheck]] = {}
     for check in checks:
@@ -154,7 +154,7 @@ def _case(check: ReportedCheck) -> str:
         return f"{head}/>"
     text = "\n".join(printable(line) for line in check.text.splitlines())
     attributes = ""
-    if check.outcome is not Outcome.SKIPPED:  # junit-4 allows no attributes there
+    if check.outcome is not Outcome.SKIPPED:  # junit-4 allows no attributes here
         first = text.partition("\n")[0]
         attributes = f" type={_attribute(check.section)} message={_attribute(first)}"
     return f"{head}><{check.outcome}{attributes}>{escape(text)}</{check.outcome}></testcase>"
@@ -167,13 +167,13 @@ def _attribute(text: str) -> str:
 def check_badge_file(file: Path | None) -> None:
     """Reject an unknown badge format before the checks, which may take long."""
     if file is not None and file.suffix not in (".svg", ".json"):
-        raise WrongOption("badge", f"{file} is not a badge; name a file .svg or .json")
+        raise WrongOption("badge", f"{file} is not an .svg or .json file")
 
 
 def write_reports(
     checks: Sequence[ReportedCheck], badge: Badge, junit_file: Path | None, badge_file: Path | None
 ) -> None:
-    """Write the report files that the user requested, or raise ConfigurationError."""
+    """Write the requested report files, or raise ConfigurationError."""
     files: dict[Path, bytes] = {}
     if junit_file is not None:
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -190,6 +190,6 @@ def write_reports(
 def write_failure(
     label: str, subject: str, reason: str, junit_file: Path | None, badge_file: Path | None
 ) -> None:
-    """Write the files for a failed run, so that older files do not remain."""
+    """Write the report files of a failed run, to replace older ones."""
     check = ReportedCheck(subject, "can-be-checked", Outcome.ERROR, "", reason)
     write_reports([check], Badge(label, "not checked", Color.UNKNOWN), junit_file, badge_file)

@@ -1,18 +1,18 @@
 """The `rsnotify` command, and the code that all its subcommands share.
 
 A package adds a subcommand through an entry point in the group `rsnotify.commands`. The entry point
-is named like the subcommand and refers to a typer function, or to a typer application that has
-subcommands itself. The help and shell completion import the modules of all subcommands, so these
-modules may import at the top level only what the help needs.
+has the name of the subcommand, and refers to a typer function, or to a typer application with
+further subcommands. Help and shell completion import the modules of all subcommands, so these
+modules must import at the top level only what the help needs.
 
-Every option of a subcommand can also be set by an environment variable: RSNOTIFY_SOURCE_PORT sets
-`--port` of `rsnotify source`. Variable names include the command's name, so that one environment
-can hold the settings of several commands. A name without it is ignored, with a warning. An option
-declared with `allow_from_autoenv=False` has the same variable in every command.
+Every option of a subcommand also has an environment variable: RSNOTIFY_SOURCE_PORT sets `--port` of
+`rsnotify source`. Variable names include the command, so that one environment can contain the
+settings of several commands. A name without the command is ignored, with a warning. An option with
+`allow_from_autoenv=False` has the same variable in all commands.
 
-The help shows the options that most users need. `--help-all` also shows the options declared as
-`advanced`, and the environment variables. A subcommand's module may define `ROLE`, one of `ROLES`,
-to choose the group that lists the subcommand in the help of `rsnotify`.
+The help shows the options that most users need. `--help-all` also shows `advanced` options, and the
+environment variables. In a subcommand's module, `ROLE`, one of `ROLES`, selects the group in which
+the help of `rsnotify` lists the subcommand.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ if TYPE_CHECKING:
 
 #: The meaning of each exit code, for all commands.
 EXIT_CODES = {
-    0: "Done. Of a command that answers a question, yes: the copy is level or in step, the "
-    "document is valid, the hub meets all requirements.",
-    1: "The answer is no: a copy is not level after `--once`, whatever the reason, or not in step; "
-    "a document is not valid; a requirement is not met. Also a forced shutdown.",
-    2: "It could not be done, or the answer is not known: a wrong option, setting or file; a "
-    "server that cannot be reached or refuses; a disk that is full. The message says what to do.",
-    3: "An error in rsnotify, with its traceback.",
-    130: "Ended by Ctrl-C or SIGTERM before there was a result. A program that runs until then, "
-    "such as `rsnotify source`, exits with 0.",
+    0: "Success. The result of a check is positive: the copy is level or in step, the document is "
+    "valid, the hub meets all requirements.",
+    1: "The result of a check is negative: a copy is not level after `--once`, for any reason, or "
+    "not in step; a document is invalid; a requirement is not met. Also a forced shutdown.",
+    2: "Failure, without a result: a wrong option, setting or file; a server that is unreachable "
+    "or refuses the request; a full disk. The message says what to do.",
+    3: "An error in rsnotify, with a traceback.",
+    130: "Interrupted by Ctrl-C or SIGTERM before there was a result. A program that runs until "
+    "then, such as `rsnotify source`, exits with 0.",
 }
 
-#: The groups of commands in the help of `rsnotify`. Commands without a role come last.
+#: The groups of commands in the help of `rsnotify`. Commands without a role are last.
 ROLES = ("try", "publish", "distribute", "follow", "check", "operate")
 
 _EXAMPLES = "\n\nExamples:\n"
@@ -86,7 +86,7 @@ _VERBOSE = f"{PREFIX}VERBOSE"
 
 
 class _Advanced(str):
-    """The title of an option group. Its type marks an option that only `--help-all` shows."""
+    """The title of an option group. The type marks options that only `--help-all` shows."""
 
     __slots__ = ()
 
@@ -99,14 +99,14 @@ def option(
     advanced: bool = False,
     **settings: Any,
 ) -> Any:
-    """Return an option for the help group `panel`. Only `--help-all` shows an advanced option."""
+    """Return an option in the help group `panel`. Only `--help-all` shows an advanced option."""
     group = _Advanced(panel or "Options") if advanced else panel
     return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=group, **settings)
 
 
 @functools.cache
 def _types_of(kind: type[Struct]) -> dict[str, Any]:
-    """Return the type hints of a struct, cached so that all commands share the same options."""
+    """Return the type hints of a struct, cached so that all commands share its options."""
     return get_type_hints(kind, include_extras=True)
 
 
@@ -186,7 +186,7 @@ def _is_advanced(parameter: Any) -> bool:
 
 
 class _Layout:
-    """Adds examples and option groups to the help, and reports errors as one sentence."""
+    """Adds examples and option groups to the help, and reports errors as sentences."""
 
     help: str | None
 
@@ -208,7 +208,7 @@ class _Layout:
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write each parameter in its group. Parameters without a group come first."""
+        """Write each parameter in its group. Parameters without a group are first."""
         shows_all = isinstance(ctx.obj, dict) and _HELP_ALL in ctx.obj
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         parameters = self.get_params(ctx)
@@ -226,20 +226,20 @@ class _Layout:
             formatter.write_paragraph()
             with formatter.indentation():
                 formatter.write_text(
-                    f"`{ctx.command_path} {_HELP_ALL}` shows {rest} more options, and the "
-                    "environment variable of each."
+                    f"`{ctx.command_path} {_HELP_ALL}` shows {rest} more options, and all "
+                    "environment variables."
                 )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and report an error as one sentence.
+        """Parse the arguments, and report an error as a sentence.
 
-        If an environment variable gave the wrong value, the sentence names that variable.
+        If an environment variable has the wrong value, the sentence names that variable.
         """
         with _one_sentence(ctx):
             return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. If a variable gave a wrong value, the error names that variable."""
+        """Run the command. If a variable has a wrong value, the error names that variable."""
         try:
             with _one_sentence(ctx):
                 return super().invoke(ctx)  # type: ignore[misc]
@@ -275,7 +275,7 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 @contextmanager
 def _one_sentence(ctx: Any) -> Iterator[None]:
-    """Print a usage error from the block as one sentence, and exit with code 2."""
+    """Print a usage error in the context as one sentence, and exit with code 2."""
     try:
         yield
     except _UsageError as error:
@@ -332,7 +332,7 @@ class CommandGroup(_Layout, TyperGroup):
         for name in names:
             command: Any = self.get_command(ctx, name)
             role = command.rich_help_panel or "commands"
-            text = command.get_short_help_str(_WHOLE)
+            text = command.get_short_help_str(_MAX_SUMMARY_LENGTH)
             groups.setdefault(role, []).append((name.ljust(width), text))
         for role, records in groups.items():
             if records:
@@ -381,7 +381,7 @@ _EXTRA = re.compile(r"extra argument\S* \((.*)\)$", re.DOTALL)
 
 
 def _usage_sentence(error: Any, context: Any) -> str:
-    """Return a sentence for an error that typer raised while parsing a command line."""
+    """Return a sentence for an error raised by typer while parsing a command line."""
     kind = type(error).__name__  # typer does not export all of them
     path, parameter = context.command_path, getattr(error, "param", None)
     if kind == "NoSuchOption":
@@ -395,9 +395,9 @@ def _usage_sentence(error: Any, context: Any) -> str:
         reason = error.message if allowed is None else f"it has to be {allowed}"
         return f"{_place(parameter, context)}: {reason}"
     if extra := _EXTRA.search(error.message):
-        return f"there is no place for {extra[1]!r}; write `{_usage(context)}`"
+        return f"unexpected argument {extra[1]!r}; write `{_usage(context)}`"
     if error.message.startswith("Missing command"):
-        return f"name a command; `{path} --help` lists them"
+        return f"a command is missing; `{path} --help` lists them"
     return str(error.message)
 
 
@@ -452,27 +452,30 @@ def _allowed(parameter: Any, context: Any) -> str | None:
     if kinds == [Path]:
         if info.file_okay and info.dir_okay:
             return None
-        return "a file, and not a folder" if info.file_okay else "a folder, and not a file"
+        return "a file, not a folder" if info.file_okay else "a folder, not a file"
     if kinds[0] in (int, float):
         return describe_allowed(Annotated[kinds[0], Meta(ge=info.min, le=info.max)], ())
     return describe_allowed(kinds[0], ())
 
 
-#: Seconds allowed for a graceful shutdown.
-PATIENCE = 30.0
+#: Maximum time for a graceful shutdown, in seconds.
+SHUTDOWN_TIMEOUT = 30.0
 _STDERR = 2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def forced_shutdown(explain: Callable[[], str], patience: float = PATIENCE) -> Iterator[None]:
-    """End the process at a second signal, or when a graceful shutdown takes too long.
+def forced_shutdown(
+    explain: Callable[[], str], patience: float = SHUTDOWN_TIMEOUT
+) -> Iterator[None]:
+    """End the process at a second signal, or if a graceful shutdown takes too long.
 
-    This is like a crash: only uncommitted work is lost. `explain` returns a sentence that gives the
-    reason for the delay, and may be called in any thread.
+    The effect is the same as that of a crash: only uncommitted work is lost. `explain` returns a
+    sentence with the reason for the delay, and may be called in any thread.
 
-    Enter the context in the main thread, after the event loop has installed its handlers, which are
-    also called. Unlike the loop's handlers, these also run while blocking code holds up the loop.
+    Enter the context in the main thread, after the event loop has installed its signal handlers.
+    These are also called, but unlike them, the handlers of this context run even while blocking
+    code delays the loop.
     """
     timer = threading.Timer(patience, _end_process, [explain])
     timer.daemon = True
@@ -507,7 +510,7 @@ def _end_process(explain: Callable[[], str]) -> None:
 T = TypeVar("T")
 
 
-#: Number of new objects after which Python collects garbage.
+#: Number of new objects after which Python's garbage collector runs.
 _GC_THRESHOLD = 50_000
 
 
@@ -518,9 +521,9 @@ def run(
     """Run a coroutine to completion, on uvloop if that is installed.
 
     `main` is called with an event, which SIGINT or SIGTERM sets to request a graceful shutdown.
-    `forced` is a `forced_shutdown`, if there is one.
+    `forced` is a `forced_shutdown` for it, if any.
     """
-    import asyncio  # an eighth of the run time of `rsnotify --help`, which does not need it
+    import asyncio  # `rsnotify --help` does not need it, and is an eighth faster without
 
     async def supervised() -> T:
         stop = asyncio.Event()
@@ -532,17 +535,17 @@ def run(
         return await main(stop)
 
     _reduce_garbage_collection()
-    # Closing the loop also waits for threads, so `forced` stays active until it is closed.
+    # Closing the loop also waits for threads, so `forced` stays active until then.
     with ExitStack() as contexts, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(supervised())
 
 
 def _reduce_garbage_collection() -> None:
-    """Make Python's cycle collector run rarely, and ignore all present objects.
+    """Make Python's cycle collector run rarely, and ignore all existing objects.
 
-    A message to many subscribers, or a list of many resources, creates thousands of objects at
-    once, none of them in a cycle. With the default threshold, the collector took a quarter of a
-    hub's CPU time, and an eighth of a Destination's.
+    A message to many subscribers, or a list of many resources, creates thousands of objects, but no
+    cycles. With the default threshold, the collector used a quarter of a hub's CPU time, and an
+    eighth of a Destination's.
     """
     gc.collect()
     gc.freeze()
@@ -564,12 +567,12 @@ def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T:
 
 
 def printable(text: str) -> str:
-    """Replace nonprintable characters, because untrusted text could control the terminal."""
+    """Replace nonprintable characters, with which untrusted text could control the terminal."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def complain(what: Exception | str, code: int) -> typer.Exit:
-    """Print an error as a sentence, possibly with lines of detail. Return the exit to raise."""
+    """Print an error as a sentence, perhaps with lines of detail. Return the exit to raise."""
     lines = map(printable, str(what).split("\n"))
     typer.echo("rsnotify: " + "\n".join(lines), err=True)
     return typer.Exit(code)
@@ -582,8 +585,8 @@ def require_files(what: str, needed: int) -> None:
     allowed = allow_files(needed)
     if allowed < needed:
         complain(
-            f"{what} may need {needed:,} files and connections at once, and the system allows "
-            f"{allowed:,}; raise that (ulimit -n)",
+            f"{what} may need {needed:,} open files and connections, but the limit is {allowed:,}; "
+            "raise it with `ulimit -n`",
             0,
         )
 
@@ -597,7 +600,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 #: Maximum length of a command's summary in the help, in characters.
-_WHOLE = 200
+_MAX_SUMMARY_LENGTH = 200
 
 _HELP = """Push-extended ResourceSync: keep copies of web resources in step.
 
@@ -614,7 +617,7 @@ def application() -> typer.Typer:
         name="rsnotify",
         cls=_Subcommands,
         help=_HELP,
-        epilog="`rsnotify COMMAND --help` shows its options, and examples.",
+        epilog="`rsnotify COMMAND --help` shows the options of a command, and examples.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -639,7 +642,7 @@ class _Subcommands(CommandGroup):
 
 
 def _load(point: EntryPoint) -> Any:
-    # Every option can also be set by a variable: RSNOTIFY_SOURCE_PORT sets --port of `source`.
+    # Every option also has a variable: RSNOTIFY_SOURCE_PORT sets --port of `source`.
     settings = {**_SETTINGS, "auto_envvar_prefix": f"RSNOTIFY_{point.name.upper()}"}
     loaded = point.load()
     app = typer.Typer(rich_markup_mode=None)
@@ -661,7 +664,7 @@ def _show_version(wanted: bool) -> None:
 def _common(
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", envvar=_VERBOSE, help="Log each step, with its reason."),
+        typer.Option("--verbose", "-v", envvar=_VERBOSE, help="Log each step and its reason."),
     ] = False,
     version: Annotated[
         bool,
@@ -676,7 +679,7 @@ def _common(
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to the current `sys.stderr`, which a live display replaces while it is shown."""
+    """Writes to the current `sys.stderr`, because a live display replaces it temporarily."""
 
     @property
     def stream(self) -> TextIO:
@@ -702,7 +705,7 @@ def main() -> None:
 
 
 def run_application(app: typer.Typer, name: str) -> None:
-    """Run a command-line application, print any error as one sentence, and exit (`EXIT_CODES`)."""
+    """Run a command-line application, print any error as a sentence, and exit (`EXIT_CODES`)."""
     try:
         app(prog_name=name)
     except Exception as error:
@@ -721,4 +724,4 @@ def _failed(error: Exception) -> typer.Exit:
         place = f"{cause.filename}: " if cause.filename else ""
         return complain(place + reason_of(cause), 2)
     traceback.print_exception(error)
-    return complain("this is an error in rsnotify; report it with the lines above", 3)
+    return complain("this is a bug in rsnotify; please report it with the traceback above", 3)

@@ -1,7 +1,7 @@
-"""The output of commands: status or progress while they run, and a result at the end.
+"""The output of commands: their status or progress while they run, and their results.
 
-Rich, which respects `NO_COLOR`, is slow to import and therefore used only for a terminal that can
-move its cursor. Any other output consists of lines.
+In a terminal that can move its cursor, the status is a live display by Rich, which respects
+`NO_COLOR`. All other output consists of lines, and does not import Rich, because that is slow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ S = TypeVar("S")
 
 
 def print_result(facts: object, lines: Iterable[str], *, json: bool) -> None:
-    """Print the facts as JSON if `json` is true, otherwise the lines."""
+    """Print the facts as JSON if `json` is true, otherwise print the lines."""
     if json:
         typer.echo(msgspec.json.encode(facts).decode())
         return
@@ -39,21 +39,21 @@ def print_result(facts: object, lines: Iterable[str], *, json: bool) -> None:
 
 
 class StatusReport(ABC, Generic[S]):
-    """Shows a status about once a second: live in a terminal, else as lines, or as JSON.
+    """Shows a status about once a second: as a live display, as lines, or as JSON.
 
-    A line is written when the state changes, and occasionally while only counts change. Service
-    managers store all lines, so an idle program writes none.
+    A line is written when the state changes, and occasionally while only counts change. Because
+    service managers store all lines, an idle program writes none.
 
     A subclass describes one kind of status.
 
     Args:
-        first: The text shown in a terminal before the first status.
-        json: Whether each status is written as JSON.
+        first: The text to display before the first status.
+        json: Whether to write each status as JSON.
         quiet: Whether to show nothing.
-        transient: Whether to clear the status from a terminal at the end, because a result follows.
+        transient: Whether to clear the live display at the end, because a result follows.
     """
 
-    #: Number of calls of `show` between two lines while only counts change.
+    #: Number of calls of `show` per line while only counts change.
     line_every = 10
 
     def __init__(
@@ -104,11 +104,11 @@ class StatusReport(ABC, Generic[S]):
         """Return the status as one line."""
 
     def state(self, status: S) -> object:
-        """Return the part of the status whose changes are shown immediately; None for no part."""
+        """Return the part of the status whose changes are shown immediately, if any."""
         return None
 
     def counts(self, status: S) -> object:
-        """Return the part of the status whose changes are shown occasionally; None for no part."""
+        """Return the part of the status whose changes are shown occasionally, if any."""
         return None
 
     def news(self, status: S) -> Iterable[str]:
@@ -120,20 +120,20 @@ class StatusReport(ABC, Generic[S]):
         return status
 
     def display(self, status: S) -> RenderableType:
-        """Return the status as shown in a terminal."""
+        """Return the status for the live display."""
         from rich.text import Text
 
         return Text(self.sentence(status))
 
 
 class Work(Struct, frozen=True):
-    """The progress of work that may take long.
+    """The progress of a long task.
 
     Args:
-        text: A description of the work, such as "copying".
-        things: The plural noun for what is counted; empty if `done` and `total` are bytes.
+        text: A description of the task, such as "copying".
+        things: The plural noun for the items in `done` and `total`; empty if these are bytes.
         is_estimate: Whether `total` is an estimate.
-        bytes: Number of bytes read or received for the work, in addition to what is counted.
+        bytes: Number of bytes read or received, if `done` and `total` are not bytes.
     """
 
     text: str
@@ -144,17 +144,17 @@ class Work(Struct, frozen=True):
     bytes: int = 0
 
 
-#: Maximum and minimum length of the interval from which rates are computed, in seconds.
-_WINDOW, _LEAST_WINDOW = 20.0, 2.0
+#: Maximum and minimum length of the interval over which to compute rates, in seconds.
+_MAX_WINDOW, _MIN_WINDOW = 20.0, 2.0
 
 
 class ProgressMeter:
-    """Estimates the speed and the remaining time of work from its last seconds."""
+    """Estimates the speed and remaining time of a task from its last seconds."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._work = Work("")
-        #: Samples: a time, and the amounts done and received by then.
+        #: Samples: a time, the amount done by then, and the number of bytes received by then.
         self._samples: deque[tuple[float, int, int]] = deque()
 
     def update(self, work: Work) -> None:
@@ -163,12 +163,12 @@ class ProgressMeter:
             self._samples.clear()
         self._work = work
         self._samples.append((now, work.done, work.bytes))
-        while now - self._samples[0][0] > _WINDOW:
+        while now - self._samples[0][0] > _MAX_WINDOW:
             self._samples.popleft()
 
     @property
     def line(self) -> DisplayLine:
-        """The line shown in a terminal."""
+        """The line for the live display."""
         work = self._work
         share = work.done / work.total if work.total else None
         return DisplayLine(work.text, self._figures(""), share)
@@ -178,7 +178,7 @@ class ProgressMeter:
         return f"{self._work.text}: {', '.join(self._figures(self._work.things))}"
 
     def _figures(self, things: str) -> list[str]:
-        """Return the known figures, the most important first."""
+        """Return the known figures, most important first."""
         work = self._work
         rate, byte_rate = self._rates()
         figures = (
@@ -195,10 +195,10 @@ class ProgressMeter:
         return figures + ([f"{_size(byte_rate)}/s"] if byte_rate else [])
 
     def _rates(self) -> tuple[float, float]:
-        """Return the things done and the bytes received per second; 0 if not yet known."""
+        """Return the amount done and the bytes received per second; 0 if unknown."""
         first, last = self._samples[0], self._samples[-1]
         seconds = last[0] - first[0]
-        if seconds < _LEAST_WINDOW:
+        if seconds < _MIN_WINDOW:
             return 0.0, 0.0
         return (last[1] - first[1]) / seconds, (last[2] - first[2]) / seconds
 
@@ -223,19 +223,19 @@ def duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 100 else f"{hours:,.0f} h"
 
 
-#: Widths of the widest and narrowest bar, and a margin for the ^C that a terminal shows, which must
-#: not begin a new line.
-_BAR, _LEAST_BAR, _MARGIN = 24, 8, 3
+#: Maximum and minimum width of a bar, and the margin for the ^C that a terminal shows, which must
+#: not wrap to a new line.
+_MAX_BAR, _MIN_BAR, _MARGIN = 24, 8, 3
 
 
 class DisplayLine(Struct, frozen=True):
-    """A line in a terminal: a label, a bar, and as many figures as fit.
+    """A line of a live display: a label, a bar, and as many figures as fit.
 
     Args:
-        figures: The figures to show, the most important first.
+        figures: The figures, most important first.
         share: The filled share of the bar; None for no bar.
-        style: The style of the first figure in a line without a bar.
-        below: Sentences under the line. Under a bar, each is truncated to the width.
+        style: The style of the first figure, in a line without a bar.
+        below: Sentences below the line. Below a bar, each is truncated to the width.
     """
 
     text: str
@@ -248,14 +248,14 @@ class DisplayLine(Struct, frozen=True):
         """Return the text before the bar, the bar, and the text after it."""
         separator = " | " if ascii_only else " · "
         figures = list(self.figures)
-        least = len(self.text) + (_LEAST_BAR + 2 if self.share is not None else len(separator))
+        least = len(self.text) + (_MIN_BAR + 2 if self.share is not None else len(separator))
         while len(figures) > 1 and least + len(separator.join(figures)) > width:
             figures.pop()
         after = separator.join(figures)
         if self.share is None:
             return self.text, "", (separator + after if after else "")
-        room = min(_BAR, width - len(self.text) - len(after) - 2)
-        if room < _LEAST_BAR:
+        room = min(_MAX_BAR, width - len(self.text) - len(after) - 2)
+        if room < _MIN_BAR:
             return self.text, "", " " + after
         full = int(room * min(1.0, self.share))
         done, left = "#." if ascii_only else "━─"
@@ -281,14 +281,14 @@ class DisplayLine(Struct, frozen=True):
 
 
 def can_draw(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal whose lines can be overwritten."""
+    """Return whether a stream is a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def _live(first: RenderableType, *, on_stderr: bool = False, transient: bool) -> Live:
-    """Return a live display. Log lines that go to the same terminal appear above it.
+    """Return a live display. Log messages in the same terminal appear above it.
 
-    A transient display is removed when it ends.
+    A transient display is cleared when it ends.
     """
     from rich.console import Console
     from rich.live import Live
@@ -304,18 +304,19 @@ def _live(first: RenderableType, *, on_stderr: bool = False, transient: bool) ->
 
 
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Show only results and errors, and no progress.")
+    bool, typer.Option("--quiet", help="Show only results and errors, without progress.")
 ]
 
-#: Seconds between two samples, before progress is first shown in a terminal, and between two lines.
-_LOOK, _SHORT, _LINE_EVERY = 0.25, 0.5, 10.0
+#: Time between two samples, time before the live display appears, and time between two lines, in
+#: seconds.
+_SAMPLE_INTERVAL, _DISPLAY_DELAY, _LINE_INTERVAL = 0.25, 0.5, 10.0
 
 
 @contextmanager
 def progress_of(measure: Callable[[], Work | None], *, quiet: bool = False) -> Iterator[None]:
-    """Show the progress of work on stderr within the context: live in a terminal, else as lines.
+    """Show progress on stderr while the context is active, as a live display or as lines.
 
-    `measure` is called in a thread. Nothing is shown for work that ends quickly.
+    `measure` is called in another thread. Nothing is shown for a task that ends quickly.
     """
     if quiet:
         yield
@@ -333,9 +334,9 @@ def progress_of(measure: Callable[[], Work | None], *, quiet: bool = False) -> I
 def _show_progress(measure: Callable[[], Work | None], ended: threading.Event) -> None:
     meter, is_drawn = ProgressMeter(), can_draw(sys.stderr)
     live: Live | None = None
-    due = monotonic() + (_SHORT if is_drawn else _LINE_EVERY)
+    due = monotonic() + (_DISPLAY_DELAY if is_drawn else _LINE_INTERVAL)
     with ExitStack() as displays:
-        while not ended.wait(_LOOK):
+        while not ended.wait(_SAMPLE_INTERVAL):
             work = measure()
             if work is None:
                 continue
@@ -343,7 +344,7 @@ def _show_progress(measure: Callable[[], Work | None], ended: threading.Event) -
             if monotonic() < due:
                 continue
             if not is_drawn:
-                due = monotonic() + _LINE_EVERY
+                due = monotonic() + _LINE_INTERVAL
                 typer.echo(printable(meter.sentence), err=True)
             elif live is None:
                 live = displays.enter_context(_live(meter.line, on_stderr=True, transient=True))

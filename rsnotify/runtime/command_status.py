@@ -1,4 +1,4 @@
-"""The options `--status-port` and `--status-host` of long-running commands, and their socket."""
+"""The status server of long-running commands, and its options."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _status = partial(option, "Status")
 
 
 class StatusArguments(Struct, frozen=True, kw_only=True):
-    """The address at which the status is served. Each field is an option."""
+    """The options for the address of the status server."""
 
     status_port: Annotated[
         int | None,
         _status(
             "PORT",
-            "Serve /metrics, /healthz and /readyz on this port, and a page about followed Sources; "
-            "0 for a free port.",
+            "Serve /metrics, /healthz, /readyz, and a page about followed Sources on this port; 0 "
+            "for any free port.",
         ),
     ] = None
-    status_host: Annotated[str, _status("HOST", "Address to serve them on.", advanced=True)] = (
+    status_host: Annotated[str, _status("HOST", "Address of the status server.", advanced=True)] = (
         "127.0.0.1"
     )
 
@@ -39,7 +39,10 @@ class StatusArguments(Struct, frozen=True, kw_only=True):
 
 
 class StatusServer:
-    """Serves the status if a port is given. A context manager; the constructor binds the port."""
+    """A context manager that serves the status, if a port is given.
+
+    The constructor binds the port, before the modules that serve on it are imported.
+    """
 
     def __init__(self, host: str, port: int | None) -> None:
         self._host = host
@@ -63,10 +66,10 @@ class StatusServer:
     def serving(
         self, families: Callable[[], Iterable[Metric]], not_ready: Callable[[], str], *routes: Any
     ) -> AbstractAsyncContextManager[None]:
-        """Serve the status within the context. See `serving_status` for the arguments."""
+        """Serve the status while the context is active. See `serving_status` for the arguments."""
         assert self._socket is not None
         from rsnotify.runtime.listening import address
-        from rsnotify.runtime.status_server import serving_status
+        from rsnotify.runtime.status_endpoints import serving_status
 
         typer.echo(f"status at {address(self._host, self._socket)}", err=True)
         return serving_status(self._socket, families, not_ready, *routes)

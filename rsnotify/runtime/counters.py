@@ -1,7 +1,7 @@
-"""Counters for `/metrics` that are updated as events happen: durations, and a histogram of lags.
+"""Counters for `/metrics` that are updated with each event: durations, and a histogram of lags.
 
-All other metrics are read from the state on request. Counting must take only a fraction of a
-microsecond, so this module must not import a metrics library.
+All other metrics are computed on request. Counting must take only a fraction of a microsecond, so
+this module does not use a metrics library.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable
 
-#: Upper bounds of the buckets for lags, in seconds, from a local push to a missed day.
+#: Upper bounds of the buckets for lags, in seconds, from a local push to a day's outage.
 LAG_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3600.0, 86_400.0)
 
 
 class Histogram:
-    """Counts values by size, as they occur in one thread or all at once.
+    """Counts values by size. Not thread-safe.
 
     `bounds` are the upper bounds of all buckets except the last, in ascending order.
     """
@@ -47,7 +47,7 @@ class Histogram:
 
 
 class Durations:
-    """Counts how many times something was done, in any thread, and the total time it took."""
+    """Counts executions of an operation, and their total duration. Thread-safe."""
 
     def __init__(self) -> None:
         self.count = 0

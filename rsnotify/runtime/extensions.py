@@ -1,18 +1,17 @@
-"""Extensions that installed packages offer to the cores through entry points.
+"""Finds and loads extensions, which installed packages offer through entry points.
 
 A group is a kind of extension. A name in a group is a value that users write, such as a view, a URL
-scheme or a media type. Nothing is imported before it is used, so an unused extension costs nothing,
-and the cores work without it.
+scheme or a media type. An extension is imported on first use, and the cores work without any.
 
-| group                 | name             | object                                             |
-|-----------------------|------------------|----------------------------------------------------|
-| `rsnotify.commands`   | subcommand       | a typer function or application                    |
-| `rsnotify.hub`        | `follow`         | `HubFollower`, in `rsnotify_hub.config`            |
-| `rsnotify.origins`    | type of origin   | `rsnotify_gateway.OriginType`                      |
-| `rsnotify.patches`    | media type       | `rsnotify_subscriber.Patch`                        |
-| `rsnotify.stores`     | scheme of a URL  | a subclass of `StoreProvider`, in `rsnotify_hub`   |
-| `rsnotify.transports` | scheme of a URL  | `rsnotify.runtime.transports.PushTransport`        |
-| `rsnotify.views`      | name             | `rsnotify_publisher.View`                          |
+| group                 | name            | object                                                |
+|-----------------------|-----------------|-------------------------------------------------------|
+| `rsnotify.commands`   | subcommand      | a typer function or application                       |
+| `rsnotify.hub`        | `follow`        | `HubFollower`, in `rsnotify_hub.config`               |
+| `rsnotify.origins`    | type of origin  | `rsnotify_gateway.OriginType`                         |
+| `rsnotify.patches`    | media type      | `rsnotify_subscriber.Patch`                           |
+| `rsnotify.stores`     | scheme of a URL | a subclass of `StoreProvider`, in `rsnotify_hub`      |
+| `rsnotify.transports` | scheme of a URL | `rsnotify.runtime.transport_extensions.PushTransport` |
+| `rsnotify.views`      | name            | `rsnotify_publisher.View`                             |
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 
 from rsnotify.errors import ConfigurationError
 
-#: The extra of this distribution, by group and name, for extensions that need other packages.
+#: The extras of this distribution that install an extension's dependencies, by group and name.
 _EXTRAS = {
     ("patches", "application/json-patch"): "patching",
     ("patches", "application/json-patch+json"): "patching",
@@ -48,9 +47,9 @@ def offered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def load_extension(group: str, name: str, thing: str) -> Any:
-    """Import an extension, which `thing` names in words, such as "the view iiif".
+    """Import an extension. `thing` describes it in messages, for example "the view iiif".
 
-    Raises MissingExtension if the extension, or a package that it needs, is not installed.
+    Raises MissingExtension if the extension or one of its dependencies is not installed.
     """
     point = offered(group).get(name)
     if point is None:
@@ -63,17 +62,17 @@ def load_extension(group: str, name: str, thing: str) -> Any:
 
 
 def missing_package(thing: str, extra: str) -> MissingExtension:
-    """Return the error for a thing, such as "an XMPP account", that needs a package of an extra."""
+    """Return the error for a thing, such as "an XMPP account", that needs an extra."""
     return MissingExtension(f"{thing} needs another package: pip install 'rsnotify[{extra}]'")
 
 
 def extra_of(group: str, name: str) -> str | None:
-    """Return the extra that installs an extension's dependencies, if this distribution has one."""
+    """Return the extra that installs an extension's dependencies; None if there is none."""
     return _EXTRAS.get((group, name))
 
 
 def known_names(group: str) -> list[str]:
-    """Return the names in a group that are offered or that an extra would add."""
+    """Return the names in a group that are installed, or that an extra would install."""
     return sorted({*offered(group), *(name for kind, name in _EXTRAS if kind == group)})
 
 
@@ -82,4 +81,4 @@ def _remedy(group: str, name: str) -> str:
     if extra is not None:
         return f"; install it with pip install 'rsnotify[{extra}]'"
     names = ", ".join(sorted(offered(group))) or "none"
-    return f"; installed are: {names}"
+    return f"; installed: {names}"

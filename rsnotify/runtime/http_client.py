@@ -1,14 +1,14 @@
 """A small HTTP/1.1 client for many short requests: persistent connections, bounded responses.
 
-Theory of operation. An `HttpConnection` carries one request after another. Idle connections are
-kept in a pool, in limited number and for a limited time. A 2xx response counts as soon as its head
-has arrived, unless its content is wanted. For any other response, the first bytes of the body are
-also kept. The rest of a body is read and dropped, so that the connection can be reused. One limit
-on the bytes of a response covers everything: heads, preceding 1xx responses, chunk extensions,
-trailers and bodies.
+Theory of operation. An `HttpConnection` carries one request after another. A pool keeps a limited
+number of idle connections for a limited time. The reply to a request is complete with the head of a
+2xx response, unless the caller needs its content, or with the first bytes of the body of any other
+response. The rest of the body is read and discarded, so that the connection can be reused. One
+limit covers all bytes of a response: heads, preceding 1xx responses, chunk extensions, trailers and
+bodies.
 
 A parser uses more memory than the rest of a connection. A connection therefore borrows one only
-from the first byte of a response to the last, which mostly arrive together.
+while a response arrives.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from msgspec import Struct
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.tasks import settle
 
-#: Number of bytes of one response beyond which its connection is aborted.
-ANSWER_BYTES = 64 * 1024
+#: Maximum size of a response, in bytes. Beyond it, the connection is aborted.
+MAX_RESPONSE_BYTES = 64 * 1024
 
-#: The same limit while the head is incomplete.
-HEAD_BYTES = 16 * 1024
+#: Maximum size of a response while its head is incomplete, in bytes.
+MAX_HEAD_BYTES = 16 * 1024
 
-#: Maximum number of bytes kept of the body of a failed response.
-EXCERPT_BYTES = 4096
+#: Maximum number of bytes to keep from the body of a failed response.
+MAX_EXCERPT_BYTES = 4096
 
 #: Maximum number of 1xx responses before the final response.
-INTERIM = 20
+MAX_INTERIM_RESPONSES = 20
 
 
 class HttpReply(Struct, frozen=True, gc=False):
-    """A final response. The excerpt of the body is empty unless the response is a failure."""
+    """A final response. The excerpt of the body is empty, except for a failed response."""
 
     status: int
     retry_after: str = ""
@@ -53,15 +53,15 @@ class ContentReply(HttpReply, frozen=True, gc=False):
 
 
 class NoReply(RsnotifyError):
-    """The host was reached, but its answer was missing, too long or not valid HTTP."""
+    """The host was reached, but its response is missing, too long or not valid HTTP."""
 
 
 class Unreachable(RsnotifyError):
-    """No connection could be opened. The cause of the error says why."""
+    """No connection could be opened. `__cause__` has the reason."""
 
 
 class StaleConnection(NoReply):
-    """A pooled connection had already ended. The request may or may not have arrived."""
+    """A pooled connection had already ended. The request may have arrived."""
 
 
 class ResponseReader:
@@ -71,8 +71,8 @@ class ResponseReader:
         status: The status of the current response; 0 while unknown.
         size: Number of bytes of the response received so far.
         complete: Whether the whole response has arrived.
-        reusable: Whether another request can be sent on the connection afterwards.
-        waits_for_excerpt: Whether the first bytes of a failed response's body are enough.
+        reusable: Whether the connection can be reused after the response.
+        waits_for_excerpt: Whether a failed response needs only the first bytes of its body.
     """
 
     waits_for_excerpt = True
@@ -88,14 +88,14 @@ class ResponseReader:
         self._retry_after = self._excerpt = b""
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes that have arrived.
+        """Parse received bytes.
 
         Raises:
             NoReply: The bytes are not an HTTP response, or exceed a limit. `rest` returns the part
                 of the response that is known.
         """
-        if self.size > (ANSWER_BYTES if self.status else HEAD_BYTES):
-            raise NoReply("answers with too many bytes")
+        if self.size > (MAX_RESPONSE_BYTES if self.status else MAX_HEAD_BYTES):
+            raise NoReply("sends too long a response")
         self.size += len(data)
         try:
             self._parser.feed_data(data)
@@ -107,18 +107,18 @@ class ResponseReader:
             raise NoReply("does not answer with HTTP") from None
 
     def reply(self) -> HttpReply | None:
-        """Return the response if enough of it is known, else None."""
+        """Return the response if enough of it has arrived, else None."""
         if 200 <= self.status < 300:
             return HttpReply(self.status)
-        if self.complete or len(self._excerpt) >= EXCERPT_BYTES:
+        if self.complete or len(self._excerpt) >= MAX_EXCERPT_BYTES:
             return self.rest()
         return None
 
     def rest(self) -> HttpReply | None:
-        """Return the response as far as it is known; None if its status is unknown."""
+        """Return the incomplete response; None if its status has not arrived."""
         if not self.status:
             return None
-        excerpt = self._excerpt[:EXCERPT_BYTES]
+        excerpt = self._excerpt[:MAX_EXCERPT_BYTES]
         return HttpReply(self.status, self._retry_after.decode("latin-1"), excerpt)
 
     # Called by llhttp.
@@ -126,7 +126,7 @@ class ResponseReader:
     def on_message_begin(self) -> None:
         if self.complete:
             self.reusable = False  # no request was sent for this response
-            raise NoReply("answers without a request")
+            raise NoReply("sends a response without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(name) == 11 and name.lower() == b"retry-after":
@@ -141,11 +141,11 @@ class ResponseReader:
         self._retry_after = b""
         if status == 101:
             raise NoReply("answers with another protocol")
-        if self._interim > INTERIM:
-            raise NoReply("answers with too many 1xx")
+        if self._interim > MAX_INTERIM_RESPONSES:
+            raise NoReply("sends too many 1xx responses")
 
     def on_body(self, body: bytes) -> None:
-        if len(self._excerpt) < EXCERPT_BYTES and self.status >= 300:
+        if len(self._excerpt) < MAX_EXCERPT_BYTES and self.status >= 300:
             self._excerpt += body
 
     def on_message_complete(self) -> None:
@@ -183,12 +183,12 @@ class ContentReader(ResponseReader):
         self._body += body
 
 
-#: Maximum wait for the first bytes of a failed response's body after its head, in seconds.
+#: Maximum wait for the body of a failed response after its head, in seconds.
 EXCERPT_SECONDS = 1.0
 
 _ENDED = "ends the connection without an answer"
 
-#: Receives the outcome of a request.
+#: A callback with the outcome of a request.
 Done = Callable[[HttpReply | Exception], None]
 
 
@@ -227,8 +227,8 @@ class HttpConnection(asyncio.Protocol):
     def send(self, request: bytes, done: Done) -> bool:
         """Send a request, unless the connection has ended, and return whether it was sent.
 
-        `done` is called later, exactly once, with the reply, or with a `StaleConnection`,
-        `NoReply` or OSError.
+        `done` is called later, once, with the reply, or with a `StaleConnection`, `NoReply` or
+        OSError.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -239,7 +239,7 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     async def request(self, request: bytes) -> HttpReply:
-        """Send a request, and return the reply or raise the error that `send` reports."""
+        """Send a request, and return its reply or raise its error."""
         waiting: asyncio.Future[HttpReply] = self._loop.create_future()
         done = partial(settle, waiting)
         if not self.send(request, done):
@@ -261,7 +261,7 @@ class HttpConnection(asyncio.Protocol):
         self.abort()
 
     def fail(self, error: Exception) -> None:
-        """Abort the connection, and report an error for its request."""
+        """Abort the connection, and fail its request with an error."""
         self.abort()
         self._settle(error)
 
@@ -272,7 +272,7 @@ class HttpConnection(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, because uvloop's transports do not inherit from asyncio's.
+        # A cast, because uvloop's transports do not inherit from `asyncio.Transport`.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -312,7 +312,6 @@ class HttpConnection(asyncio.Protocol):
             self._settle(reply)
 
     def _rest(self) -> HttpReply | None:
-        """Return the incomplete response as far as it is known."""
         return None if self._reader is None else self._reader.rest()
 
     def _settle(self, outcome: HttpReply | Exception) -> None:
@@ -336,24 +335,25 @@ class HttpConnection(asyncio.Protocol):
 #: Maximum time that a connection stays idle, in seconds.
 IDLE_SECONDS = 30.0
 
-#: Maximum time for the rest of a response, in seconds.
+#: Maximum time to receive the rest of a response, in seconds.
 DRAIN_SECONDS = 2.0
 
 #: Maximum number of idle connections, in total and per origin.
-IDLE = 1000
-IDLE_PER_ORIGIN = 50
+MAX_IDLE = 1000
+MAX_IDLE_PER_ORIGIN = 50
 
-_SWEEP_SECONDS = 1.0
+#: Time between two searches for connections to close, in seconds.
+_SWEEP_INTERVAL = 1.0
 
 
 class ConnectionPool:
-    """Keeps connections that no request uses, and a reader that no connection uses."""
+    """Keeps idle connections, and a spare reader."""
 
     def __init__(
         self,
         *,
-        most: int = IDLE,
-        per_origin: int = IDLE_PER_ORIGIN,
+        most: int = MAX_IDLE,
+        per_origin: int = MAX_IDLE_PER_ORIGIN,
         seconds: float = IDLE_SECONDS,
         reader: type[ResponseReader] = ResponseReader,
     ) -> None:
@@ -364,7 +364,7 @@ class ConnectionPool:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._origins: dict[HttpOrigin, list[HttpConnection]] = {}
-        # Ordered by their values, the times at which the connections are closed.
+        # Ordered by value, the time at which to close the connection.
         self._idle: dict[HttpConnection, float] = {}
         self._draining: dict[HttpConnection, float] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -378,17 +378,17 @@ class ConnectionPool:
         found = self._origins.get(origin)
         if not found:
             return None
-        connection = found.pop()  # `lost` removes the list if it stays empty
+        connection = found.pop()  # `lost` later removes an empty list
         del self._idle[connection]
         return connection
 
     def lend_reader(self) -> ResponseReader:
-        """Return a reader prepared for a response. The caller may give it back later."""
+        """Return a reader for one response."""
         reader, self._spare = self._spare, None
         return reader or self._new_reader()
 
     def return_reader(self, reader: ResponseReader) -> None:
-        """Keep a reader for another response after it has read a complete one."""
+        """Keep a reader, which has read a complete response, for another one."""
         reader.start()
         self._spare = reader
 
@@ -407,7 +407,7 @@ class ConnectionPool:
             self._abort(next(iter(self._idle)))
 
     def drain(self, connection: HttpConnection) -> None:
-        """Limit the time for the rest of a response that was reported; `keep` or `lost` follows."""
+        """Limit the time for the rest of a response. Later, `keep` or `lost` is called."""
         self._draining[connection] = self._loop.time() + DRAIN_SECONDS
         self._schedule_sweep()
 
@@ -426,7 +426,7 @@ class ConnectionPool:
 
     def _schedule_sweep(self) -> None:
         if self._sweep_timer is None and not self._closed:
-            self._sweep_timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+            self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL, self._sweep)
 
     def _sweep(self) -> None:
         self._sweep_timer = None

@@ -1,7 +1,7 @@
 """Support for packages that import their exports on first use (PEP 562).
 
-`rsnotify --help` imports the modules of all commands, and with each module its package. If the
-packages imported all their exports, the help would take more than a second of processor time.
+`rsnotify --help` imports the modules of all commands, and therefore their packages. If these
+imported all their exports, the help would take more than a second of CPU time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-#: The extra of this distribution that installs a package.
+#: The extra of this distribution that installs each package.
 _EXTRAS = {"psycopg": "postgresql", "sqlalchemy": "sqlalchemy"}
 
 

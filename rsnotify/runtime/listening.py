@@ -1,4 +1,4 @@
-"""Listens on a port before the program that serves on it is imported."""
+"""Opens listening sockets, before the modules that serve on them are imported."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import socket
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.reasons import reason_of
 
-#: Maximum number of connections that the system queues before they are accepted.
+#: Maximum number of connections that wait to be accepted.
 BACKLOG = 1024
 
 
 def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
     """Return a socket that listens on the first address of a host, or on all addresses for "".
 
-    `options` is the advice for the user if the port is not available.
+    `options` is advice for the user if the port is unavailable.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(

@@ -1,18 +1,18 @@
-"""MQTT brokers without I/O: their URLs and logins, the topics of channels, and messages.
+"""MQTT brokers without I/O: URLs, logins, topics of channels, and messages.
 
-The scheme of a broker's URL determines how to connect, and the path determines the MQTT topic:
+The scheme of a broker's URL determines the connection, and the path determines the MQTT topic:
 
     mqtts://broker.example                   rsnotify/<digest of the channel>
     mqtts://broker.example/deep/down/        deep/down/<digest of the channel>
     mqtts://broker.example/any/name          any/name, for every channel
 
-The digest is the first 32 hex digits of the SHA-256 of the channel's URI. A topic name therefore
-never contains an MQTT wildcard, and has the same length for every URI.
+The digest is the first 32 hex digits of the SHA-256 of the channel's URI, so topic names contain no
+MQTT wildcards and have a fixed length.
 
 MQTT 5 has properties for the metadata of a message; MQTT 3.1.1 has no equivalent.
 
 A broker cannot filter by content. To receive only part of a channel, a Destination sends the hub a
-request through their broker. The hub publishes each requested selection to a separate MQTT topic,
+request through the broker. The hub publishes each requested selection to a separate MQTT topic,
 whose name is derived from the channel and the selection (`Broker.filtered_topic`), as long as
 Destinations renew the request.
 """
@@ -33,13 +33,13 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.selection import PushSelection
 
-#: The default prefix of topic names, unless a broker's URL names another.
+#: The default prefix of topic names.
 DEFAULT_PREFIX = "rsnotify/"
 
 _WEBSOCKET_PATH = "/mqtt"
-_DIGITS = 32
-#: Maximum length of a topic name: MQTT encodes the length of a string in two bytes (MQTT 5 §1.5.4).
-_MOST_TOPIC_BYTES = 65_535
+_DIGEST_LENGTH = 32
+#: Maximum length of a topic name, because strings have a two-byte length (MQTT 5 §1.5.4).
+_MAX_TOPIC_BYTES = 65_535
 
 
 #: The default port of each scheme.
@@ -51,9 +51,9 @@ class Broker(Struct, frozen=True):
     """A broker, and its MQTT topics for fragments.
 
     Args:
-        url: The broker's URL in messages and documents, without the path that names a topic.
+        url: The broker's URL in messages and documents, without the topic.
         path: The path of the HTTP request if MQTT runs over a WebSocket, else None.
-        topic_or_prefix: The MQTT topic of every channel, or a prefix of topics, ending in `/`.
+        topic_or_prefix: The MQTT topic of all channels, or a prefix of topics, ending in `/`.
     """
 
     url: str
@@ -72,12 +72,12 @@ class Broker(Struct, frozen=True):
         return channel_topic(channel, name) if self.has_prefix else name
 
     def filtered_topic(self, channel: str, select: PushSelection) -> str | None:
-        """Return the MQTT topic for a selection; None if the URL names one topic for everything."""
+        """Return the MQTT topic for a selection; None if all channels have the same topic."""
         name = self.topic_or_prefix
         return name + select.digest(channel) if self.has_prefix else None
 
     def url_for(self, channel: str) -> str:
-        """Return a URL with the complete MQTT topic, for clients that cannot derive the topic."""
+        """Return a URL with the complete MQTT topic, for clients that cannot derive it."""
         query = "" if self.path in (None, _WEBSOCKET_PATH) else f"?path={quote(self.path or '')}"
         return f"{self.url}/{quote(self.topic(channel))}{query}"
 
@@ -97,14 +97,14 @@ def is_broker_url(url: str) -> bool:
 
 
 def channel_topic(channel: str, prefix: str = DEFAULT_PREFIX) -> str:
-    return prefix + sha256(channel.encode()).hexdigest()[:_DIGITS]
+    return prefix + sha256(channel.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def parse_broker(url: str) -> Broker:
     """Parse the URL of a broker.
 
     Raises:
-        ConfigurationError: This is not the URL of a broker. The message contains no password.
+        ConfigurationError: This is not the URL of a broker. The message omits any password.
     """
     try:
         parts = urlsplit(url)
@@ -112,12 +112,12 @@ def parse_broker(url: str) -> Broker:
     except ValueError:
         default = host = port = None
     if default is None or not host or port == 0:
-        raise ConfigurationError("this is not a broker; write mqtts://host, with /topic if need be")
+        raise ConfigurationError("this is not a broker; write mqtts://host or mqtts://host/topic")
     if parts.username is not None or parts.password is not None:
-        raise ConfigurationError("a broker's URL holds a user name; give user and password apart")
+        raise ConfigurationError("a broker's URL contains a login; set user and password instead")
     path = _websocket_path(parts.query) if parts.scheme.startswith("ws") else None
     if parts.fragment or (parts.query and path is None):
-        raise ConfigurationError(f"{url!r} has a query or fragment; a broker is named without them")
+        raise ConfigurationError(f"{url!r} has a query or fragment; remove it")
     return Broker(
         url=f"{parts.scheme}://{parts.netloc}",
         host=host,
@@ -133,7 +133,7 @@ def _websocket_path(query: str) -> str:
         return _WEBSOCKET_PATH
     given = parse_qsl(query, keep_blank_values=True)
     if len(given) != 1 or given[0][0] != "path" or not given[0][1].startswith("/"):
-        raise ConfigurationError("the query of a broker's URL can only be path=/of/its/WebSocket")
+        raise ConfigurationError("the query of a broker's URL must be path=/path/of/the/WebSocket")
     return given[0][1]
 
 
@@ -141,9 +141,9 @@ def _topic_or_prefix(path: str) -> str:
     """Return the topic or prefix that a path names, after checking it (MQTT 5 §4.7)."""
     name = unquote(path.removeprefix("/")) or DEFAULT_PREFIX
     if any(char in "+#" or not char.isprintable() for char in name) or name.startswith("$"):
-        raise ConfigurationError("a broker's URL names a topic with +, #, $ or a control character")
-    if len(name.encode(errors="replace")) > _MOST_TOPIC_BYTES - _DIGITS:
-        raise ConfigurationError("a broker's URL names a topic that is too long for MQTT")
+        raise ConfigurationError("the topic in a broker's URL has a +, #, $ or control character")
+    if len(name.encode(errors="replace")) > _MAX_TOPIC_BYTES - _DIGEST_LENGTH:
+        raise ConfigurationError("the topic in a broker's URL is too long for MQTT")
     return name
 
 
@@ -151,11 +151,11 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
     """The credentials of a client, and the certificates that it trusts.
 
     Args:
-        user: The user, if the broker requires one.
-        password: The password, a secret.
-        ca: A file with the trusted root certificates in PEM format; None for the system's.
-        certificate: A file with the client's certificate and the intermediate certificates.
-        key: A file with the private key, if it is not in the certificate file.
+        user: The user name, if the broker requires one.
+        password: The password, which is a secret.
+        ca: A PEM file with the trusted root certificates; None for the system's.
+        certificate: A PEM file with the client's certificate and the intermediate certificates.
+        key: A PEM file with the private key, if it is not in the certificate file.
     """
 
     user: str | None = None
@@ -171,9 +171,9 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Check the settings and files without a connection, or raise ConfigurationError."""
         if self.password is not None and self.user is None:
-            raise ConfigurationError("a password for the broker needs a user, too")
+            raise ConfigurationError("a password for the broker also needs a user")
         if self.key is not None and self.certificate is None:
-            raise ConfigurationError("a key for the broker needs its certificate, too")
+            raise ConfigurationError("a key for the broker also needs its certificate")
         # The system's certificates need no check, and are slow to load.
         if self.ca is not None or self.certificate is not None:
             self.context()
@@ -183,7 +183,7 @@ class BrokerLogin(Struct, frozen=True, kw_only=True):
         context = trusted_context(self.ca)
         if self.certificate is not None:
             try:
-                # Without `password`, OpenSSL would prompt for a passphrase at the terminal.
+                # Without `password`, OpenSSL would prompt for a passphrase in the terminal.
                 context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
             except (OSError, ValueError) as error:
                 where = self.key or self.certificate
@@ -203,7 +203,7 @@ def login_of(settings: object, prefix: str = "mqtt_") -> BrokerLogin:
 
 
 def trusted_context(ca: str | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts the root certificates in a file, or the system's if None."""
+    """Return a TLS context that trusts the root certificates in a file; None for the system's."""
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:  # also an ssl.SSLError
@@ -213,7 +213,7 @@ def trusted_context(ca: str | None) -> ssl.SSLContext:
 
 
 def _no_passphrase() -> str:
-    raise ValueError("it has a passphrase; give a key without")
+    raise ValueError("it has a passphrase; use a key without one")
 
 
 #: The name of the user property with the URI of the channel (MQTT 5 §3.3.2.3.7).
@@ -257,12 +257,12 @@ def publish_properties(content_type: str, channel: str) -> Properties:
     return properties
 
 
-#: Time for which a hub keeps a filtered topic after the last request for it, in seconds.
+#: How long a hub keeps a filtered topic after the last request for it, in seconds.
 LEASE = 7_200
 CONTENT_TYPE = "application/json"
 
-#: Maximum size of a request, enough for a URI and a selection of the maximum length, in bytes.
-_MOST_REQUEST_BYTES = 16_384
+#: Maximum size of a request, which allows a URI and a selection of maximum length, in bytes.
+_MAX_REQUEST_BYTES = 16_384
 
 
 class SelectionRequest(Struct, frozen=True):
@@ -281,14 +281,14 @@ def read_selection_request(payload: bytes) -> SelectionRequest:
     Raises:
         ConfigurationError: The request is malformed, or selects the whole channel.
     """
-    if len(payload) > _MOST_REQUEST_BYTES:
-        raise ConfigurationError(f"it is larger than {_MOST_REQUEST_BYTES} bytes")
+    if len(payload) > _MAX_REQUEST_BYTES:
+        raise ConfigurationError(f"it is larger than {_MAX_REQUEST_BYTES} bytes")
     try:
         request = msgspec.json.decode(payload, type=SelectionRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error)[:200]  # it may quote the request
-        raise ConfigurationError(f"it is not a request for a part of a topic: {reason}") from None
+        raise ConfigurationError(f"it is not a valid selection request: {reason}") from None
     select = request.select.canonical()
     if not select:
-        raise ConfigurationError("it asks for all of its topic, which has a name of its own")
+        raise ConfigurationError("it selects the whole topic, which needs no request")
     return SelectionRequest(request.topic, select)

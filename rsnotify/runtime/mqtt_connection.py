@@ -2,9 +2,8 @@
 
 Theory of operation. paho serves as a state machine: `loop_read` passes it the received bytes,
 `loop_write` sends its pending output, and `loop_misc`, called once a second, sends its pings. All
-of this runs on the event loop; no other thread is involved. A `BrokerConnection` never reconnects:
-the caller has a log or a list to resume from, and opens a new connection. A lost connection
-therefore leaves nothing in doubt here.
+of this runs on the event loop, without threads. A `BrokerConnection` never reconnects: the caller
+opens a new connection, and resumes from its log or a list.
 """
 
 from __future__ import annotations
@@ -35,28 +34,30 @@ from rsnotify.runtime.mqtt_streams import ByteStream, Dial, open_byte_stream
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import retrieve_exception, settle
 
-#: Maximum time for an answer from a broker, in seconds.
+#: Maximum time to wait for a broker's response, in seconds.
 TIMEOUT = 10.0
 #: Maximum number of unacknowledged messages in either direction (MQTT 5 §3.1.2.11.3).
 RECEIVE_MAXIMUM = 100
 #: Maximum size of an incoming packet, in bytes (MQTT 5 §3.1.2.11.4).
 MAXIMUM_PACKET_SIZE = 50_000_000
 
-_MISC_SECONDS = 1.0
-#: Seconds between pings. If the broker does not answer one before the next, the connection is lost.
+#: Time between two calls of paho's housekeeping, in seconds.
+_MISC_INTERVAL = 1.0
+#: Time between pings, in seconds. If the broker does not answer a ping before the next one, the
+#: connection is lost.
 KEEPALIVE = 10
 
-#: Maximum number of bytes that topic, properties and lengths add to a message's payload.
-_OVERHEAD = 65_536
+#: Maximum number of bytes that topic, properties and lengths add to the payload of a message.
+_MAX_OVERHEAD_BYTES = 65_536
 
 
 class BrokerSession(Struct, frozen=True):
-    """A session in which a broker keeps subscriptions and undelivered messages between connections.
+    """A session, which keeps subscriptions and undelivered messages between connections.
 
     Args:
         client_id: The name of the session, which only one connection can use at a time; empty for
             no session.
-        expiry: The session expiry interval, in seconds. With MQTT 3.1.1 the broker decides.
+        expiry: The session expiry interval, in seconds. With MQTT 3.1.1, the broker decides.
     """
 
     client_id: str = ""
@@ -80,10 +81,9 @@ async def connect(
 ) -> AsyncIterator[BrokerConnection]:
     """Open a connection to a broker, and close it at the end of the context.
 
-    `version` is `3.1.1`, or `5`, which falls back to 3.1.1 for a broker that does not support 5.
-    `dial` opens the TCP connection; None connects to any address. `on_message` is called with each
-    message, in the order in which the broker sent them. With `manual_ack`, the caller acknowledges
-    messages with `BrokerConnection.acknowledge`.
+    `version` is `3.1.1`, or `5`, which falls back to 3.1.1 if the broker does not support 5. `dial`
+    opens the TCP connection; None allows any address. `on_message` is called with each message, in
+    order. With `manual_ack`, the caller must call `BrokerConnection.acknowledge` for each message.
 
     Raises:
         Unavailable: The broker cannot be reached, or refuses the connection.
@@ -103,11 +103,11 @@ async def connect(
 
 
 async def _connect_again(attempt: _Attempt) -> BrokerConnection:
-    """Connect to a broker that silently closed the connection after an MQTT 5 CONNECT.
+    """Connect again to a broker that closed the connection after an MQTT 5 CONNECT.
 
-    The broker may still be starting behind a proxy that already accepts connections. Falling back
-    to 3.1.1 would give up the features of 5 for as long as the connection lasts. Therefore, first
-    probe with 3.1.1 whether the broker answers at all, and then try 5 again.
+    The broker may still be starting behind a proxy that already accepts connections, and a fallback
+    to 3.1.1 would last as long as the connection. Therefore, first probe with 3.1.1 whether the
+    broker answers, and then try 5 again.
     """
     probe = _Attempt(attempt.broker, attempt.login, CLEAN_START, attempt.dial)
     try:
@@ -122,7 +122,7 @@ async def _connect_again(attempt: _Attempt) -> BrokerConnection:
 
 
 class _Attempt(Struct, frozen=True):
-    """The parameters of a connection, which can be attempted with either version of MQTT."""
+    """The parameters of a connection attempt with either version of MQTT."""
 
     broker: Broker
     login: BrokerLogin
@@ -146,7 +146,7 @@ class _Attempt(Struct, frozen=True):
 
     async def _open_stream(self) -> ByteStream:
         tls = self.login.context() if self.broker.tls else None
-        max_packet = MAXIMUM_PACKET_SIZE + _OVERHEAD
+        max_packet = MAXIMUM_PACKET_SIZE + _MAX_OVERHEAD_BYTES
         try:
             async with _timeout(self.broker):
                 return await open_byte_stream(self.broker, tls, self.dial, max_packet=max_packet)
@@ -299,7 +299,7 @@ class BrokerConnection:
             async with asyncio.timeout(TIMEOUT):
                 await suback
         except TimeoutError:
-            raise Unavailable(self._broker.url, "it does not answer a subscription") from None
+            raise Unavailable(self._broker.url, "no answer to the subscription in time") from None
 
     def unsubscribe(self, topic_filter: str) -> None:
         """End a subscription. Messages that the broker has already sent may still arrive."""
@@ -325,7 +325,7 @@ class BrokerConnection:
     # Connecting and disconnecting
 
     async def wait_for_connack(self) -> None:
-        """Wait until the broker accepts the connection. Raises Unavailable if it does not."""
+        """Wait until the broker accepts the connection. Raises Unavailable if it refuses."""
         self._misc()
         await self._connack
 
@@ -374,7 +374,7 @@ class BrokerConnection:
             self._client.loop_write()
 
     def _misc(self) -> None:
-        self._timer = self._loop.call_later(_MISC_SECONDS, self._misc)
+        self._timer = self._loop.call_later(_MISC_INTERVAL, self._misc)
         self._client.loop_misc()
 
     # Called by paho
@@ -449,10 +449,10 @@ _LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
 
 
 class UnsupportedVersion(Unavailable):
-    """The broker seems not to support the MQTT version of the CONNECT packet.
+    """The broker apparently does not support the MQTT version of the CONNECT packet.
 
-    It may say so in its answer (`stated`, MQTT 5 §3.2.2.2), or close the connection without an
-    answer (§3.1.2.2).
+    It may state this in its response (`stated`, MQTT 5 §3.2.2.2), or close the connection without a
+    response (§3.1.2.2).
     """
 
     def __init__(self, uri: str, reason: str, *, stated: bool) -> None:
@@ -461,21 +461,21 @@ class UnsupportedVersion(Unavailable):
 
 
 def connection_refusal(url: str, user: str | None, reason: ReasonCode) -> Unavailable:
-    """Return the error for a refused connection, given the user, if there is one."""
+    """Return the error for a refused connection."""
     refusal = f"it refuses the connection: {reason}"
     if reason.value == _OTHER_VERSION:
         return UnsupportedVersion(url, refusal, stated=True)
     if reason.value not in _LOGIN_REFUSED:
         return Unavailable(url, refusal)
     if not user:
-        remedy = "configure the MQTT user and password that it wants"
-        return NotPermitted(url, f"it refuses the login without a user: {reason}", remedy)
-    remedy = "correct the MQTT user and password, or what the broker allows this user"
+        remedy = "configure an MQTT user and password"
+        return NotPermitted(url, f"it refuses a login without a user: {reason}", remedy)
+    remedy = "correct the MQTT user and password, or the broker's permissions for this user"
     return NotPermitted(url, f"it refuses the login of {user!r}: {reason}", remedy)
 
 
 def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
-    allow = "let the broker allow this user to publish it"
+    allow = "configure the broker to let this user publish it"
     return ConnectionRefused(
         url,
         f"it refuses the message: {reason}",
@@ -487,5 +487,5 @@ def publish_refusal(url: str, reason: ReasonCode) -> ConnectionRefused:
 def subscription_refusal(url: str, reason: ReasonCode) -> Unavailable:
     refusal = f"it refuses the subscription: {reason}"
     if reason.value == _NOT_AUTHORIZED:
-        return NotPermitted(url, refusal, "let the broker allow this user to subscribe")
+        return NotPermitted(url, refusal, "configure the broker to let this user subscribe")
     return Unavailable(url, refusal)

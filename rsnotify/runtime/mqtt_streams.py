@@ -1,10 +1,9 @@
 """Byte streams that paho-mqtt uses as its socket, on the event loop.
 
-paho-mqtt expects a non-blocking socket. A `ByteStream` stands in for the socket, with the few
-methods that paho calls. This way, asyncio performs name lookups, TLS and WebSocket handshakes
-without a thread, and they can be cancelled. `TcpByteStream` runs over TCP, `WebSocketByteStream`
-over a WebSocket. The lengths of incoming packets are checked early, so that no broker can exhaust
-the memory.
+paho-mqtt expects a non-blocking socket. A `ByteStream` replaces the socket, with the few methods
+that paho calls, so that name resolution, TLS and WebSocket handshakes need no thread and can be
+cancelled. `TcpByteStream` uses TCP, `WebSocketByteStream` a WebSocket. The lengths of incoming
+packets are checked early, so that no broker can exhaust the memory.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ class PacketLengths:
             raise PacketTooLong
 
 
-#: Connects a socket to a host and port, if the address is allowed.
+#: Connects a socket to a host and port, if their address is allowed.
 Dial = Callable[[str, int], Awaitable[socket.socket]]
 
-#: Number of bytes that may be buffered before paho has to wait.
-_HIGH_WATER = 256 * 1024
+#: Number of buffered bytes beyond which paho must wait.
+_HIGH_WATER_BYTES = 256 * 1024
 
 
 class ByteStream(ABC):
@@ -105,7 +104,7 @@ class ByteStream(ABC):
 
     @abstractmethod
     async def wait_closed(self, seconds: float) -> None:
-        """Close the connection, and abort it if closing takes longer than this many seconds."""
+        """Close the connection, and abort it if this takes longer than `seconds`."""
 
     @property
     def readable(self) -> bool:
@@ -123,7 +122,7 @@ class ByteStream(ABC):
         self.on_data()
 
     def end(self, error: Exception | None) -> None:
-        """Record that the stream has ended and nothing more will arrive."""
+        """Record the end of the stream, perhaps because of an error."""
         if not self._ended:
             self._ended = True
             self.error = error
@@ -165,7 +164,7 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's class has another base
-        self._transport.set_write_buffer_limits(_HIGH_WATER)
+        self._transport.set_write_buffer_limits(_HIGH_WATER_BYTES)
 
     def data_received(self, data: bytes) -> None:
         self.feed(data)
@@ -234,7 +233,7 @@ class WebSocketByteStream(ByteStream):
 
     def write(self, data: bytes) -> None:
         self._unsent += data
-        self.full = len(self._unsent) > _HIGH_WATER
+        self.full = len(self._unsent) > _HIGH_WATER_BYTES
         self._wake.set()
 
     def close(self) -> None:
@@ -288,7 +287,7 @@ async def _open_websocket(
         sock=sock,
         ssl=tls,
         subprotocols=[Subprotocol("mqtt")],
-        # No compression: it saves work, and the broker cannot send a decompression bomb.
+        # Without compression, the broker cannot send a decompression bomb.
         compression=None,
         # MQTT has its own pings.
         ping_interval=None,

@@ -1,4 +1,4 @@
-"""Runs other subcommands as child processes, as a user would, and raises the open-file limit."""
+"""Runs other subcommands as child processes, and raises the open-file limit."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from rsnotify.errors import RsnotifyError
 
-#: Maximum time for a process to become ready or to shut down, in seconds.
-PATIENCE = 60.0
+#: Maximum time for a process to start or to shut down, in seconds.
+PROCESS_TIMEOUT = 60.0
 
-#: Loaded before a fork, because the child must not load anything.
+#: Loaded before a fork, because the child must not load libraries.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 
 
 class ProcessError(RsnotifyError):
-    """A subcommand failed as a child process."""
+    """A subcommand that runs as a child process has failed."""
 
 
 def _end_with_parent() -> None:
@@ -51,7 +51,7 @@ class Process:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=messages,
-                # Ctrl-C reaches only the caller, which then stops its processes in order.
+                # Ctrl-C interrupts only the caller, which then stops its processes in order.
                 start_new_session=True,
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
@@ -68,12 +68,12 @@ class Process:
             yield line.decode(errors="replace").rstrip()
 
     async def url(self) -> str:
-        """Wait until the process prints the URL that it serves, and return the URL.
+        """Wait until the process prints the URL that it serves, and return it.
 
-        Raises ProcessError if the process ends, or prints no URL in time.
+        Raises ProcessError if the process ends, or does not print a URL in time.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PROCESS_TIMEOUT):
                 async for line in self.lines():
                     if match := re.search(r"https?://\S+", line):
                         return match.group()
@@ -84,11 +84,11 @@ class Process:
         return lines[-1] if lines else f"see {self._log}"
 
     async def stop(self) -> int:
-        """Terminate the process, kill it if that takes too long, and return its exit code."""
+        """Terminate the process, or kill it after a timeout. Return its exit code."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PROCESS_TIMEOUT):
                 await self._process.wait()
         except TimeoutError:
             self._process.kill()
@@ -103,7 +103,7 @@ class Process:
 
 
 def allow_files(wanted: int) -> int:
-    """Raise the open-file limit to `wanted`, as far as possible, and return the limit."""
+    """Raise the open-file limit to `wanted`, if the system allows it. Return the limit."""
     try:
         import resource  # not needed for `rsnotify --help`
     except ImportError:  # on Windows

@@ -1,8 +1,7 @@
-"""Explains errors of the system, the network and libraries to users, as clauses.
+"""Explains errors of the operating system, the network and libraries to users, as clauses.
 
-A clause says what is wrong and, where that helps, what to do. The caller adds the place. The
-library's own message is not repeated, because it names internals and may contain a URL with a
-secret.
+A clause states the problem and, where possible, the remedy. The caller adds the place. The
+library's own message is omitted, because it mentions internals and may contain a URL with a secret.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from rsnotify.errors import RsnotifyError
 
 _NO_ROUTE = "the network has no route to it; check the address and the network"
 _NO_ANSWER = "no answer in time; check the address and the network"
-_NO_RIGHTS = "this user may not do that; check the permissions and the owner"
+_NO_RIGHTS = "permission denied; check the permissions and the owner"
 _FULL = "the disk is full; free some space"
 _CLOSED = "it closed the connection"
 _SYSTEM = {
     errno.EACCES: _NO_RIGHTS,
     errno.EPERM: _NO_RIGHTS,
     errno.ENOENT: "it does not exist",
-    errno.EEXIST: "a file of this name exists",
-    errno.ENOTDIR: "a part of its path is a file, and not a folder",
-    errno.EISDIR: "it is a folder, and not a file",
+    errno.EEXIST: "a file with this name already exists",
+    errno.ENOTDIR: "a part of its path is a file, not a folder",
+    errno.EISDIR: "it is a folder, not a file",
     errno.ENAMETOOLONG: "its name is too long",
-    errno.ELOOP: "its symbolic links form a circle",
+    errno.ELOOP: "its symbolic links form a loop",
     errno.ENOSPC: _FULL,
-    errno.EDQUOT: "the disk quota of this user is used up; free some space",
-    errno.EFBIG: "the file would exceed the largest size allowed; raise that (ulimit -f)",
-    errno.EROFS: "the file system is read-only; mount it so that it can be written",
+    errno.EDQUOT: "this user's disk quota is exceeded; free some space",
+    errno.EFBIG: "the file would exceed the maximum size; raise it (ulimit -f)",
+    errno.EROFS: "the file system is read-only; remount it for writing",
     errno.EIO: "the disk failed to read or write; check it",
     errno.EMFILE: "too many files are open in this process; raise the limit (ulimit -n)",
-    errno.ENFILE: "too many files are open in this system",
+    errno.ENFILE: "too many files are open on this system",
     errno.EADDRINUSE: "another program uses it",
-    errno.EADDRNOTAVAIL: "this machine does not have that address",
-    errno.ECONNREFUSED: "connection refused; check the port, and that the server runs",
+    errno.EADDRNOTAVAIL: "this machine does not have this address",
+    errno.ECONNREFUSED: "connection refused; check the port, and whether the server is running",
     errno.ECONNRESET: _CLOSED,
     errno.ECONNABORTED: _CLOSED,
     errno.EPIPE: _CLOSED,
@@ -48,37 +47,37 @@ _SYSTEM = {
 }
 _UNKNOWN_HOST = "unknown host name; check its spelling"
 
-_AUTHORITY = "SSL_CERT_FILE names the file of an authority of your own"
-#: Reasons by OpenSSL's code for the result of a verification.
+_AUTHORITY = "set SSL_CERT_FILE to the certificates of a private authority"
+#: Reasons by OpenSSL's verification result.
 _CERTIFICATES = {
-    9: "its certificate is not valid yet; check the clock of both machines",
+    9: "its certificate is not valid yet; check the clocks of both machines",
     10: "its certificate has expired; renew it",
     18: f"its certificate is self-signed; {_AUTHORITY}",
-    19: f"its certificate is of an authority that is not trusted; {_AUTHORITY}",
-    20: f"its certificate is of an authority that is not trusted; {_AUTHORITY}",
-    21: f"its certificate is of an authority that is not trusted; {_AUTHORITY}",
-    23: "its certificate is revoked; renew it",
-    62: "its certificate is for another host name; use a name that the certificate has",
-    64: "its certificate is for another address; use a name that the certificate has",
+    19: f"its certificate is from an untrusted authority; {_AUTHORITY}",
+    20: f"its certificate is from an untrusted authority; {_AUTHORITY}",
+    21: f"its certificate is from an untrusted authority; {_AUTHORITY}",
+    23: "its certificate is revoked; replace it",
+    62: "its certificate is for another host name; use a name in the certificate",
+    64: "its certificate is for another address; use a name in the certificate",
 }
-_NO_TLS = "it does not answer with TLS; check the port, or use the scheme without TLS"
-#: Reasons by the name of an error in OpenSSL.
+_NO_TLS = "it does not use TLS; check the port, or use the scheme without TLS"
+#: Reasons by the name of OpenSSL's error.
 _TLS = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "RECORD_LAYER_FAILURE": _NO_TLS,
     "PACKET_LENGTH_TOO_LONG": _NO_TLS,
     "HTTP_REQUEST": _NO_TLS,
     "UNEXPECTED_EOF_WHILE_READING": "it closed the connection during the TLS handshake",
-    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+    "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
     "NO_CERTIFICATE_OR_CRL_FOUND": "it has no certificate in PEM format",
-    "UNSUPPORTED_PROTOCOL": "it has no version of TLS that is still secure; update it",
-    "NO_SHARED_CIPHER": "it has no cipher that is still secure; update it",
+    "UNSUPPORTED_PROTOCOL": "it supports no secure version of TLS; update it",
+    "NO_SHARED_CIPHER": "it supports no secure cipher; update it",
 }
 #: Reasons by the primary result code of SQLite.
 _SQLITE = {
     3: _NO_RIGHTS,
-    5: "another process uses the database; stop that first",
-    6: "another process uses the database; stop that first",
+    5: "another process uses the database; stop it first",
+    6: "another process uses the database; stop it first",
     8: "it cannot be written; check the permissions of the file and its folder",
     10: "the disk is full, or failed to read or write; check it",
     11: "the database is damaged; restore a backup",
@@ -86,7 +85,7 @@ _SQLITE = {
     14: "it cannot be opened; check the permissions of the file and its folder",
     26: "it is not a database, or is damaged; restore a backup",
 }
-#: Reasons by a part of the message from psycopg or libpq. Other messages state the reason already.
+#: Reasons by a part of psycopg's or libpq's message. Other messages already contain the reason.
 _POSTGRESQL = {
     "No such file": "no server listens on its socket; check the host and the port",
     "resolve host": _UNKNOWN_HOST,
@@ -97,18 +96,18 @@ _POSTGRESQL = {
     "closed the connection": _CLOSED,
     **{os.strerror(number): reason for number, reason in _SYSTEM.items()},
 }
-#: Reasons by the names of classes in libraries that are slow to import.
+#: Reasons by the class names of errors in libraries, which are slow to import.
 _LIBRARIES = {
     "ServerDisconnectedError": "it closed the connection without an answer",
-    "ClientPayloadError": "its answer broke off",
-    "PayloadEncodingError": "its answer broke off",
+    "ClientPayloadError": "its response is incomplete",
+    "PayloadEncodingError": "its response is incomplete",
     "ClientConnectorDNSError": _UNKNOWN_HOST,
     "IncompleteReadError": _CLOSED,
     "ClientResponseError": "it does not answer with HTTP; check the port",
     "BadHttpMessage": "it does not answer with HTTP; check the port",
-    "InvalidURL": "its URL cannot be requested",
+    "InvalidURL": "its URL is invalid",
     "ConnectionClosed": _CLOSED,
-    "InvalidStatus": "it refuses a WebSocket",
+    "InvalidStatus": "it refuses the WebSocket",
     "InvalidMessage": "it does not answer as a WebSocket; check its URL",
     "InvalidHandshake": "it does not answer as a WebSocket; check its URL",
 }
@@ -117,14 +116,14 @@ _LIBRARIES = {
 class Repetitions:
     """Remembers recently reported reasons, so that each is logged at most once a minute."""
 
-    _SECONDS, _MOST = 60.0, 1_000
+    _INTERVAL_SECONDS, _MAX_REASONS = 60.0, 1_000
     _DIGITS = dict.fromkeys(b"0123456789")
 
     def __init__(self) -> None:
         self._reported: dict[str, float] = {}
 
     def is_new(self, reason: str) -> bool:
-        """Return whether a reason was not reported in the last minute; if so, record it now.
+        """Return whether a reason was not reported in the last minute, and record it.
 
         Reasons that differ only in numbers count as the same.
         """
@@ -132,31 +131,31 @@ class Repetitions:
 
         reason = reason.translate(self._DIGITS)
         now = asyncio.get_running_loop().time()
-        if now - self._reported.get(reason, float("-inf")) < self._SECONDS:
+        if now - self._reported.get(reason, float("-inf")) < self._INTERVAL_SECONDS:
             return False
-        if len(self._reported) >= self._MOST:
+        if len(self._reported) >= self._MAX_REASONS:
             self._reported.clear()
         self._reported[reason] = now
         return True
 
 
 def reason_of(error: BaseException, otherwise: str | None = None) -> str:
-    """Return the reason for a failure, as a clause without the place.
+    """Return the reason for an error, as a clause without the place.
 
-    If another error caused it, that error explains more. `otherwise` is the reason for an error
-    that this module does not know.
+    If another error caused it, that one explains more. `otherwise` is the reason if this module
+    does not know the error.
     """
     causes = [*_causes(error)]
     for cause in causes:
         if (reason := _reason(cause)) is not None:
             return reason
-    # An OSError without a number was raised by Python code, and its text is all there is.
+    # An OSError without a number was raised by Python code, so only its text explains it.
     made = (each.strerror or str(each) for each in causes if isinstance(each, OSError))
     return otherwise or next(filter(None, made), f"an unexpected error ({type(error).__name__})")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, innermost first, because libraries wrap socket errors."""
+    """Yield an error and its causes, the original cause first."""
     if error.__cause__ is not None:
         yield from _causes(error.__cause__)
     yield error

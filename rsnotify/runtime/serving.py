@@ -1,4 +1,4 @@
-"""Serves aiohttp applications: requests, responses, and the requests that are refused."""
+"""Serves aiohttp applications, converts requests and responses, and refuses ambiguous requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from aiohttp.typedefs import Handler
 
 from rsnotify.runtime.web_messages import TruncatedBody, WebRequest, WebResponse
 
-#: Headers of every response, unless its handler sets them. Browsers do not execute, embed or sniff
-#: the response, and its links send no referrer.
+#: Headers of all responses, unless a handler sets others. Browsers do not execute, embed or sniff
+#: the response, and send no referrer from its links.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -25,8 +25,8 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-#: Headers of the files of a page. The page may load only its own files, and no string can become
-#: markup or code.
+#: Headers of the files of a page. The page can load only its own files, and cannot evaluate strings
+#: as markup or code.
 PAGE_HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -71,7 +71,7 @@ _HOST = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_REG_NAME})(?::[0-9]*)?")
 
 
 def host_in(field: str) -> str | None:
-    """Return the host in a `Host` field, in lower case and without brackets and port.
+    """Return the host in a `Host` field, in lower case, without brackets and port.
 
     Return None if the field is not `uri-host [":" port]` (RFC 9110 §7.2).
     """
@@ -81,7 +81,7 @@ def host_in(field: str) -> str | None:
 
 @web.middleware
 async def without_ambiguity(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse a request that another server could parse differently, and close the connection."""
+    """Refuse a request that another server may parse differently, and close the connection."""
     reason = _ambiguity_in(request)
     if reason is None:
         return await handler(request)
@@ -93,14 +93,14 @@ async def without_ambiguity(request: web.Request, handler: Handler) -> web.Strea
 def _ambiguity_in(request: web.Request) -> str | None:
     headers = request.headers
     codings = headers.getall(hdrs.TRANSFER_ENCODING, [])
-    # RFC 9112 §6.1: aiohttp would pass on content that other codings still encode.
+    # RFC 9112 §6.1: aiohttp does not decode other codings.
     if codings and (len(codings) > 1 or codings[0].lower() != "chunked"):
-        return "the only Transfer-Encoding that is accepted is chunked"
+        return "the only accepted Transfer-Encoding is chunked"
     if codings and request.version < HttpVersion11:
         return "HTTP/1.0 has no Transfer-Encoding"
     hosts = headers.getall(hdrs.HOST, [])
     if (hosts or request.version >= HttpVersion11) and (len(hosts) != 1 or not host_in(hosts[0])):
-        return "it needs one Host, which is a name or an address with an optional port"
+        return "the request needs one Host: a name or address with an optional port"
     return None
 
 
@@ -140,11 +140,11 @@ async def _stream(response: WebResponse, request: web.Request) -> web.StreamResp
 
 
 #: Maximum time until the first request on a connection, and between two requests, in seconds.
-_HEAD, _IDLE = 10.0, 60.0
-#: Maximum time that a client may accept no data while a response waits, in seconds.
-_STALLED = 60.0
-#: Default maximum number of connections, because many Destinations may poll a Source.
-_MOST = 10_000
+_FIRST_REQUEST_TIMEOUT, _IDLE_TIMEOUT = 10.0, 60.0
+#: Maximum time without progress while a client receives a response, in seconds.
+_STALL_TIMEOUT = 60.0
+#: Default maximum number of connections. Many Destinations may poll a Source.
+_MAX_CONNECTIONS = 10_000
 
 
 @asynccontextmanager
@@ -153,20 +153,20 @@ async def serving(
     listener: socket.socket,
     *,
     shutdown_timeout: float,
-    most: int = _MOST,
+    most: int = _MAX_CONNECTIONS,
     **options: Any,
 ) -> AsyncIterator[None]:
-    """Serve an application within the context, and close the socket at the end.
+    """Serve an application while the context is active, and close the socket at the end.
 
-    Running requests have `shutdown_timeout` seconds to finish at the end. `most` is the maximum
-    number of connections, and `options` are further options of `aiohttp.web.AppRunner`.
+    At the end, requests have `shutdown_timeout` seconds to finish. `most` is the maximum number of
+    connections, and `options` are further options of `aiohttp.web.AppRunner`.
     """
     connections = _Connections(most)
     app.middlewares.extend([connections.keep, without_ambiguity])
     runner = web.AppRunner(
         app,
         access_log=None,
-        keepalive_timeout=_IDLE,
+        keepalive_timeout=_IDLE_TIMEOUT,
         shutdown_timeout=shutdown_timeout,
         **options,
     )
@@ -183,7 +183,7 @@ async def serving(
 
 
 class _Connections:
-    """The open connections, each with a timer: aiohttp would wait forever for a first request."""
+    """The open connections, with a timer for the first request, for which aiohttp has no limit."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -191,7 +191,7 @@ class _Connections:
 
     @web.middleware
     async def keep(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Cancel the timer of the connection, because a request has arrived."""
+        """Cancel the timer of a connection whose request has arrived."""
         timer = self.open.get(request.transport)
         if timer is not None:
             timer.cancel()
@@ -199,7 +199,7 @@ class _Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """Forwards calls from a transport to the serving protocol, and limits the connections."""
+    """Forwards events to the serving protocol, and enforces the limits for connections."""
 
     def __init__(self, serving: asyncio.Protocol, connections: _Connections) -> None:
         self._serving = serving
@@ -212,7 +212,7 @@ class _Connection(asyncio.Protocol):
         made = self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
         full = len(self._open) >= self._most
-        self._open[made] = loop.call_later(0 if full else _HEAD, made.abort)
+        self._open[made] = loop.call_later(0 if full else _FIRST_REQUEST_TIMEOUT, made.abort)
         self._serving.connection_made(made)
 
     def data_received(self, data: bytes) -> None:
@@ -230,14 +230,14 @@ class _Connection(asyncio.Protocol):
         self._serving.resume_writing()
 
     def _check_progress(self, waiting: float = inf) -> None:
-        """Abort the connection if no fewer bytes are waiting to be sent than at the last check."""
+        """Abort the connection if the client has received nothing since the last check."""
         assert self._transport is not None
         waits = self._transport.get_write_buffer_size()
         if waits >= waiting:
             self._transport.abort()
         else:
             loop = asyncio.get_running_loop()
-            self._stalled = loop.call_later(_STALLED, self._check_progress, waits)
+            self._stalled = loop.call_later(_STALL_TIMEOUT, self._check_progress, waits)
 
     def _cancel_check(self) -> None:
         if self._stalled is not None:

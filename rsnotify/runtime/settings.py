@@ -1,10 +1,10 @@
-"""The settings of every command, from a file, the environment and options.
+"""The settings of a command, from a file, environment variables and options.
 
 Options override environment variables, which override the file, which overrides the defaults.
-Structs define the types of settings. A wrong setting raises `WrongSetting`, which contains only the
-path to the setting; `Settings.locating` adds the option, the variable, or the file and line. Error
-messages state the allowed values, derived from the type of the setting. They never repeat a wrong
-value, because it may be a secret.
+Structs define the types of settings. A wrong setting raises `WrongSetting` with the path to the
+setting; `Settings.locating` adds the option, the variable, or the file and line. Error messages
+contain the allowed values, which are derived from the setting's type. They omit the wrong value,
+because it may be a secret.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from msgspec import Struct, inspect
 from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
 from rsnotify.runtime.reasons import reason_of
 
-_log = logging.getLogger("rsnotify")
+logger = logging.getLogger("rsnotify")
 
-#: Names of variables begin with this prefix, followed by the name of the command.
+#: The prefix of all environment variables, before the name of the command.
 PREFIX = "RSNOTIFY_"
 #: Similarity above which one name is probably a misspelling of another.
 _SIMILARITY = 0.85
 
 
 def warn_of_misspelt(variable: str, meant: str) -> None:
-    _log.warning("the variable %s is unknown, and ignored; did you mean %s?", variable, meant)
+    logger.warning("the variable %s is unknown, and ignored; did you mean %s?", variable, meant)
 
 
 def misspelt_variables(
@@ -43,10 +43,10 @@ def misspelt_variables(
     own: str,
     others: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return variables whose names are probably misspelled, each with the known name.
+    """Return variables whose names are probably misspelled, each with the correct name.
 
-    `own` is the prefix of the known names before the name of the option. A misspelled name may lack
-    it. The variables of the commands `others` are ignored.
+    `own` is the prefix of the known names, before the name of the option. A misspelled name may
+    lack it. Variables of the commands in `others` are ignored.
     """
     names = {name.removeprefix(each): name for each in (own, PREFIX) for name in known}
     theirs = tuple(f"{name.upper()}_" for name in others)
@@ -59,8 +59,8 @@ def misspelt_variables(
     return found
 
 
-#: Seconds between two checks of the files.
-_CHECK_SECONDS = 0.5
+#: Time between two checks of the files, in seconds.
+_CHECK_INTERVAL = 0.5
 
 _State = tuple[tuple[int, int, int] | None, ...]
 
@@ -78,22 +78,22 @@ def read_text(path: str | Path) -> str:
 class FileWatch:
     """Detects changes to files by polling.
 
-    Notifications from the system are less reliable, because files may be mounted into containers
-    or replaced by links.
+    Notifications by the operating system are less reliable, because files may be mounted into
+    containers, or replaced through links.
     """
 
     def __init__(self, files: Sequence[str]) -> None:
         self.files = files
-        # Unknown at first: a file may have changed since it was read.
+        # Initially unknown, because a file may have changed since it was read.
         self._read: _State | None = None
 
     async def changed(self) -> None:
-        """Wait until a file has changed since the last call returned."""
+        """Wait until a file has changed since the last call."""
         import asyncio  # not needed for the help of commands
 
         before: _State | None = None
         while True:
-            await asyncio.sleep(_CHECK_SECONDS)
+            await asyncio.sleep(_CHECK_INTERVAL)
             now = tuple(map(_state_of, self.files))
             # A file that is still being written may be incomplete.
             if now != self._read and now == before:
@@ -114,7 +114,7 @@ def _state_of(file: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-#: The path to a setting: the names of tables and keys, and positions in arrays.
+#: The path to a setting: names of tables and keys, and positions in arrays.
 SettingPath = Sequence[str | int]
 
 _ARRAY_TABLE = re.compile(r"\s*\[\[\s*([\w-]+)\s*\]\]")
@@ -123,9 +123,9 @@ _KEY = re.compile(r"""\s*+[{,]?\s*+["']?([\w-]++)["']?\s*+[=:]""")
 
 
 def line_of(text: str, path: SettingPath) -> int | None:
-    """Return the number of the line where a setting begins.
+    """Return the number of the line in which a setting begins.
 
-    For a setting in an inline table, this is the line of the innermost key that begins a line.
+    For a setting in an inline table, this is the line of the innermost key at the start of a line.
     """
     lines = _lines(text)
     prefixes = (tuple(path[:length]) for length in range(len(path), 0, -1))
@@ -183,7 +183,7 @@ def _within(kind: inspect.Type | None, step: str | int) -> inspect.Type | None:
 
 
 def _choices(kind: inspect.Type | None) -> Iterable[inspect.Type]:
-    """Return the types that a value may have, except None, which no file can contain."""
+    """Return the possible types of a value, except None, which no file can contain."""
     if isinstance(kind, inspect.UnionType):
         return [each for each in kind.types if not isinstance(each, inspect.NoneType)]
     return [] if kind is None else [kind]
@@ -254,7 +254,7 @@ class WrongSetting(ConfigurationError):
 
     @property
     def name(self) -> str:
-        """The name of the setting, or of the innermost table or array that contains it."""
+        """The name of the setting or, for an item, of the innermost table or array."""
         return next((step for step in reversed(self.path) if isinstance(step, str)), "")
 
     def __str__(self) -> str:
@@ -313,9 +313,9 @@ def _undecodable(path: str | Path, message: str, text: str) -> str:
 
 
 class SettingsFile:
-    """The settings in a file, and the lines that contain them.
+    """The settings in a file, and their lines.
 
-    The file is JSON if its name ends in .json, else TOML. It is read unless its `text` is given.
+    The file is JSON if its name ends in .json, otherwise TOML. It is read unless `text` is given.
     """
 
     def __init__(self, path: str | Path, text: str | None = None) -> None:
@@ -339,7 +339,7 @@ class SettingsFile:
 class Variables:
     """Settings in the environment: `RSNOTIFY_HUB_LOG_BYTES` sets `log_bytes` of `rsnotify hub`.
 
-    An empty variable counts as not set. `types` are the types of the settings, by name.
+    An empty variable counts as unset. `types` are the types of the settings, by name.
     """
 
     def __init__(self, command: str, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
@@ -357,9 +357,9 @@ class Variables:
         return _sentence(place, wrong, self.settings)
 
     def misspelt(self, *options: str) -> dict[str, str]:
-        """Return variables whose names are probably misspelled, each with the right name.
+        """Return variables whose names are probably misspelled, each with the correct name.
 
-        `options` names further options, which are not settings. A variable that resembles no known
+        `options` are the names of options that are not settings. A variable that resembles no known
         name may belong to another command.
         """
         known = [*self._variables.values(), *(self._prefix + name.upper() for name in options)]
@@ -367,7 +367,7 @@ class Variables:
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:
-    """Decode a value: a string, a number, a boolean, or an array in JSON or TOML."""
+    """Decode a value: a string, number, boolean, or array in JSON or TOML."""
     for strict in (True, False):
         with suppress(msgspec.ValidationError):
             return msgspec.convert(text, kind, strict=strict)
@@ -377,21 +377,21 @@ def _decode_value(variable: str, text: str, kind: Any) -> Any:
         return msgspec.json.decode(text)
     with suppress(msgspec.DecodeError):
         return msgspec.toml.decode(f"value = {text}", type=dict[str, Any])["value"]
-    # The decoder's message might repeat a secret.
-    raise ConfigurationError(f"the variable {variable}: no array as JSON or TOML writes it")
+    # The decoder's message might contain a secret.
+    raise ConfigurationError(f"the variable {variable}: it is not a valid JSON or TOML array")
 
 
 class Settings:
     """The settings of a command: options override variables, which override a file.
 
-    All of them are in `merged`, structured as in a file.
+    `merged` contains all settings, structured as in a file.
 
     Args:
-        file: The file, if there is one.
-        options: Settings given by options, in tables as in the file; None stands for an option
-            that was not given.
-        variables: Settings from environment variables, except the variables that set options.
-        prefixes: The prefix of option names for each table, such as `{"websub": "callback_"}`.
+        file: The file, if any.
+        options: Settings from options, in tables as in the file; None for an option that was not
+            given.
+        variables: Settings from environment variables, except variables of options.
+        prefixes: The prefix of option names for each table, for example `{"websub": "callback_"}`.
     """
 
     def __init__(
@@ -410,7 +410,7 @@ class Settings:
 
     @contextmanager
     def locating(self) -> Iterator[None]:
-        """Turn a `WrongSetting` raised in the context into an error that names its place."""
+        """Convert a `WrongSetting` in the context to an error with the place of the setting."""
         try:
             yield
         except WrongSetting as wrong:
@@ -426,7 +426,7 @@ class Settings:
         return _sentence("the settings", wrong, self.merged)
 
     def _option(self, wrong: WrongSetting) -> WrongOption | None:
-        """Return an error for the option that gives the setting; None if no option does."""
+        """Return an error for the option that sets the setting; None if no option does."""
         name, *within = wrong.path
         given = self.options.get(str(name))
         if isinstance(given, dict) and within and within[0] in given:
@@ -452,7 +452,7 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         present = below.get(name, {})
         if not isinstance(value, dict):
             merged[name] = value
-        elif isinstance(present, dict):  # otherwise it is wrong, which must be reported
+        elif isinstance(present, dict):  # otherwise keep the wrong value, to report it
             merged[name] = present | value
     return merged
 
@@ -463,7 +463,7 @@ def _sentence(place: str, wrong: WrongSetting, settings: Mapping[str, Any]) -> C
 
 
 def _names(path: SettingPath, settings: Any) -> list[str]:
-    """Return the tables and key of a setting as written in a file: `[[set]] maps`, `port`."""
+    """Return the tables and key of a setting as in a file, for example `[[set]] maps`, `port`."""
     names: list[str] = []
     for step in path:
         if isinstance(step, str):
@@ -483,7 +483,7 @@ def _names(path: SettingPath, settings: Any) -> list[str]:
     return names
 
 
-#: Minimum length of a token, because a shorter token could be guessed.
+#: Minimum length of a token, because a shorter one could be guessed.
 MIN_TOKEN = 16
 
 

@@ -20,7 +20,7 @@ from rsnotify.sync.retry import Alternatives
 #: The subprotocol of connections for many topics.
 TOPICS = Subprotocol("rsnotify.topics")
 #: Maximum number of topics per connection.
-_MOST = 500
+_MAX_TOPICS = 500
 
 #: A user's subscription or publication on a connection.
 T = TypeVar("T")
@@ -28,11 +28,11 @@ C = TypeVar("C", bound="SharedWebSocket[Any]")
 
 
 class SharedWebSocket(ClientConnection, Generic[T]):
-    """A connection for one topic or many, which handles messages as soon as they are received.
+    """A connection for one or many topics, which handles messages as soon as they are received.
 
     Attributes:
         topics: The subscription or publication for each topic.
-        is_ending: Whether the connection accepts no further topics.
+        is_ending: Whether no more topics can be added.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -48,11 +48,11 @@ class SharedWebSocket(ClientConnection, Generic[T]):
     def has_room_for(self, topic: str) -> bool:
         """Return whether another user can add a topic."""
         is_open = self.protocol.state is State.OPEN and not self.is_ending
-        is_free = topic not in self.topics and len(self.topics) < _MOST
+        is_free = topic not in self.topics and len(self.topics) < _MAX_TOPICS
         return is_open and self.is_for_many and is_free
 
     def named(self, topic: str | None) -> T | None:
-        """Return the subscription or publication for the topic in a control frame.
+        """Return the subscription or publication for the topic of a control frame.
 
         On a connection for one topic, the frame needs no topic.
         """
@@ -67,7 +67,7 @@ class SharedWebSocket(ClientConnection, Generic[T]):
             self.send_data()
 
     async def end(self, topic: str) -> None:
-        """End a topic, and close the connection if it was the last topic."""
+        """End a topic, and close the connection after the last one."""
         del self.topics[topic]
         if self.topics:
             self.send_frame({"type": "end", "topic": topic})
@@ -103,7 +103,7 @@ class SharedWebSocket(ClientConnection, Generic[T]):
 
 
 class _Opening:
-    """A connection that is being opened. Other users wait for it, and fail if it fails."""
+    """A connection that is being opened. Other users wait for it, and share its failure."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
@@ -111,11 +111,11 @@ class _Opening:
 
 
 class SharedWebSockets(Generic[C]):
-    """Connections for many topics. The key is the hub and everything else that users must share.
+    """Connections for many topics. The key is the hub, with everything else that users must share.
 
     Theory of operation. One user opens a connection while the others wait for it. If that user is
-    cancelled, another one takes over. If a hub accepts only one topic per connection, this is
-    remembered, so that no user waits for another. The last user to leave a connection closes it.
+    cancelled, another one opens it. If a hub accepts only one topic per connection, this is
+    remembered, so that no user waits. The last user of a connection closes it.
 
     Attributes:
         memory: The addresses that failed in earlier attempts.
@@ -128,9 +128,9 @@ class SharedWebSockets(Generic[C]):
         self._for_one: set[Hashable] = set()
 
     async def connect(self, key: Hashable, topic: str, opener: Callable[[], Awaitable[C]]) -> C:
-        """Return a connection, or raise the error that the opener raised.
+        """Return a connection, or raise the opener's error.
 
-        The caller must add its topic before it awaits anything else.
+        The caller must add its topic before its next `await`.
         """
         while True:
             for connection in self._open.get(key, ()):

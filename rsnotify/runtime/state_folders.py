@@ -1,4 +1,4 @@
-"""State folders, which survive a power failure: their roles, and detection of disk faults."""
+"""State folders: durable creation, the role of each folder, and detection of disk faults."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tempfile import TemporaryFile
 from rsnotify.errors import ConfigurationError
 
 _ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-#: SQLite's extended result codes contain the primary code in their lowest byte.
+#: The byte of SQLite's extended result codes that contains the primary code.
 _PRIMARY = 0xFF
 
 
 def make_durably(folder: Path, *, mode: int = 0o777) -> None:
     """Create a folder and its parents, and flush their directory entries.
 
-    The entry of an existing folder is also flushed, because the process that created the folder may
-    have died before flushing it.
+    The entry of an existing folder is also flushed, because its creator may have crashed before
+    flushing it.
     """
     above = list(folder.parents)
     made = [parent for parent in above if not parent.exists()]
@@ -30,13 +30,13 @@ def make_durably(folder: Path, *, mode: int = 0o777) -> None:
             flush(parent)
 
 
-#: Flushes the content of an open file, but not its timestamps if the system can omit them.
+#: Flushes the content of an open file, without timestamps if the system can omit them.
 flush_data = getattr(os, "fdatasync", os.fsync)
 
 
 def flush(path: str | Path) -> None:
     if os.name == "nt" and os.path.isdir(path):
-        return  # Windows cannot open a folder, and this is not necessary
+        return  # Windows cannot open folders, and need not flush them
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -45,7 +45,7 @@ def flush(path: str | Path) -> None:
 
 
 def is_disk_fault(error: BaseException) -> bool:
-    """Return whether an error was caused by a full disk, or by a failed read or write."""
+    """Return whether a full disk, or a failed read or write, caused an error."""
     import sqlite3  # not needed for the help of commands
 
     codes = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -61,7 +61,7 @@ def is_disk_fault(error: BaseException) -> bool:
     return False
 
 
-#: The state file of each role. For a relay, a backup copies the Destination's before the Source's.
+#: The state file of each role. A backup of a relay copies the Destination's before the Source's.
 ROLES = {
     "hub.sqlite": "a hub",
     "state.sqlite": "a Destination",
@@ -70,17 +70,14 @@ ROLES = {
 
 
 def check_role(file: Path) -> None:
-    """Refuse to create a state file in a folder that contains the state of another role.
-
-    If the file already exists, the folder belongs to the file's role.
-    """
+    """Refuse to create a state file in a folder with the state of another role."""
     if file.exists():
         return
     for name, role in ROLES.items():
         if name != file.name and (file.parent / name).exists():
             raise ConfigurationError(
-                f"{file.parent} holds the state of {role} ({name}); choose another folder "
-                f"for that of {ROLES[file.name]}"
+                f"{file.parent} contains the state of {role} ({name}); choose another folder for "
+                f"{ROLES[file.name]}"
             )
 
 
@@ -88,12 +85,12 @@ def later_version(file: Path) -> ConfigurationError:
     """Return the error for a state file that only a later version can read."""
     return ConfigurationError(
         f"{file} was written by a later version of rsnotify; use that version, or restore a backup "
-        "that was made before the upgrade"
+        "from before the upgrade"
     )
 
 
 def flush_milliseconds(folder: Path) -> float:
-    """Measure how long it takes to flush a small temporary file in a folder, in milliseconds."""
+    """Measure how many milliseconds it takes to flush a small temporary file in a folder."""
     with TemporaryFile(dir=folder, buffering=0) as file:
         file.write(b"\0" * 4096)
         began = time.perf_counter()

@@ -1,8 +1,4 @@
-"""Helpers for tasks and threads.
-
-No task is lost, and failures of tasks are reported at once. A lane is a queue of work that runs in
-order on a thread pool shared with other lanes.
-"""
+"""Helpers for tasks and threads: cancellation, error reports, queues on a shared thread pool."""
 
 from __future__ import annotations
 
@@ -15,12 +11,12 @@ from functools import partial
 from threading import Condition
 from typing import Any, ParamSpec, TypeVar
 
-#: Time after which a task that has not ended is cancelled again, in seconds.
-_CANCEL_AGAIN = 1.0
+#: Time between two cancellations of a task, in seconds.
+_CANCEL_INTERVAL = 1.0
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for an event, for a limited number of seconds, and return whether it is set."""
+    """Wait up to `seconds` for an event, and return whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -30,21 +26,21 @@ async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait until they have ended.
 
-    In Python 3.11, `asyncio.wait_for` loses a cancellation that coincides with the result. A task
-    that continues is therefore cancelled again.
+    A task that continues is cancelled again, because in Python 3.11, `asyncio.wait_for` loses a
+    cancellation that coincides with its result.
     """
     ending = set(tasks)
     running = {task for task in ending if not task.done()}
     while running:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN)
+        _, running = await asyncio.wait(running, timeout=_CANCEL_INTERVAL)
     await asyncio.gather(*ending, return_exceptions=True)
 
 
 @asynccontextmanager
 async def running(*works: Coroutine[Any, Any, Any]) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
-    """Run coroutines within the context. At the end, cancel them and ignore their results."""
+    """Run coroutines while the context is active, then cancel them and ignore their results."""
     tasks = tuple(asyncio.create_task(work) for work in works)
     try:
         yield tasks
@@ -56,14 +52,14 @@ async def running(*works: Coroutine[Any, Any, Any]) -> AsyncIterator[tuple[async
 async def first_completed(
     *works: Coroutine[Any, Any, Any],
 ) -> AsyncIterator[tuple[asyncio.Task[Any], ...]]:
-    """Run coroutines as `running` does, but enter the context when the first of them has ended."""
+    """Run coroutines as `running` does, and enter the context when the first one has ended."""
     async with running(*works) as tasks:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         yield tasks
 
 
 def first_cause(error: Exception) -> Exception:
-    """Return the first error in a nested group, or the error itself if it is not a group."""
+    """Return the first error in a nested exception group, or the error itself."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -84,7 +80,7 @@ def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
 
 
 def retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Mark the exception of a completed future as retrieved, because nothing may wait for it."""
+    """Mark the exception of a future as retrieved, in case nothing waits for it."""
     if not future.cancelled():
         future.exception()
 
@@ -95,17 +91,17 @@ async def call_in(executor: Executor, call: Callable[P, T], *args: P.args, **kwa
     return await loop.run_in_executor(executor, partial(call, *args, **kwargs))
 
 
-#: Maximum time for an event loop to make a call of `call_in_loop`, in seconds.
-_LOOP_PATIENCE = 10.0
+#: Maximum time for an event loop to execute a call of `call_in_loop`, in seconds.
+_LOOP_CALL_TIMEOUT = 10.0
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop | None, call: Callable[[], T]) -> T:
-    """Call a function in the thread of a loop, and return its result.
+    """Call a function in the thread of an event loop, and return its result.
 
     If the loop is not running, or runs in this thread, call the function directly.
 
     Raises:
-        TimeoutError: The loop is busy for too long.
+        TimeoutError: The loop was busy for too long.
     """
     try:
         is_here = loop is asyncio.get_running_loop()
@@ -114,17 +110,17 @@ def call_in_loop(loop: asyncio.AbstractEventLoop | None, call: Callable[[], T]) 
     if loop is None or is_here or not loop.is_running():
         return call()
 
-    async def called() -> T:
+    async def invoke() -> T:
         return call()
 
-    return asyncio.run_coroutine_threadsafe(called(), loop).result(_LOOP_PATIENCE)
+    return asyncio.run_coroutine_threadsafe(invoke(), loop).result(_LOOP_CALL_TIMEOUT)
 
 
 class Lane(Executor):
-    """Runs one call after another, in any free thread of a pool.
+    """Runs calls one after another, each in any free thread of a pool that lanes share.
 
-    After each call, the lane goes to the end of the pool's queue, so that a busy lane does not
-    block other lanes. The pool must be shut down after all its lanes.
+    After each call, the lane moves to the end of the pool's queue, so that a busy lane does not
+    block other lanes. Shut down the pool after all its lanes.
     """
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -135,11 +131,11 @@ class Lane(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function after all earlier calls. Raises RuntimeError after a shutdown."""
+        """Call a function after all earlier ones. Raises RuntimeError after a shutdown."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
-                raise RuntimeError("this lane was shut down")
+                raise RuntimeError("this lane is shut down")
             self._waiting.append((future, lambda: fn(*args, **kwargs)))
             if not self._busy:
                 self._pool.submit(self._run_next)
@@ -151,7 +147,7 @@ class Lane(Executor):
             future, work = self._waiting.popleft()
         if future.set_running_or_notify_cancel():
             complete(future, work)
-        del future, work  # they may hold large objects, and the next call may be much later
+        del future, work  # they may reference large objects, and the next call may be much later
         with self._changed:
             if self._waiting:
                 self._pool.submit(self._run_next)
@@ -171,7 +167,7 @@ class Lane(Executor):
 
 
 def complete(future: Future[T], work: Callable[[], T]) -> None:
-    """Do work, and set its result or error as that of the future."""
+    """Call a function, and set its result or error in a future."""
     try:
         result = work()
     except BaseException as error:
@@ -181,7 +177,7 @@ def complete(future: Future[T], work: Callable[[], T]) -> None:
 
 
 class Tasks:
-    """Runs tasks until they end or are cancelled together. Calls `failed` if a task fails."""
+    """Runs tasks until they end or are all cancelled. Calls `failed` if a task fails."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed

@@ -9,7 +9,7 @@ from threading import Lock
 from rsnotify.errors import StorageError
 from rsnotify.runtime.reasons import reason_of
 
-# An empty database name denotes a temporary file, which the system removes even after a crash.
+# An empty database name denotes a temporary file, which is removed even after a crash.
 _SCHEMA = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
@@ -21,8 +21,8 @@ BEGIN;
 class TemporarySet:
     """A set of strings in a temporary file, which `close` removes.
 
-    A million URIs in memory would take 150 MB. The set is thread-safe. All methods raise
-    `StorageError` if the file cannot be used, for example because the disk is full.
+    In memory, a million URIs would need 150 MB. The set is thread-safe. All methods raise
+    `StorageError` if the file is unusable, for example because the disk is full.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class TemporarySet:
         self._database.executescript(_SCHEMA)
 
     def close(self) -> None:
-        with self._lock:  # a thread may still be using it
+        with self._lock:  # another thread may still use the database
             self._database.close()
 
     def update(self, texts: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
-"""HTTP requests and responses as values, with conversions for ASGI and WSGI servers.
+"""HTTP requests and responses, independent of the server, with adapters for ASGI and WSGI.
 
-The values do not depend on the server; `serving` converts them for aiohttp.
+`serving` has the adapter for aiohttp.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class WebRequest(Struct, frozen=True):
     """A request without its body.
 
     Args:
-        path: The whole path, decoded.
-        query: The query as it was sent, without the question mark.
+        path: The full path, decoded.
+        query: The query as sent, without the question mark.
         headers: The header fields by lowercase name, unless the mapping ignores case.
     """
 
@@ -44,7 +44,7 @@ class WebRequest(Struct, frozen=True):
 
 
 class TruncatedBody(RsnotifyError):
-    """A body ended before its announced length, so the connection must be closed."""
+    """A body is shorter than announced, so the connection must be closed."""
 
 
 class WebResponse(Struct):
@@ -55,7 +55,7 @@ class WebResponse(Struct):
         body: The whole body, unless there are `pieces`.
         pieces: The body in pieces, which are read in a thread while the body is sent.
         length: The total length of the pieces, if known.
-        close: Called at the end, even if the client has disconnected.
+        close: Called at the end, even if the client disconnects.
     """
 
     status: int
@@ -113,7 +113,7 @@ def asgi_request(scope: Scope) -> WebRequest:
 
 
 class ClientDisconnected(RsnotifyError, ConnectionError):
-    """The client disconnected before its request was complete."""
+    """The client disconnected before the request was complete."""
 
 
 async def read_asgi_body(receive: Receive) -> AsyncIterator[bytes]:
@@ -130,7 +130,8 @@ async def read_asgi_body(receive: Receive) -> AsyncIterator[bytes]:
 async def send_response(response: WebResponse, scope: Scope, receive: Receive, send: Send) -> None:
     """Send a response, reading its pieces in threads. Stop if the client disconnects.
 
-    Raises TruncatedBody if the body is shorter than announced. The server closes the connection.
+    Raises TruncatedBody if the body is shorter than announced; the server then closes the
+    connection.
     """
     fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.fields()]
     is_head = scope["method"] == "HEAD"
@@ -164,7 +165,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def asgi_not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """An ASGI application without any path: answer every request with 404."""
+    """The ASGI application that answers all requests with 404."""
     if scope["type"] == "http":
         await send_response(text_response(404), scope, receive, send)
     elif scope["type"] == "websocket":
@@ -195,7 +196,7 @@ def wsgi_request(environ: Environ) -> WebRequest:
 
 
 def read_wsgi_body(environ: Environ, most: int) -> bytes:
-    """Return the body, or the first `most + 1` bytes of a longer body.
+    """Return the body, or `most + 1` bytes if it is longer than `most`.
 
     Raises ConnectionError if the body is incomplete, or its length is unknown.
     """
@@ -214,7 +215,7 @@ def read_wsgi_body(environ: Environ, most: int) -> bytes:
 class ResponseBody:
     """The body of a response, which the server reads and then closes.
 
-    Reading raises `TruncatedBody` if the body is shorter than announced. The server then closes
+    Iteration raises `TruncatedBody` if the body is shorter than announced. The server then closes
     the connection.
     """
 
@@ -235,5 +236,5 @@ def begin_response(
 
 
 def wsgi_not_found(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-    """A WSGI application without any path: answer every request with 404."""
+    """The WSGI application that answers all requests with 404."""
     return begin_response(text_response(404), environ, start_response)

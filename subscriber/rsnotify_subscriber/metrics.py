@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from rsnotify.errors import counted
-from rsnotify.runtime.status_server import Families
+from rsnotify.runtime.status_endpoints import Families
 from rsnotify.runtime.tasks import call_in_loop
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.doubts import DoubtKind

@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.media_types import is_media_type
 from rsnotify.runtime.arguments import require, require_struct
-from rsnotify.runtime.transports import check_logins, has_account, transport_of
+from rsnotify.runtime.transport_extensions import check_logins, has_account, transport_of
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.content.patches import Patch

@@ -224,7 +224,7 @@ async def main():
         return await look_up("127.0.0.1", 80)
 
 asyncio.run(main())
-while not addresses._threads._idle._value:
+while not addresses._lookup_threads._idle._value:
     time.sleep(0.01)  # until the thread waits for the next name
 child = os.fork()
 if child == 0:

@@ -89,7 +89,7 @@ def test_what_could_not_be_checked_replaces_older_results(tmp_path: Path):
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path):
-    with pytest.raises(WrongOption, match="is not a badge"):
+    with pytest.raises(WrongOption, match="is not an"):
         check_badge_file(tmp_path / "badge.png")
     with pytest.raises(ConfigurationError, match="cannot be written: it does not exist"):
         write_reports([], Badge("a", "b", Color.GOOD), tmp_path / "no" / "results.xml", None)

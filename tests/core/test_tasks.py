@@ -64,7 +64,7 @@ async def test_an_event_is_awaited_for_a_while_only() -> None:
 async def test_a_task_that_lost_a_cancellation_is_cancelled_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tasks, "_CANCEL_AGAIN", 0.01)
+    monkeypatch.setattr(tasks, "_CANCEL_INTERVAL", 0.01)
 
     async def work() -> None:
         with suppress(asyncio.CancelledError):  # as `asyncio.wait_for` may do

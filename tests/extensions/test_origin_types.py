@@ -134,7 +134,7 @@ def test_announcements_are_a_coroutine_if_there_are_any(kind: str, tmp_path: Pat
 def test_a_type_that_is_not_installed_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Gateway(tmp_path, BASE, [origin("ftp", "http://origin.example/")], contact=CONTACT)
-    assert str(caught.value).startswith('type = "ftp" is not installed; installed are: events')
+    assert str(caught.value).startswith('type = "ftp" is not installed; installed: events')
 
 
 def test_a_hub_without_the_gateway_says_what_to_install(

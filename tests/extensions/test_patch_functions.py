@@ -75,7 +75,7 @@ def test_a_missing_function_is_logged_once_with_the_extra(
         "fetching whole resources instead of patches: a function for application/json-patch+json "
         "is not installed; install it with pip install 'rsnotify[patching]'",
         "fetching whole resources instead of patches: a function for text/x-diff is not installed; "
-        "installed are: none",
+        "installed: none",
     ]
 
 

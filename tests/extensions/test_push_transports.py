@@ -17,7 +17,7 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.runtime import extensions
 from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
-from rsnotify.runtime.transports import (
+from rsnotify.runtime.transport_extensions import (
     ChannelPlace,
     offered_schemes,
     offered_transport,

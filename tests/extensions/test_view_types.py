@@ -135,7 +135,7 @@ def test_a_view_that_is_not_installed_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Publisher(tmp_path, BASE, options=Options(views=("atom",)))
     assert str(caught.value) == (
-        "the options are wrong: views: the view 'atom' is not installed; installed are: iiif, ldes"
+        "the options are wrong: views: the view 'atom' is not installed; installed: iiif, ldes"
     )
 
 

@@ -261,7 +261,7 @@ def write(path: Path, text: str) -> None:
 @pytest.fixture(autouse=True)
 def often_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice soon that a file has changed."""
-    monkeypatch.setattr("rsnotify.runtime.settings._CHECK_SECONDS", 0.02)
+    monkeypatch.setattr("rsnotify.runtime.settings._CHECK_INTERVAL", 0.02)
 
 
 @asynccontextmanager

@@ -198,7 +198,7 @@ def test_a_wrong_setting_is_reported_with_its_line_and_without_secrets(
     [
         ("PORT", "canary", "port: it has to be a whole number"),
         ("PUBLISHERS", "canary", "publishers: it has to be an array of tables"),
-        ("PUBLISHERS", "[canary", "no array as JSON or TOML writes it"),
+        ("PUBLISHERS", "[canary", "it is not a valid JSON or TOML array"),
         ("PUBLISHERS", '[{"token": "canary", "topics": []}]', "at least 16 characters"),
         ("JWT_KEY", "canary", "jwt_key: name the algorithm"),
     ],

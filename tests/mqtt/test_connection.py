@@ -111,7 +111,7 @@ async def test_a_broker_with_a_wrong_certificate_is_refused(tmp_path: Path) -> N
                 await publish(source, "t", b"secret")
             assert (await inbox.next()).payload == b"secret"
         for login in (BrokerLogin(), BrokerLogin(ca=other.file)):
-            with pytest.raises(Unavailable, match="an authority that is not trusted"):
+            with pytest.raises(Unavailable, match="an untrusted authority"):
                 await enter(url, login=login)
         with pytest.raises(Unavailable, match="its certificate is for another host name"):
             await enter(url.replace("127.0.0.1", "localhost"), login=BrokerLogin(ca=ours.file))
@@ -149,7 +149,7 @@ async def test_the_error_for_a_refused_login_says_what_to_correct(
             mosquitto.url, login=BrokerLogin(user="hub", password="hunter2"), version=version
         )
         for login, remedy in (
-            (BrokerLogin(), "configure the MQTT user and password that it wants"),
+            (BrokerLogin(), "configure an MQTT user and password"),
             (BrokerLogin(user="hub", password="hunter3"), "correct the MQTT user and password"),
         ):
             with pytest.raises(Unavailable, match="it refuses the login .*; " + remedy) as error:

@@ -63,7 +63,10 @@ def test_the_commands_refuse_what_would_lose_something(tmp_path: Path) -> None:
         (("backup", "data", "backup"), "data contains no state of rsnotify"),
         (("backup", "missing", "backup"), "missing contains no state of rsnotify"),
         (("backup", "state", "used"), "used is not empty"),
-        (("restore", "state", "used"), "used is not empty; name a new folder. If it is a state"),
+        (
+            ("restore", "state", "used"),
+            "used is not empty; choose a new folder. To replace",
+        ),
         (("backup", "state", "state/backup"), "is inside"),
     ):
         command, *paths = arguments

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from rsnotify.runtime.status_server import MetricsText
+from rsnotify.runtime.status_endpoints import MetricsText
 from rsnotify_hub.application import JsonLogFormatter
 from rsnotify_hub.metrics import metric_families
 from rsnotify_publisher import Publisher, SourceMetrics

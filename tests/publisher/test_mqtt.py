@@ -141,7 +141,7 @@ async def test_a_refusing_broker_is_reported_once_and_without_the_password(
     (warning,) = [record.getMessage() for record in warnings]
     assert "it refuses the login of 'source'" in warning
     assert warning.endswith(
-        "; correct the MQTT user and password, or what the broker allows this user; "
+        "; correct the MQTT user and password, or the broker's permissions for this user; "
         "changes wait in the journal until it accepts them"
     )
     assert "canary" not in caplog.text + repr(hub)

@@ -391,7 +391,7 @@ async def fetched(_: str) -> bytes:
         ({"hubs": [5]}, "a hub is of type int"),
         ({"options": {"rotate": "1 h"}}, "options is of type dict; give Options"),
         ({"content": b"text"}, "content is of type bytes; give a function"),
-        ({"content": fetched}, "content is an async function, and is not awaited"),
+        ({"content": fetched}, "content is an async function; define it with"),
         ({"resources": []}, "resources is of type list; give a function"),
     ],
 )

@@ -125,7 +125,7 @@ async def test_a_client_that_is_slow_from_the_beginning_is_disconnected(
     name: str, sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
 ):
     """The hub's own timeouts are in `tests/hub/test_connection_guard.py`."""
-    monkeypatch.setattr(runtime_serving, "_HEAD", 0.1)
+    monkeypatch.setattr(runtime_serving, "_FIRST_REQUEST_TIMEOUT", 0.1)
     for sent in SLOW.values():
         reader, writer = await asyncio.open_connection("127.0.0.1", sites[name].port)
         writer.write(sent.replace(b"{get}", sites[name].get.encode()))
@@ -136,7 +136,7 @@ async def test_a_client_that_is_slow_from_the_beginning_is_disconnected(
 async def test_a_client_that_stops_reading_a_download_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(runtime_serving, "_STALLED", 0.1)
+    monkeypatch.setattr(runtime_serving, "_STALL_TIMEOUT", 0.1)
 
     ended = asyncio.Event()
 

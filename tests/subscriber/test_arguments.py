@@ -124,7 +124,7 @@ async def test_a_callable_that_returns_nothing_to_await_fails_with_a_sentence() 
         ({"mqtt": "mqtt://broker.example"}, "mqtt is of type str; give a MqttOptions"),
         ({"hubs": "2"}, "hubs is of type str; give a number"),
         ({"on_event": 5}, "on_event is of type int; give a function"),
-        ({"on_committed": ignore}, "on_committed is an async function, and is not awaited"),
+        ({"on_committed": ignore}, "on_committed is an async function; define it with"),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], said: str) -> None:

@@ -307,7 +307,7 @@ async def test_a_state_that_cannot_be_stored_is_reported_in_one_sentence(
     obstacle = tmp_path / name
     obstacle.parent.mkdir(exist_ok=True)
     obstacle.touch()
-    with pytest.raises(StorageError, match=r"state.*: a file of this name exists$"):
+    with pytest.raises(StorageError, match=r"state.*: a file with this name already exists$"):
         await destination.catch_up(state=tmp_path / "state")
 
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.runtime.listening import address, listen
-from rsnotify.runtime.status_server import serving_status
+from rsnotify.runtime.status_endpoints import serving_status
 from rsnotify.sync.doubts import DoubtKind
 from rsnotify_subscriber import Fleet, FollowMetrics, PushState, Status
 from rsnotify_subscriber.commands.follow_status import routes, show_status

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.transports import offered_schemes
+from rsnotify.runtime.transport_extensions import offered_schemes
 from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.live.connections import ConnectionCounts

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, defstruct
 from msgspec.structs import asdict, fields
 
 from rsnotify.runtime.mqtt_broker import BrokerLogin, login_of
-from rsnotify.runtime.transports import scheme_of
+from rsnotify.runtime.transport_extensions import scheme_of
 from rsnotify_hub.store.providers import StoreProvider, provider_of, store_providers
 
 T = TypeVar("T", bound=Struct)

@@ -30,7 +30,7 @@ from rsnotify.runtime.settings import (
     digest,
     read_text,
 )
-from rsnotify.runtime.transports import transport_of
+from rsnotify.runtime.transport_extensions import transport_of
 from rsnotify_hub.config.configuration import (
     SETTINGS,
     AccessConfig,

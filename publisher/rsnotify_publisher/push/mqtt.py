@@ -32,7 +32,7 @@ from rsnotify.runtime.addresses import AddressResolver, Connector, Dialer
 from rsnotify.runtime.extensions import MissingExtension
 from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
-from rsnotify.runtime.transports import place_of
+from rsnotify.runtime.transport_extensions import place_of
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.hubs import Hub, url_for_topic

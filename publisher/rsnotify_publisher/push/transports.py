@@ -17,7 +17,7 @@ from rsnotify.runtime.addresses import Dialer
 from rsnotify.runtime.mqtt_broker import is_broker_url
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import first_cause
-from rsnotify.runtime.transports import PushTransport, offered_transport
+from rsnotify.runtime.transport_extensions import PushTransport, offered_transport
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.http_post import TOO_MANY, feed_by_post, remedy, seconds_to_wait
 from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment

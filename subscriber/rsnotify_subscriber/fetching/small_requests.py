@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 
 from rsnotify.runtime.addresses import TIMEOUT, Dialer
 from rsnotify.runtime.http_client import (
-    ANSWER_BYTES,
+    MAX_RESPONSE_BYTES,
     ConnectionPool,
     ContentReader,
     ContentReply,
@@ -35,7 +35,7 @@ from rsnotify_subscriber.fetching.responses import (
 )
 
 #: Maximum number of bytes of small content. The head of the response may have as many.
-SMALL_BYTES = ANSWER_BYTES // 2
+SMALL_BYTES = MAX_RESPONSE_BYTES // 2
 #: The response header fields to keep, in lower case.
 _KEPT_FIELDS = frozenset(
     {b"age", b"content-encoding", b"content-type", b"date", b"etag", b"last-modified"}

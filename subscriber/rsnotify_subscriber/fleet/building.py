@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.mqtt_broker import login_of
-from rsnotify.runtime.transports import logins_of_settings
+from rsnotify.runtime.transport_extensions import logins_of_settings
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines

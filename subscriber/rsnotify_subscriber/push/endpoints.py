@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt_broker import SCHEMES, parse_broker
 from rsnotify.runtime.shared_websockets import SharedWebSockets
-from rsnotify.runtime.transports import (
+from rsnotify.runtime.transport_extensions import (
     ChannelPlace,
     PushTransport,
     has_account,

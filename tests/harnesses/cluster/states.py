@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from rsnotify.runtime.processes import PATIENCE
+from rsnotify.runtime.processes import PROCESS_TIMEOUT
 from tests.ports import free_port
 from tests.running import Running
 
@@ -77,7 +77,7 @@ class States:
                 env={**os.environ, **environments["destination"]},
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE,
+                timeout=PROCESS_TIMEOUT,
                 check=False,
             )
             if done.returncode != 0:

@@ -17,7 +17,7 @@ from aiohttp import web
 import rsnotify_jetstream.jetstream_store as jetstream_store
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify.runtime.command_line import PATIENCE as STOP_SECONDS
+from rsnotify.runtime.command_line import SHUTDOWN_TIMEOUT as STOP_SECONDS
 from rsnotify_hub.application import HUB, create_application
 from rsnotify_jetstream.jetstream_store import JetStreamStore
 from tests.harnesses.simulation import cluster_invariants, faults

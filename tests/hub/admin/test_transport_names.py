@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify.runtime import transports
+from rsnotify.runtime import transport_extensions as transports
 from rsnotify_hub.admin.views import deliveries, status
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.runtime.status_server import MetricsText
+from rsnotify.runtime.status_endpoints import MetricsText
 from rsnotify_hub.admin import text_tables
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.refusals import Code, Refusal

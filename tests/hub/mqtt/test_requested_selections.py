@@ -89,7 +89,7 @@ async def test_who_asks_as_well_keeps_nobody_from_hearing_that_nothing_was_left(
     await hub.accepted(named(2, b=3))  # is held back now
     await request_part(part)
     await request_part(part, PushSelection())
-    await watch.line("asks for all of its topic")  # so what came before was taken as well
+    await watch.line("selects the whole topic")  # so what came before was taken as well
     assert span((await part.next()).payload) == (2, 3, [])
 
 
@@ -183,7 +183,7 @@ async def test_a_part_requested_while_it_is_being_deleted_is_published_again(
 @pytest.mark.parametrize(
     ("select", "topic", "of", "reason"),
     [
-        (PushSelection(), TOPIC, TOPIC, "it asks for all of its topic"),
+        (PushSelection(), TOPIC, TOPIC, "it selects the whole topic"),
         (
             PushSelection(prefixes=("maps/",)),
             TOPIC,

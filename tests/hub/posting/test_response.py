@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.runtime.http_client import (
-    ANSWER_BYTES,
-    EXCERPT_BYTES,
-    HEAD_BYTES,
+    MAX_EXCERPT_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_RESPONSE_BYTES,
     ConnectionPool,
     HttpConnection,
     HttpOrigin,
@@ -79,8 +79,8 @@ def test_the_beginning_of_a_failure_is_kept():
     reader = ResponseReader()
     reader.feed(b"HTTP/1.1 500 No\r\nContent-Length: 1000000\r\n\r\n")
     assert reader.reply() is None
-    reader.feed(b"x" * 3 * EXCERPT_BYTES)
-    assert reader.reply() == HttpReply(500, "", b"x" * EXCERPT_BYTES)
+    reader.feed(b"x" * 3 * MAX_EXCERPT_BYTES)
+    assert reader.reply() == HttpReply(500, "", b"x" * MAX_EXCERPT_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def endless(beginning: bytes, piece: bytes) -> int:
     ],
 )
 def test_an_endless_head_is_aborted_soon(beginning: bytes, piece: bytes):
-    assert endless(beginning, piece) <= HEAD_BYTES + len(piece)
+    assert endless(beginning, piece) <= MAX_HEAD_BYTES + len(piece)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_an_endless_head_is_aborted_soon(beginning: bytes, piece: bytes):
     ],
 )
 def test_nothing_after_a_head_is_read_without_a_limit(beginning: bytes, piece: bytes):
-    assert endless(beginning, piece) <= ANSWER_BYTES + len(piece)
+    assert endless(beginning, piece) <= MAX_RESPONSE_BYTES + len(piece)
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED]))

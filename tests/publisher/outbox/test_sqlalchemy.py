@@ -114,7 +114,7 @@ def test_a_forwarder_reports_a_folder_that_cannot_be_used(tmp_path: Path):
     for folder in (tmp_path / "file", tmp_path / "file" / "state"):
         with pytest.raises(
             StorageError,
-            match=r"outbox\.lock: (a file of this name exists|a part of its path is a file)",
+            match=r"outbox\.lock: (a file with this name|a part of its path)",
         ):
             Forwarder(quick_publisher(folder), queue).forward()
 

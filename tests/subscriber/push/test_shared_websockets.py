@@ -290,7 +290,7 @@ async def test_who_leaves_before_the_hub_has_answered_leaves_no_answer_to_others
 async def test_a_connection_has_a_limited_number_of_topics(
     hub: Hub, shared: Shared, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(shared_websockets, "_MOST", 2)
+    monkeypatch.setattr(shared_websockets, "_MAX_TOPICS", 2)
     listeners = await listening(hub, shared, *"abcde")
     assert len(hub.connections) == 3
     await asyncio.gather(*(each.leave() for each in listeners))

@@ -383,7 +383,7 @@ def test_websub_without_callbacks_is_refused(tmp_path: Path) -> None:
 async def test_the_listener_serves_hubs_and_closes_idle_connections(
     blog: Blog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(runtime_serving, "_MOST", 2)
+    monkeypatch.setattr(runtime_serving, "_MAX_CONNECTIONS", 2)
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     made = Callbacks(f"http://127.0.0.1:{port}/cb/", TERMS)
@@ -391,7 +391,7 @@ async def test_the_listener_serves_hubs_and_closes_idle_connections(
         desk = Desk(made, session)
         async with desk.receiving(blog.topic) as recorder:
             # From here on only: the hub has its connection, whose first request has come.
-            monkeypatch.setattr(runtime_serving, "_HEAD", 0.2)
+            monkeypatch.setattr(runtime_serving, "_FIRST_REQUEST_TIMEOUT", 0.2)
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"POST /cb/ HTTP/1.1\r\n")  # and nothing more
             assert await blog.publish(b"a post") == [204]

@@ -1,4 +1,4 @@
-"""Serves the status of a Source or a Destination: `/metrics`, `/healthz` and `/readyz`."""
+"""The status endpoints `/metrics`, `/healthz` and `/readyz`, and helpers for metrics."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from prometheus_client.registry import Collector
 from rsnotify.runtime.counters import Durations, Histogram
 from rsnotify.runtime.serving import add_security_headers, host_in, serving
 
-#: Time for which metrics are cached, as a multiple of the time it took to collect them.
+#: How long to cache metrics, as a multiple of the time to collect them.
 CACHE_FACTOR = 10
 
 
 class Families:
-    """Makes metric families whose names begin with a prefix."""
+    """Creates metric families whose names have a common prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -69,7 +69,7 @@ def _labelled(
 class MetricsText(Collector):
     """The metrics of a role and its process as text.
 
-    The text is cached for ten times as long as it took to produce, so that frequent requests cannot
+    The text is cached for ten times as long as it took to collect, so that frequent requests do not
     keep the program busy.
     """
 
@@ -114,10 +114,10 @@ async def serving_status(
     not_ready: Callable[[], str],
     *routes: web.RouteDef,
 ) -> AsyncIterator[None]:
-    """Serve the status within the context, and close the socket at the end.
+    """Serve the status while the context is active, and close the socket at the end.
 
     `families` returns the metrics, and is called in a thread. `not_ready` returns a sentence that
-    says why the program is not ready, or "" if it is.
+    explains why the program is not ready, or "" if it is.
     """
     metrics = MetricsText(families)
     making = asyncio.Lock()
@@ -144,7 +144,7 @@ async def serving_status(
 
 
 def _own_names(listener: socket.socket) -> Middleware:
-    """Refuse other host names at a loopback address, because a foreign site may resolve to it."""
+    """Refuse foreign host names at a loopback address, against DNS rebinding."""
     is_local = _is_loopback(listener.getsockname()[0])
 
     @web.middleware

@@ -1,7 +1,7 @@
-"""Transports for fragments that installed packages offer, by URL scheme.
+"""Transports that installed packages offer, by URL scheme.
 
-An entry point in the group `rsnotify.transports` is named after the scheme, and refers to an object
-with a login and up to three parts, one for each core:
+An entry point in the group `rsnotify.transports` has the name of the scheme, and refers to an
+object with a login and up to three of these methods, one for each core:
 
 - `feed`, which a Source uses to publish (`rsnotify_publisher.push.transports.SourceTransport`)
 - `bridge`, which a hub uses to publish (`rsnotify_hub.bridging.HubTransport`)
@@ -27,7 +27,7 @@ _BUILT_IN = {"http", "https", "ws", "wss", *MQTT_SCHEMES}
 
 
 class ChannelPlace(Protocol):
-    """A broker, and the names of channels at that broker."""
+    """A broker, and the names of its channels."""
 
     @property
     def url(self) -> str:
@@ -35,14 +35,14 @@ class ChannelPlace(Protocol):
 
     @property
     def has_prefix(self) -> bool:
-        """Whether the URL names a prefix, below which each channel has a separate name."""
+        """Whether the URL contains a prefix, below which each channel has its own name."""
 
     def url_for(self, channel: str) -> str:
         """Return the URL of a channel for Destinations."""
 
 
 class PushTransport(Protocol):
-    """The attributes and methods of a transport in addition to its parts."""
+    """A transport, apart from the methods that each core needs."""
 
     @property
     def name(self) -> str:
@@ -50,14 +50,14 @@ class PushTransport(Protocol):
 
     @property
     def needs(self) -> str:
-        """An instruction to the user, such as `name an account, as user@example.org`."""
+        """An instruction for the user, for example `set an account, such as user@example.org`."""
 
     @property
     def login(self) -> type[Any]:
         """The type of the login: a struct whose fields all have defaults.
 
-        Its property `is_given` says whether an account is given, rather than only the defaults.
-        Its method `check` checks all fields without a connection, or raises ConfigurationError.
+        Its property `is_given` is true if an account is set. Its method `check` checks all fields
+        without a connection, and may raise ConfigurationError.
         """
 
     def place(self, url: str) -> ChannelPlace:
@@ -75,14 +75,14 @@ def offered_schemes() -> tuple[str, ...]:
 
 
 def transport_of(scheme: str) -> Any:
-    """Return the `PushTransport` for a scheme. Raises MissingExtension if there is none."""
+    """Return the `PushTransport` for a scheme. Raises MissingExtension if none is installed."""
     return load_extension("transports", scheme, f"a transport for URLs that begin with {scheme}:")
 
 
 def offered_transport(url: str) -> Any | None:
     """Return the transport for a URL; None if the scheme is built in or unknown.
 
-    Raises MissingExtension if the package for it is not installed.
+    Raises MissingExtension if the scheme's package is not installed.
     """
     scheme = scheme_of(url)
     is_known = scheme in offered("transports") or extra_of("transports", scheme)
@@ -90,7 +90,7 @@ def offered_transport(url: str) -> Any | None:
 
 
 def place_of(url: str) -> ChannelPlace | None:
-    """Return the broker that a URL names; None if the URL names a hub instead."""
+    """Return the broker at a URL; None if the URL is that of a hub."""
     if is_broker_url(url):
         return parse_broker(url)
     transport: PushTransport | None = offered_transport(url)
@@ -110,7 +110,7 @@ def logins_of_settings(scheme: str, settings: Struct) -> dict[str, Struct]:
 
 
 def has_account(logins: Mapping[str, Any], scheme: str) -> bool:
-    """Return whether a login is given for URLs with a scheme."""
+    """Return whether an account is set for a scheme."""
     login = logins.get(scheme)
     return login is not None and login.is_given
 
