@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.hashes import Digester, are_those_of
+from rsnotify.format.hashes import Digester, are_included
 from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
 from rsnotify.format.reader import DEFAULT_LIMITS
 from rsnotify.format.writer import entry
@@ -112,7 +112,7 @@ def check_record(record: Record) -> Record:
             raise ConfigurationError(f"{resource.uri}: content is of type str; encode it")
         digester = Digester(resource.hash)
         digester.update(content)
-        agree = are_those_of(resource.hash, digester.hashes)
+        agree = are_included(resource.hash, digester.hashes)
         if agree is False or resource.length not in (None, len(content)):
             raise ConfigurationError(
                 f"{resource.uri}: its content has another hash or length than the change; give the "

@@ -99,7 +99,7 @@ def matches(hashes: str | None, chunks: Iterable[bytes]) -> bool:
     digester = Digester(hashes)
     for chunk in chunks:
         digester.update(chunk)
-    return are_those_of(hashes, digester.hashes) is True
+    return are_included(hashes, digester.hashes) is True
 
 
 def agree(one: str | None, other: str | None) -> bool | None:
@@ -115,7 +115,7 @@ def agree(one: str | None, other: str | None) -> bool | None:
     return all(ours[form] == theirs[form] for form in common) if common else None
 
 
-def are_those_of(hashes: str | None, content: str) -> bool | None:
+def are_included(hashes: str | None, content: str) -> bool | None:
     """Return whether `content` includes all `hashes` with known algorithms; None if none are known.
 
     Unlike `agree`, a digest in another encoding counts as a different digest.

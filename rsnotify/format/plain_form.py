@@ -521,7 +521,6 @@ class FastReader:
         return False
 
     def _end(self) -> None:
-        """End the shortcut, and pass the pending bytes to the parser."""
         self._ended = True
         self._pass_on(b"".join(self._pending))
         self._pending = []

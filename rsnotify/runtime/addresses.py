@@ -120,7 +120,7 @@ class Dialer:
 
 
 class Connector(aiohttp.TCPConnector):
-    """The connector of aiohttp, but without its loss of cancellations."""
+    """An aiohttp connector that does not lose cancellations."""
 
     async def connect(
         self,

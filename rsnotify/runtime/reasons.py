@@ -147,7 +147,7 @@ def reason_of(error: BaseException, otherwise: str | None = None) -> str:
     """
     causes = [*_causes(error)]
     for cause in causes:
-        if (reason := _reason(cause)) is not None:
+        if (reason := _known_reason(cause)) is not None:
             return reason
     # An OSError without a number was raised by Python code, so only its text explains it.
     made = (each.strerror or str(each) for each in causes if isinstance(each, OSError))
@@ -161,22 +161,22 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     yield error
 
 
-def _reason(error: BaseException) -> str | None:
+def _known_reason(error: BaseException) -> str | None:
     if isinstance(error, RsnotifyError):
         return str(getattr(error, "strerror", None) or error) or None
     if isinstance(error, TimeoutError) and not error.errno:
         return _NO_ANSWER
     names = [each.__name__ for each in type(error).__mro__]
     if isinstance(error, OSError) and "SSLError" in names:
-        return _tls(error)
+        return _tls_reason(error)
     if isinstance(error, OSError) and error.errno:
-        return _system(error)
+        return _system_reason(error)
     for name in names:
         if name in _LIBRARIES:
             return _LIBRARIES[name] + _detail(error)
     if "psycopg.Error" in [f"{each.__module__}.{each.__name__}" for each in type(error).__mro__]:
-        return _postgresql(error)
-    return _sqlite(error) if type(error).__module__ == "sqlite3" else None
+        return _postgresql_reason(error)
+    return _sqlite_reason(error) if type(error).__module__ == "sqlite3" else None
 
 
 def _detail(error: Any) -> str:
@@ -186,7 +186,7 @@ def _detail(error: Any) -> str:
     return f": {closed}" if closed else f" (status {status})" if status else ""
 
 
-def _system(error: OSError) -> str:
+def _system_reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         is_down = error.errno == socket.EAI_AGAIN
         return "the name server does not answer; check the network" if is_down else _UNKNOWN_HOST
@@ -195,7 +195,7 @@ def _system(error: OSError) -> str:
     return _SYSTEM.get(number) or f"the system reports: {os.strerror(number).lower()}"
 
 
-def _tls(error: OSError) -> str:
+def _tls_reason(error: OSError) -> str:
     code = getattr(error, "verify_code", None)
     if code is not None:
         return _CERTIFICATES.get(code) or f"its certificate cannot be trusted (reason {code})"
@@ -209,7 +209,7 @@ def _tls(error: OSError) -> str:
     return _TLS.get(name) or "the TLS connection failed" + (f" ({name.lower()})" if name else "")
 
 
-def _postgresql(error: Any) -> str:
+def _postgresql_reason(error: Any) -> str:
     """Return the reason without the host, and without further lines (statement and hints)."""
     text = str(error).partition("\n")[0]
     if error.sqlstate is None:
@@ -220,7 +220,7 @@ def _postgresql(error: Any) -> str:
     return f"the database reports: {reported}"
 
 
-def _sqlite(error: BaseException) -> str:
+def _sqlite_reason(error: BaseException) -> str:
     code = getattr(error, "sqlite_errorcode", None)
     reason = None if code is None else _SQLITE.get(code & 0xFF)
     return reason or f"the database reports: {error}"

@@ -95,7 +95,7 @@ class CatchUp:
     """The pulling half of a `Follower`."""
 
     def __init__(self, offer: Offer, state: SyncState, compared: float) -> None:
-        self._offer = offer
+        self.offer = offer
         self._state = state
         self._intake = ChangeIntake(state)
         self._policy = BaselinePolicy(state)
@@ -127,13 +127,9 @@ class CatchUp:
         return self._intake.clock.is_behind
 
     @property
-    def offer(self) -> Offer:
-        return self._offer
-
-    @property
     def can_compare(self) -> bool:
         """Whether the Source offers a document that lists all its resources."""
-        return bool(resource_documents(self._offer))
+        return bool(resource_documents(self.offer))
 
     @property
     def _has_moved(self) -> bool:
@@ -142,14 +138,14 @@ class CatchUp:
         If so, resources may have new URIs that no Change List contains.
         """
         known = (None, self.comparisons.capability_list)
-        return self._offer.capability_list not in known and self.can_compare
+        return self.offer.capability_list not in known and self.can_compare
 
     def set_offer(self, offer: Offer, now: float) -> None:
         """Use the Source's current offer, beginning with the next pull or baseline.
 
         A first copy in progress may switch to a newly offered Resource Dump.
         """
-        before, self._offer = self._offer, offer
+        before, self.offer = self.offer, offer
         schedule = self._state.schedule
         has_new_lists = change_documents(offer) != change_documents(before)
         has_gap = self._state.frontiers.uncovered_gap is not None
@@ -175,7 +171,7 @@ class CatchUp:
             return
         self._intake.requested = now
         state.settled = state.schedule.begin() and state.settled
-        has_changes = bool(change_documents(self._offer))
+        has_changes = bool(change_documents(self.offer))
         if frontiers.known is None and not self.can_compare:
             # The Source offers only lists of changes.
             frontiers.advance(EARLIEST)
@@ -187,7 +183,7 @@ class CatchUp:
             skips_index = is_needed and self.comparisons.is_recent(now)
             self._begin_baseline(is_routine=not is_needed, skips_index=skips_index)
         elif has_changes:
-            self.run = PullRun(state, self._intake, self._offer)
+            self.run = PullRun(state, self._intake, self.offer)
         else:
             state.actions.note("the Source offers no documents to follow", warning=True)
             state.actions.append(Discover())
@@ -394,9 +390,9 @@ class CatchUp:
         has_lost = self._has_lost or self.lacks_comparison
         reads_old = self._has_moved or has_lost
         baseline = self._policy.new_baseline(
-            self._offer, reads_old=reads_old, skips_index=skips_index and not reads_old
+            self.offer, reads_old=reads_old, skips_index=skips_index and not reads_old
         )
-        place = self._offer.capability_list
+        place = self.offer.capability_list
         self.run = BaselineRun(
             self._state,
             self._intake,
@@ -446,7 +442,7 @@ class CatchUp:
             return
         baseline = run.baseline
         is_made_of_dump = baseline.by_dump and self._state.frontiers.known is None
-        has_list = self._offer.resource_list is not None and baseline.error is None
+        has_list = self.offer.resource_list is not None and baseline.error is None
         is_settled = run.add_unlisted(uris, now)
         self._record_age(run)
         is_settled = is_settled and not self._state.frontiers.has_older_list
@@ -461,16 +457,16 @@ class CatchUp:
         self._end_baseline(run, now)
 
     def _record_age(self, run: BaselineRun) -> None:
-        if not change_documents(self._offer):
-            run.record_age(has_list=self._offer.resource_list is not None)
+        if not change_documents(self.offer):
+            run.record_age(has_list=self.offer.resource_list is not None)
 
     def _end_baseline(self, run: BaselineRun, now: float) -> None:
         self.run, baseline = None, run.baseline
         if run.has_lost:
             self.lacks_comparison = not baseline.complete
         self._policy.baseline_ended()
-        has_list = baseline.by_dump and baseline.complete and self._offer.resource_list is not None
-        if change_documents(self._offer) or has_list:
+        has_list = baseline.by_dump and baseline.complete and self.offer.resource_list is not None
+        if change_documents(self.offer) or has_list:
             self.begin(now)
         else:
             self._intake.end(now)

@@ -35,14 +35,11 @@ from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import LATEST, Instant, is_undecided
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.actions import Fetch
-from rsnotify.sync.list_evidence import (
-    ClockRegressionDetector,
-    ClosedLists,
-    ListFingerprint,
-    fingerprint_of,
-)
-from rsnotify.sync.pending_changes import Verification, verification
+from rsnotify.sync.clock_regression import ClockRegressionDetector
+from rsnotify.sync.closed_lists import ClosedLists
+from rsnotify.sync.list_fingerprint import ListFingerprint, fingerprint_of
 from rsnotify.sync.sync_state import SyncState
+from rsnotify.sync.unconfirmed_changes import Verification, verification
 
 
 class ReducedChanges(Struct, frozen=True):
@@ -108,11 +105,13 @@ def reduce_changes(
         ambiguous |= outside
         compared = latest.keys() - ambiguous
         latest.update((uri, replace(latest[uri], check=CheckMethod.COMPARE)) for uri in compared)
-    _verify(changes, latest, ambiguous)
+    _fetch_ambiguous(changes, latest, ambiguous)
     return ReducedChanges(latest, since, frozenset(ambiguous), frozenset(respelled))
 
 
-def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]) -> None:
+def _fetch_ambiguous(
+    changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]
+) -> None:
     """Replace the changes of ambiguous resources with changes that fetch the resources."""
     if not ambiguous:
         return
@@ -246,7 +245,7 @@ class ChangeIntake:
                 change = structs.replace(change, check=CheckMethod.FETCH)
             self._pending.announce(change, reduced.since[uri], parked=parked)
         self._correct_watched(coverage, reduced.latest)
-        self._verify(self._unconfirmed.confirm(coverage, reduced.latest, before))
+        self._announce_verifications(self._unconfirmed.confirm(coverage, reduced.latest, before))
         self._join_held(now)
         if fetch.package is not None:
             self._remember(fetch.uri, fetch.package)
@@ -284,7 +283,7 @@ class ChangeIntake:
     def end(self, now: float) -> None:
         """Verify changes that the lists, which were all read, should have confirmed."""
         confirmed = self._frontiers.confirmed
-        self._verify(self._unconfirmed.end_of_lists(confirmed, self.requested, now))
+        self._announce_verifications(self._unconfirmed.end_of_lists(confirmed, self.requested, now))
 
     def end_baseline(self, at: Instant, now: float) -> None:
         """Record that the copy was compared with the whole set as of an instant."""
@@ -297,7 +296,7 @@ class ChangeIntake:
                 continue  # the comparison has shown whether the resource exists
             # The resource may not exist, and the change may never be applied.
             if self._pending.backlog or self._pending.holds(change):
-                self._verify([(verification(change, at), change.at)])
+                self._announce_verifications([(verification(change, at), change.at)])
         self._join_held(now)
 
     def compare_next_list(self) -> None:
@@ -305,7 +304,7 @@ class ChangeIntake:
         self._frontiers.supersede_prefix()
         self._read.clear()
 
-    def _verify(self, verifications: Iterable[Verification]) -> None:
+    def _announce_verifications(self, verifications: Iterable[Verification]) -> None:
         """Fetch the resources of changes that no list has confirmed."""
         for change, pushed_at in verifications:
             self._pending.announce(change, since=min(change.at, pushed_at))
@@ -406,7 +405,6 @@ def _is_unproven(change: Change, before: Instant) -> bool:
 
 
 def _is_undated(change: Change) -> bool:
-    """Return whether an entry has neither a datetime nor a hash."""
     return change.resource.changed_at is None and change.resource.hash is None
 
 

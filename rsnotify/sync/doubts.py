@@ -86,7 +86,7 @@ CATCHING_UP = frozenset(
 )
 
 
-def undated(count: int, entries: int, *, are_dates_kept: bool = True) -> str:
+def describe_undated(count: int, entries: int, *, are_dates_kept: bool = True) -> str:
     """Describe how many entries do not show whether their content has changed."""
     lack = "no date and no hash" if are_dates_kept else "no hash, and no date that is kept"
     return f"{count:,} of {counted(entries, 'entry has', 'entries have')} {lack}"

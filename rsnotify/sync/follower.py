@@ -36,12 +36,13 @@ The last fallback is the whole set, which costs most but always works.
 
 The state is distributed over these modules, each of which documents its own transitions:
 
-    `frontiers`        T <= known, confirmed <= known; fragments beyond a gap
-    `pending_changes`  known changes that are not applied: parked, in flight, retried, watched
-    `backlog`          changes that wait in the state's database until all lists are read
-    `catch_up`         idle, pull or baseline; the reaction to each failure
-    `poll_schedule`    when to read documents next
-    `doubts`           why the copy may be wrong; `level` while there is no doubt; the audit
+    `frontiers`             T <= known, confirmed <= known; fragments beyond a gap
+    `pending_changes`       known changes that are not applied: parked, in flight, retried, watched
+    `backlog`               changes that wait in the state's database until all lists are read
+    `unconfirmed_changes`   pushed changes that no list has confirmed
+    `catch_up`              idle, pull or baseline; the reaction to each failure
+    `poll_schedule`         when to read documents next
+    `doubts`                why the copy may be wrong; `level` while there is no doubt; the audit
 
 Pushed changes are applied at once, but not trusted: each pull starts from `confirmed`, so the next
 poll finds changes that a hub withheld. Documents may list changes dated before T, because a hub

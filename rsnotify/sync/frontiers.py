@@ -38,7 +38,8 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Change, Coverage, Frontier
 from rsnotify.format.datetimes import MICROSECOND, Instant, end_of_unit, postponed
-from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
+from rsnotify.sync.closed_lists import KnownLists
+from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.progress import ComparedList, Progress
 
 
@@ -337,11 +338,9 @@ class SyncFrontiers:
         return self.prefix if is_applied else _superseded(self.prefix)
 
     def _last_list_applied(self, low_water: Instant | None) -> ComparedList | None:
-        """Return the last Resource List whose differences are all applied."""
         return self._durable_last_list if low_water == EARLIEST else self.last_list
 
     def _closed_applied(self, low_water: Instant | None) -> KnownLists:
-        """Return the closed lists whose changes are all applied."""
         is_applied = low_water is None or low_water > self.confirmed
         return self.closed if is_applied else self._durable_closed
 

@@ -1,4 +1,4 @@
-"""Known changes that are not applied yet, and pushed changes that no list has confirmed yet.
+"""Known changes that are not applied yet.
 
 Each resource is pending at most once, with its latest change. The instant of its *first* unapplied
 change is also kept, because T must not pass it (`low_water`). A pending change is in one of these
@@ -19,150 +19,26 @@ therefore does not grow with the number of changes.
 
 A failed change delays T, but no other change. Only a new entry ends a backoff early, not the same
 entry in a list that was reread.
-
-Pushed changes are applied at once, but not trusted: a hub may invent, alter or withhold changes,
-and a Source may be restored from a backup after it has pushed. Each pushed change stays unconfirmed
-until a list that covers its datetime repeats it. If that list lacks the change, or if no list
-reaches its datetime for too long, the resource itself is fetched.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from heapq import heappop, heappush
 from random import Random
 
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
-from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant, end_of_unit, is_undecided
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
+from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant, is_undecided
 from rsnotify.format.hashes import agree
-from rsnotify.format.model import ChangeType, Rel, Resource
+from rsnotify.format.model import ChangeType, Resource
 from rsnotify.selection import has_inline_content
 from rsnotify.sync.actions import ActionList, BacklogAction, BacklogExtent, TakeBacklog
 from rsnotify.sync.backlog import ChangeBacklog
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
-
-#: A change that fetches a resource, and the datetime of the pushed change. After a crash, the next
-#: run verifies that change again.
-Verification = tuple[Change, Instant]
-
-
-class UnconfirmedChange(Struct, frozen=True):
-    """The pushed change of one resource, and the time of its arrival."""
-
-    change: Change
-    received: float
-
-
-class UnconfirmedChanges:
-    """The pushed changes of one set of resources that no list has confirmed yet.
-
-    A change is overdue if a list requested more than `grace` seconds after its arrival lacks it.
-    After `patience` seconds, its resource is fetched.
-    """
-
-    def __init__(self, grace: float, patience: float) -> None:
-        self._grace = grace
-        self._patience = patience
-        self._pushed: dict[str, UnconfirmedChange] = {}
-        #: Number of overdue changes.
-        self.overdue = 0
-
-    def __len__(self) -> int:
-        return len(self._pushed)
-
-    def __contains__(self, uri: str) -> bool:
-        return uri in self._pushed
-
-    def add(self, changes: Iterable[Change], now: float) -> None:
-        for change in changes:
-            self._pushed[change.uri] = UnconfirmedChange(change, now)
-
-    def confirm(
-        self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
-    ) -> list[Verification]:
-        """Remove the changes that a list repeats or covers.
-
-        `latest` has the latest change of each resource with new changes in the list. Earlier lists
-        contained all changes up to `before`.
-
-        Returns:
-            Verifications of the changes that the list covers but does not repeat.
-        """
-        until = coverage.until
-        assert until is not None
-        verifications = []
-        for uri, pushed in list(self._pushed.items()):
-            change, listed = pushed.change, latest.get(uri)
-            is_covered = max(coverage.from_ or EARLIEST, before) < change.at < until
-            if listed is not None and (listed.at > change.at or _repeats(listed, change)):
-                del self._pushed[uri]
-            elif is_covered:
-                del self._pushed[uri]
-                verified = (
-                    verification(change, until)
-                    if listed is None
-                    else structs.replace(listed, check=CheckMethod.FETCH)
-                )
-                verifications.append((verified, change.at))
-        return verifications
-
-    def remove_compared(self, at: Instant) -> list[Change]:
-        """Remove and return the changes up to `at`, as of which the whole set was compared."""
-        compared = [each.change for each in self._pushed.values() if each.change.at <= at]
-        for change in compared:
-            del self._pushed[change.uri]
-        return compared
-
-    def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
-        """Count the overdue changes, and return verifications of those missing for too long.
-
-        Called after all lists were read. They end at `confirmed`, and were requested at
-        `requested`.
-        """
-        self.overdue = 0
-        verifications = []
-        for uri, pushed in list(self._pushed.items()):
-            if pushed.change.at < confirmed or now - pushed.received > self._patience:
-                del self._pushed[uri]
-                verifications.append((verification(pushed.change, confirmed), pushed.change.at))
-            elif self._is_overdue(pushed, requested):
-                self.overdue += 1
-        return verifications
-
-    def is_covered(self, uri: str, coverage: Coverage) -> bool:
-        """Return whether a list reaches the datetime of a resource's pushed change."""
-        assert coverage.until is not None
-        return self._pushed[uri].change.at <= coverage.until
-
-    def is_overdue(self, uri: str, requested: float) -> bool:
-        """Return whether a list requested at `requested` should contain the pushed change."""
-        return self._is_overdue(self._pushed[uri], requested)
-
-    def _is_overdue(self, pushed: UnconfirmedChange, requested: float) -> bool:
-        return requested - pushed.received > self._grace
-
-    def clear(self) -> None:
-        """Remove all changes, because everything is about to be compared."""
-        self._pushed.clear()
-        self.overdue = 0
-
-
-def verification(change: Change, at: Instant) -> Change:
-    """Return a change that fetches a resource and stores its state as of `at`.
-
-    The change keeps the announced properties by which a resource may be selected. If a deletion was
-    announced, the resource may be missing. The entry has no datetime, because no list contains it.
-    """
-    announced = change.resource
-    is_deletion = change.change is ChangeType.DELETED
-    kind = ChangeType.DELETED if is_deletion else ChangeType.UPDATED
-    links = tuple(link for link in announced.links if link.rel == Rel.COLLECTION)
-    resource = Resource(announced.uri, change=kind, type=announced.type, links=links)
-    return Change(change.uri, kind, at, resource, check=CheckMethod.FETCH)
 
 
 def fetching(change: Change) -> Change:
@@ -178,21 +54,6 @@ def announced_at(change: Change) -> Instant:
     """Return when documents announced a resource, or `EARLIEST` if only push did."""
     is_listed = change.resource.change is None or change.resource.changed_at is not None
     return change.at if is_listed else EARLIEST
-
-
-def _repeats(listed: Change, pushed: Change) -> bool:
-    """Return whether a list contains the pushed change, with its datetime.
-
-    If the pushed datetime were too late, changes before it would look old. Inline content and
-    content from a mirror were verified only against the pushed hash, so the list must repeat it.
-    """
-    if end_of_unit(listed.at) <= pushed.at:
-        return False
-    deleted = ChangeType.DELETED
-    if deleted in (listed.change, pushed.change):
-        return listed.change is pushed.change
-    same = agree(listed.resource.hash, pushed.resource.hash)
-    return same if same is not None else not pushed.resource.links
 
 
 #: Time after a resource's first failure until a new entry resets its attempts, in seconds. Some

@@ -25,7 +25,7 @@ _POLLS_PER_BURST = 8
 _MAX_EXTRA_READS = 8
 #: Number of reads after news during which the `ReadAllowance` recovers faster.
 _FAST_READS_AFTER_NEWS = 4
-#: Maximum wait that is too short for a timer, in seconds.
+#: Maximum wait to ignore, in seconds.
 _NEGLIGIBLE_WAIT = 0.001
 
 

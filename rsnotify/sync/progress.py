@@ -7,7 +7,8 @@ from msgspec import Struct
 from rsnotify.format.coverage import EARLIEST, ChangeKey
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
-from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
+from rsnotify.sync.closed_lists import KnownLists
+from rsnotify.sync.list_fingerprint import ListFingerprint
 
 
 class MissingResource(Struct, frozen=True, array_like=True):

@@ -41,7 +41,7 @@ from rsnotify.format.model import MAX_ENTRIES, Capability, Document, Rel, Resour
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Discover, DocumentKind, Fetch
 from rsnotify.sync.change_intake import ChangeIntake
-from rsnotify.sync.list_evidence import ClosedLists
+from rsnotify.sync.closed_lists import ClosedLists
 from rsnotify.sync.sync_state import SyncState
 
 #: The kinds that list the whole set of resources.

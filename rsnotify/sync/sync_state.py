@@ -10,9 +10,10 @@ from rsnotify.format.coverage import Change
 from rsnotify.sync.actions import ActionList
 from rsnotify.sync.frontiers import SyncFrontiers
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import PendingChanges, UnconfirmedChanges
+from rsnotify.sync.pending_changes import PendingChanges
 from rsnotify.sync.poll_schedule import PollSchedule
 from rsnotify.sync.progress import ComparedList, Progress
+from rsnotify.sync.unconfirmed_changes import UnconfirmedChanges
 
 
 class SyncState:

@@ -19,10 +19,11 @@ from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import ContinuousAudit
 from rsnotify.sync.follower import ApplyResults
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import UNWAITED, verification
+from rsnotify.sync.pending_changes import UNWAITED
 from rsnotify.sync.progress import MissingResource, Progress
 from rsnotify.sync.retry import Retry
 from rsnotify.sync.sync_state import SyncState
+from rsnotify.sync.unconfirmed_changes import verification
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PACE = Pace(gone_after=100, give_up=3, compare=5_000, repair=500, retry=Retry(1, 1))

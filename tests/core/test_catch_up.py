@@ -19,8 +19,8 @@ from rsnotify.sync.actions import (
     ForgetDatetimes,
     LogNote,
 )
+from rsnotify.sync.closed_lists import ClosedLists, KnownLists
 from rsnotify.sync.frontiers import LONGEST_LEAP
-from rsnotify.sync.list_evidence import ClosedLists, KnownLists
 from rsnotify.sync.progress import Progress
 from tests.core.source import EPOCH, at
 from tests.core.wire import Wire

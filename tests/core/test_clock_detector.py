@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, Coverage, Frontier, change_key
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify.sync.list_evidence import ClockRegressionDetector
+from rsnotify.sync.clock_regression import ClockRegressionDetector
 from rsnotify.sync.pace import Pace
 from tests.core.source import at
 

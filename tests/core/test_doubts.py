@@ -24,9 +24,9 @@ from rsnotify.sync.doubts import (
     ContinuousAudit,
     DoubtKind,
     Remedy,
+    describe_undated,
     has_doubts,
     list_doubts,
-    undated,
 )
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.progress import ComparedList, Progress
@@ -156,7 +156,7 @@ def test_a_doubt_is_stated_and_the_copy_is_not_level(
 def test_entries_that_do_not_show_changes_are_counted(
     count: int, entries: int, are_dates_kept: bool, text: str
 ) -> None:
-    assert undated(count, entries, are_dates_kept=are_dates_kept) == text
+    assert describe_undated(count, entries, are_dates_kept=are_dates_kept) == text
 
 
 # When the copy is compared with the Source's statement, and which remedies follow.

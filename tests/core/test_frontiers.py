@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Frontier, change_list_coverage, fragment_coverage
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
+from rsnotify.sync.closed_lists import KnownLists
 from rsnotify.sync.frontiers import Gap, ReorderBuffer, SyncFrontiers
-from rsnotify.sync.list_evidence import KnownLists, ListFingerprint
+from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.progress import ComparedList, Progress
 from tests.core.source import at
 

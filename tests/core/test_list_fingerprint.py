@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, Coverage
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify.sync import list_evidence as list_fingerprint
-from rsnotify.sync.list_evidence import ListFingerprint, fingerprint_of
+from rsnotify.sync import list_fingerprint
+from rsnotify.sync.list_fingerprint import ListFingerprint, fingerprint_of
 from tests.core.source import at
 
 LIST = "http://a.example/list.xml"

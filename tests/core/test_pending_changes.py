@@ -14,8 +14,9 @@ from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.actions import ActionList, BacklogExtent, StoreBacklog, TakeBacklog
-from rsnotify.sync.pending_changes import UNWAITED, PendingChanges, verification
+from rsnotify.sync.pending_changes import UNWAITED, PendingChanges
 from rsnotify.sync.retry import Retry
+from rsnotify.sync.unconfirmed_changes import verification
 from tests.core.source import EPOCH, at
 
 

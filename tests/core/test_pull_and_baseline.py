@@ -13,10 +13,10 @@ from rsnotify.format.coverage import Coverage, Frontier, change_list_coverage
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync import list_evidence
+from rsnotify.sync import closed_lists as closed_lists_module
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline, ListedResources
-from rsnotify.sync.list_evidence import ClosedLists, KnownLists
+from rsnotify.sync.closed_lists import ClosedLists, KnownLists
 from rsnotify.sync.pull import PageJoiner, Pull, PullStep, change_documents
 from tests.core.source import EPOCH, at
 
@@ -727,7 +727,7 @@ def closed_lists(length: int) -> list[Resource]:
 
 
 def test_the_last_closed_lists_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_evidence, "_MAX_KNOWN_LISTS", 2)
+    monkeypatch.setattr(closed_lists_module, "_MAX_KNOWN_LISTS", 2)
     closed = ClosedLists(KnownLists())
     closed.record(closed_lists(1), None, has_reread=False, has_skipped=False)
     assert closed.changed(closed_lists(1)) == []

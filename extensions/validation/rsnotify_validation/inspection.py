@@ -25,7 +25,7 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.offer import repeated_capability
 from rsnotify.format.reader import SitemapReader
-from rsnotify.sync.doubts import undated
+from rsnotify.sync.doubts import describe_undated
 from rsnotify_subscriber.discovery.discovery import ROBOTS_PATH, find_offer
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
 from rsnotify_subscriber.fetching.fetcher import Fetcher, stream_document
@@ -175,7 +175,7 @@ class DocumentTally:
             ),
         )
         if self._undated and not head.index and head.capability in _RESOURCES:
-            text = undated(self._undated, self._entries)
+            text = describe_undated(self._undated, self._entries)
             found.warnings = (f"{text}; changed content is not seen",)
         if head.capability in _CHANGES and not head.index and self._entries:
             found.profile = "1.1" if self._with_datetime else "1.0"

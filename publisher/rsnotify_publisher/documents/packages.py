@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError, counted
 from rsnotify.format.datetimes import Instant, to_microseconds
-from rsnotify.format.hashes import Digester, are_those_of
+from rsnotify.format.hashes import Digester, are_included
 from rsnotify.format.media_types import extension
 from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
@@ -141,7 +141,7 @@ class PackageFile:
         self.content_size += digester.length
         hashes = digester.hashes
         stored = replace(resource, path="/" + path, hash=hashes, length=digester.length)
-        return stored, are_those_of(resource.hash, hashes)
+        return stored, are_included(resource.hash, hashes)
 
     def note(self, resource: Resource) -> None:
         """Add an entry to the manifest."""
@@ -269,7 +269,7 @@ def _copy(bitstream: Bitstream, hashes: str, path: Path) -> None:
             for chunk in bitstream.chunks():
                 digester.update(chunk)
                 file.write(chunk)
-        if are_those_of(hashes, digester.hashes):
+        if are_included(hashes, digester.hashes):
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -33,8 +33,8 @@ from rsnotify.selection import Selection
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.change_intake import ReducedChanges, reduce_changes
-from rsnotify.sync.doubts import BEHIND, OLDER_LIST, undated
-from rsnotify.sync.list_evidence import ClosedLists, KnownLists
+from rsnotify.sync.closed_lists import ClosedLists, KnownLists
+from rsnotify.sync.doubts import BEHIND, OLDER_LIST, describe_undated
 from rsnotify.sync.progress import Progress
 from rsnotify.sync.pull import Pull, PullStep, change_documents, resource_documents
 from rsnotify_subscriber.content.packages import DumpPackages
@@ -344,7 +344,7 @@ class ExpectationReader:
     def _note_undated(self) -> None:
         resources, count = self.expected.count()
         if count:
-            text = f"{undated(count, resources)}; they were compared with the server"
+            text = f"{describe_undated(count, resources)}; they were compared with the server"
             self.expected.limits += (text,)
 
     def _check_age(self, ends: Instant) -> None:

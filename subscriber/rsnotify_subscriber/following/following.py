@@ -53,7 +53,7 @@ from rsnotify.sync.actions import (
     StoreBacklog,
     TakeBacklog,
 )
-from rsnotify.sync.doubts import DoubtKind, undated
+from rsnotify.sync.doubts import DoubtKind, describe_undated
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.progress import Progress
 from rsnotify.sync.pull import change_documents, resource_documents
@@ -451,7 +451,7 @@ class Following:
         if count := counts.undated if kept else counts.unhashed:
             offer = self._rediscovery.identity.offer
             unlisted = " that no Change List lists" if change_documents(offer) else ""
-            entries = undated(count, counts.entries, are_dates_kept=kept)
+            entries = describe_undated(count, counts.entries, are_dates_kept=kept)
             yield (
                 f"{entries}; changed content{unlisted} is not seen until each of them is "
                 "requested again"

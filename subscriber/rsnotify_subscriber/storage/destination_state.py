@@ -32,7 +32,7 @@ from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.counters import Durations
 from rsnotify.selection import Selection
-from rsnotify.sync.list_evidence import KnownLists
+from rsnotify.sync.closed_lists import KnownLists
 from rsnotify.sync.progress import ComparedList, MissingResource, Progress
 from rsnotify.sync.pull import change_documents
 from rsnotify_subscriber.handlers import HeldResource

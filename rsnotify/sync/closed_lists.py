@@ -1,0 +1,150 @@
+"""Detects closed lists and packages that have gained entries since they were read.
+
+The entries may be from a late commit, or were added just before the list was closed. The index,
+archive or dump then states another hash, length or `lastmod`, of which a checksum is stored with
+the progress. Such a list is reread, and so is a list that was closed since the last pull.
+
+Reading an archive costs an extra request, so only the first pull of each run does so, and pulls
+after a rotation or a full comparison. Some Sources change the `lastmod` of all lists at each
+request, so lists are reread only a few times until the next such pull.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from zlib import crc32
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Resource
+
+#: The array type for checksums.
+_CHECKSUM = "I"
+#: Maximum number of closed lists to remember. The oldest are forgotten first.
+_MAX_KNOWN_LISTS = 10_000
+#: Maximum number of pulls that reread closed lists, until `begin_period` allows more.
+_MAX_REREADS = 3
+
+
+class KnownLists(Struct, frozen=True, omit_defaults=True):
+    """The stored information about closed lists.
+
+    Args:
+        through: The instant up to which closed lists are known; None before the first pull.
+        checksums: For each list, a checksum that identifies it, and one of the hash, length and
+            `lastmod` in its entry.
+    """
+
+    through: Instant | None = None
+    checksums: bytes = b""
+
+
+class ClosedLists:
+    """The closed lists of one Source. The next run starts with those in `known`."""
+
+    def __init__(self, known: KnownLists) -> None:
+        self.known = known
+        stored = array(_CHECKSUM, known.checksums)
+        self._checksums = dict(zip(stored[::2], stored[1::2], strict=True))
+        self._left = _MAX_REREADS
+        #: Whether the archive has to be read.
+        self.is_archive_due = True
+
+    def begin_period(self) -> None:
+        """Allow another read of the archive and of closed lists that have changed."""
+        self.is_archive_due = True
+        self._left = _MAX_REREADS
+
+    def changed(self, members: Iterable[Resource]) -> list[Resource]:
+        """Return the entries of an index whose closed lists must be reread."""
+        members = list(members)
+        misdated = self._misdated(members)
+        return [
+            one
+            for one in members
+            if (self._left and self._has_changed(one)) or (misdated and _name(one) in misdated)
+        ]
+
+    def _misdated(self, members: list[Resource]) -> set[int]:
+        """Return the names of unknown lists that only look old, because a clock was set back.
+
+        The lists are out of order, or a list ends before it begins. Each is read once.
+        """
+        if self.known.through is None:
+            return set()
+        ends = [one.until for one in members if one.until is not None]
+        is_sorted = ends in (sorted(ends), sorted(ends, reverse=True))
+        suspects = (
+            one
+            for one in members
+            if one.until is not None
+            and (not is_sorted or (one.from_ is not None and one.from_ > one.until))
+        )
+        return set(map(_name, suspects)) - self._checksums.keys()
+
+    def _has_changed(self, member: Resource) -> bool:
+        through, until = self.known.through, member.until
+        if until is None or through is None:
+            return False
+        known = self._checksums.get(_name(member))
+        return until > through if known is None else known != _content(member)
+
+    def record(
+        self,
+        members: Iterable[Resource],
+        begins: Instant | None,
+        *,
+        has_reread: bool,
+        has_skipped: bool,
+    ) -> None:
+        """Record the entries of closed lists at the end of a pull.
+
+        `begins` is the beginning of the open list. Lists closed by then are known, unless one was
+        closed while others were being reread (`has_skipped`).
+        """
+        self.is_archive_due = has_skipped
+        if has_skipped:
+            begins = None
+        if has_reread:
+            self._left -= 1
+        elif not self._left:
+            members = [one for one in members if not self._has_changed(one)]
+        closed = [(one, one.until) for one in members if one.until is not None]
+        through = [self.known.through, begins, *(until for _, until in closed)]
+        for member, _ in closed:
+            name = _name(member)
+            if self._checksums.get(name) != _content(member):
+                self._checksums.pop(name, None)
+                self._checksums[name] = _content(member)
+        self._store(max((one for one in through if one is not None), default=None))
+
+    def cover(self, at: Instant) -> None:
+        """Record a comparison with the whole set as of an instant."""
+        self._store(max(at, self.known.through or at))
+        self.begin_period()
+
+    def _store(self, through: Instant | None) -> None:
+        while len(self._checksums) > _MAX_KNOWN_LISTS:
+            del self._checksums[next(iter(self._checksums))]
+        pairs = [number for pair in self._checksums.items() for number in pair]
+        now = KnownLists(through, array(_CHECKSUM, pairs).tobytes())
+        if now != self.known:
+            self.known = now
+
+    def reset(self) -> None:
+        """Forget everything, because the Source's clock has gone back."""
+        self.known = KnownLists()
+        self._checksums.clear()
+        self.begin_period()
+
+
+def _name(member: Resource) -> int:
+    """Return a checksum that identifies a list even if a rotation changes its URI."""
+    name = member.uri if member.from_ is None else f"{member.from_} {member.until}"
+    return crc32(name.encode())
+
+
+def _content(member: Resource) -> int:
+    return crc32(f"{member.lastmod} {member.hash} {member.length}".encode())
