@@ -26,13 +26,10 @@ from rsnotify.runtime.tasks import settle
 
 #: Maximum size of a response, in bytes. Beyond it, the connection is aborted.
 MAX_RESPONSE_BYTES = 64 * 1024
-
 #: Maximum size of a response while its head is incomplete, in bytes.
 MAX_HEAD_BYTES = 16 * 1024
-
 #: Maximum number of bytes to keep from the body of a failed response.
 MAX_EXCERPT_BYTES = 4096
-
 #: Maximum number of 1xx responses before the final response.
 MAX_INTERIM_RESPONSES = 20
 
@@ -187,7 +184,6 @@ class ContentReader(ResponseReader):
 EXCERPT_SECONDS = 1.0
 
 _ENDED = "ends the connection without an answer"
-
 #: A callback with the outcome of a request.
 Done = Callable[[HttpReply | Exception], None]
 
@@ -334,14 +330,11 @@ class HttpConnection(asyncio.Protocol):
 
 #: Maximum time that a connection stays idle, in seconds.
 IDLE_SECONDS = 30.0
-
 #: Maximum time to receive the rest of a response, in seconds.
 DRAIN_SECONDS = 2.0
-
 #: Maximum number of idle connections, in total and per origin.
 MAX_IDLE = 1000
 MAX_IDLE_PER_ORIGIN = 50
-
 #: Time between two searches for connections to close, in seconds.
 _SWEEP_INTERVAL = 1.0
 

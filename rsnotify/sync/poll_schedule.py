@@ -128,9 +128,12 @@ class PollSchedule:
         self._poll_by(when)
 
     def _poll_by(self, when: float) -> None:
-        """Catch up no later than `when`, unless the Source's `Retry-After` forbids it."""
+        self.due = self._earlier(self.due, when)
+
+    def _earlier(self, due: float | None, when: float) -> float:
+        """Return the earlier time, but respect the Source's `Retry-After`."""
         when = max(when, self._not_before)
-        self.due = when if self.due is None else min(self.due, when)
+        return when if due is None else min(due, when)
 
     def documents_changed(self, documents: DocumentsToRead, now: float, listeners: int) -> None:
         """Read announced documents soon, at a random time to spread all subscribers' requests."""
@@ -141,11 +144,8 @@ class PollSchedule:
         if documents.lists:
             self._poll_by(max(when, self._lists_read + within))
         if documents.offer:
-            self._discover_by(max(when, self._offer_read + within))
-
-    def _discover_by(self, when: float) -> None:
-        when = max(when, self._not_before)
-        self.offer_due = when if self.offer_due is None else min(self.offer_due, when)
+            when = max(when, self._offer_read + within)
+            self.offer_due = self._earlier(self.offer_due, when)
 
     def is_offer_due(self, now: float) -> bool:
         """Return whether to read the Source's offer now; if so, reset its timer."""
@@ -181,4 +181,5 @@ class PollSchedule:
         if self.push_works:
             self.push_works = False
             self._poll_by(now + self._interval.next(news=True) * self._random.random())
-            self._discover_by(now + self._pace.poll * self._random.uniform(0.5, 1.0))
+            when = now + self._pace.poll * self._random.uniform(0.5, 1.0)
+            self.offer_due = self._earlier(self.offer_due, when)

@@ -102,7 +102,7 @@ class UnconfirmedChanges:
             if pushed.change.at < confirmed or now - pushed.received > self._patience:
                 del self._pushed[uri]
                 verifications.append((verification(pushed.change, confirmed), pushed.change.at))
-            elif self._is_overdue(pushed, requested):
+            elif requested - pushed.received > self._grace:
                 self.overdue += 1
         return verifications
 
@@ -113,10 +113,7 @@ class UnconfirmedChanges:
 
     def is_overdue(self, uri: str, requested: float) -> bool:
         """Return whether a list requested at `requested` should contain the pushed change."""
-        return self._is_overdue(self._pushed[uri], requested)
-
-    def _is_overdue(self, pushed: UnconfirmedChange, requested: float) -> bool:
-        return requested - pushed.received > self._grace
+        return requested - self._pushed[uri].received > self._grace
 
     def clear(self) -> None:
         """Remove all changes, because everything is about to be compared."""
