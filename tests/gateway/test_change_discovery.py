@@ -33,7 +33,7 @@ async def test_the_newest_activity_of_each_object_decides(stream: Activities, ch
     stream.play("-a", "b", "c", start=5)
     assert await checking.check() == {A: "deleted", B: "created", C: "updated"}
     assert await checking.check() == {}
-    assert "Each deletion is seen." in checking.limits
+    assert "All deletions are detected." in checking.limits
 
 
 async def test_a_move_deletes_the_one_and_creates_the_other(stream: Activities, checking: Checking):
@@ -117,7 +117,7 @@ async def test_at_level_0_absence_from_the_whole_is_a_deletion(
     for name in "abcdefg":
         stream.add("Update", name, None)
     assert len(await checking.check()) == 7
-    assert "A change of a resource is not seen." in checking.limits
+    assert "updates are not detected." in checking.limits
     del stream.items[2]
     stream.add("Update", "new", None)
     assert await checking.check() == {C: "deleted", SITE + "new": "created"}
@@ -170,7 +170,7 @@ async def test_a_collection_that_changes_meanwhile_deletes_nothing(
             stream.write()
 
     site.before = move
-    with pytest.raises(Unavailable, match="while"):
+    with pytest.raises(Unavailable, match="during reading"):
         await checking.check()
     assert len(checking.resources()) == 12
 
@@ -205,7 +205,7 @@ async def test_a_collection_that_lists_nothing_deletes_nothing(
     await checking.check()
     stream.items.clear()
     stream.write()
-    with pytest.raises(Unavailable, match="lists nothing"):
+    with pytest.raises(Unavailable, match="it is empty"):
         await checking.check()
     assert set(checking.resources()) == {A}
 
@@ -217,16 +217,19 @@ async def test_pages_that_lead_in_a_circle_end_the_check(
     first = json.loads(site.pages[stream.page(0)])
     first["prev"] = {"id": stream.url("page-2"), "type": "OrderedCollectionPage"}
     site.pages[stream.page(0)] = json.dumps(first).encode()
-    with pytest.raises(InvalidDocument, match="circle"):
+    with pytest.raises(InvalidDocument, match="cycle"):
         await checking.check()
 
 
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        (b"[]", "it is no OrderedCollectionPage"),
+        (b"[]", "it is not a valid OrderedCollectionPage"),
         (b'{"type": "OrderedCollectionPage", "orderedItems": [', "not well-formed JSON"),
-        (b'{"type": "OrderedCollection"}', "but a OrderedCollection"),
+        (
+            b'{"type": "OrderedCollection"}',
+            "its type is OrderedCollection, not OrderedCollectionPage",
+        ),
         (b'{"type": "OrderedCollectionPage"}', "no orderedItems"),
         (
             b'{"type": "OrderedCollectionPage", "orderedItems": [{"type": "Update", '
@@ -291,7 +294,7 @@ async def test_only_activities_of_another_era_are_no_traceback(
 async def test_a_collection_without_end_is_a_problem(
     site: Site, stream: Activities, checking: Checking, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(change_discovery, "_MOST_PAGES", 20)
+    monkeypatch.setattr(change_discovery, "_MAX_PAGES", 20)
 
     def write(path: str) -> None:
         number = int(path.rpartition("-")[2]) if "-" in path else 0

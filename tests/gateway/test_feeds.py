@@ -48,7 +48,7 @@ async def test_an_entry_that_leaves_the_feed_is_not_deleted(site: Site, checking
     site.pages["/feed"] = atom([("c", "C"), ("b", "B")])
     await checking.check()
     assert set(checking.resources()) == {SITE + name for name in "abc"}
-    assert "A deletion is never seen." in checking.limits
+    assert "Deletions are not detected." in checking.limits
     assert "missed" not in checking.limits
 
 
@@ -116,7 +116,7 @@ async def test_an_entry_that_moves_between_pages_while_they_are_read_is_not_miss
 async def test_a_feed_whose_pages_do_not_end_is_cut_off_and_that_is_stated(
     site: Site, checking: Checking, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(feeds, "_MOST_PAGES", 20)
+    monkeypatch.setattr(feeds, "_MAX_PAGES", 20)
 
     def write(path: str) -> None:
         number = int(path.rpartition("/")[2]) if path != "/feed" else 0

@@ -134,7 +134,7 @@ async def test_what_an_origin_cannot_show_is_described_where_the_readme_says_and
         tree = await inspect(f"{running.url}one/{inspected}")
     text = str(tree)
     assert "Entries without a lastmod: 1 of 1." in text
-    assert "A deletion is seen as the absence" in text
+    assert "Deletions are detected as absence" in text
 
 
 async def test_two_gateways_do_not_use_the_same_state(site: Site, tmp_path: Path):

@@ -218,11 +218,11 @@ async def test_a_comparison_finds_a_record_that_became_visible_later_than_it_sta
     server.items.now = datetime(2020, 1, 1)
     server.items.put("b")
     assert await checking.check() == {uri("b"): "created"}
-    assert "later after their datestamp than overlap, 60 seconds" in checking.limits
+    assert "more than the overlap, 60 seconds, after their datestamp" in checking.limits
     harvest = OaiHarvest(**IDENTIFIED, **ALWAYS)
     checking.watch.adapter = OaiAdapter(server.url, *checking.gateway._clients, harvest)
     await checking.check()
-    assert "later after their datestamp than overlap, 60 seconds" in checking.limits
+    assert "more than the overlap, 60 seconds, after their datestamp" in checking.limits
 
 
 async def test_records_that_get_other_uris_did_not_become_visible_later(start: Start):
@@ -295,7 +295,7 @@ async def test_a_repository_that_refuses_all_its_tokens_is_reported(start: Start
 
 
 async def test_a_token_that_always_fails_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(oai_pmh, "_MOST_TRIES", 3)
+    monkeypatch.setattr(oai_pmh, "_MAX_TRIES", 3)
     server, checking = await start(pyoai, names="abcdefgh")
     lost: list[str] = []
 
@@ -421,12 +421,12 @@ async def test_a_response_that_is_no_oai_pmh_fails_the_check(start: Start, body:
 async def test_what_deletions_a_repository_shows_is_stated(start: Start):
     _, persistent = await start()
     await persistent.check()
-    assert persistent.limits == "Each deletion is seen."
+    assert persistent.limits == "All deletions are detected."
     _, compared = await start(compare=3600, set="maps")
     await compared.check()
-    assert compared.limits.startswith("A deletion is seen while the repository keeps it, or else ")
+    assert compared.limits.startswith("Deletions are detected while the repository lists them, or ")
     assert compared.limits.endswith(
-        "the set maps is seen at a comparison with the whole list, every 3600 seconds."
+        "the set maps are detected by comparing the whole list every 3600 seconds."
     )
 
 
@@ -448,11 +448,11 @@ def page(names: str, token: str, date: str = "") -> web.Response:
 @pytest.mark.parametrize(
     ("answer", "requests", "problem"),
     [
-        (lambda n: page("a", "A"), 2, "comes back to a resumption token"),
-        (lambda n: page("ab"[n % 2], "AB"[n % 2]), 3, "comes back to a resumption token"),
-        (lambda n: page("abcdef"[n % 6], "ABC"[n % 3]), 4, "comes back to a resumption token"),
-        (lambda n: page("ab"[n % 2], f"T{n}"), 12, "has 10 pages that it had before"),
-        (lambda n: page("", f"T{n}"), 11, "has 10 pages that it had before, or that are empty"),
+        (lambda n: page("a", "A"), 2, "repeats an earlier resumption token"),
+        (lambda n: page("ab"[n % 2], "AB"[n % 2]), 3, "repeats an earlier resumption token"),
+        (lambda n: page("abcdef"[n % 6], "ABC"[n % 3]), 4, "repeats an earlier resumption token"),
+        (lambda n: page("ab"[n % 2], f"T{n}"), 12, "has 10 pages that are empty or repeat"),
+        (lambda n: page("", f"T{n}"), 11, "has 10 pages that are empty or repeat earlier pages"),
         (lambda n: page(chr(97 + n), f"T{n}"), 20, "has more than 20 pages"),
     ],
     ids=["one token", "two tokens", "three tokens", "two pages", "empty pages", "new pages"],
@@ -464,8 +464,8 @@ async def test_a_list_without_end_is_a_problem_and_the_next_check_begins_again(
     requests: int,
     problem: str,
 ):
-    monkeypatch.setattr(oai_pmh, "_MOST_REPEATED", 10)
-    monkeypatch.setattr(oai_pmh, "_MOST_PAGES", 20)
+    monkeypatch.setattr(oai_pmh, "_MAX_REPEATED", 10)
+    monkeypatch.setattr(oai_pmh, "_MAX_PAGES", 20)
     server, checking = await start()
     numbers = count()
 
@@ -489,7 +489,7 @@ async def test_a_list_without_end_is_a_problem_and_the_next_check_begins_again(
 async def test_a_restart_does_not_make_a_list_endless(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(oai_pmh, "_MOST_PAGES", 20)
+    monkeypatch.setattr(oai_pmh, "_MAX_PAGES", 20)
     server, checking = await start()
     numbers = count()
 
@@ -512,7 +512,7 @@ async def test_a_restart_does_not_make_a_list_endless(
 async def test_a_response_date_that_cannot_be_the_present_is_an_error(start: Start, date: str):
     server, checking = await start()
     server.before = lambda arguments: page("a", "", date)
-    with pytest.raises(InvalidDocument, match="cannot be the present time"):
+    with pytest.raises(InvalidDocument, match="is not the current time"):
         await checking.check()
     server.before = lambda arguments: None
     server.items.put("b")

@@ -6,21 +6,21 @@ from random import Random
 import pytest
 
 from rsnotify_gateway.adapter import is_due
-from rsnotify_gateway.client import parse_robots
-from rsnotify_gateway.config import PollPace
+from rsnotify_gateway.poll_pace import PollPace
+from rsnotify_gateway.robots_txt import parse_robots
 
 PACE = PollPace(least=10, most=100)
 
 
 def test_an_origin_that_changes_is_checked_more_often_within_limits():
     interval = 100.0
-    seen = [interval := PACE.next(interval, changed=True) for _ in range(5)]
+    seen = [interval := PACE.next_interval(interval, changed=True) for _ in range(5)]
     assert seen == [50, 25, 12.5, 10, 10]
 
 
 def test_a_quiet_origin_is_checked_less_often_within_limits():
     interval = 10.0
-    seen = [interval := PACE.next(interval, changed=False) for _ in range(7)]
+    seen = [interval := PACE.next_interval(interval, changed=False) for _ in range(7)]
     assert seen[:2] == [15, 22.5]
     assert seen[-1] == 100
 

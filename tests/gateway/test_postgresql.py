@@ -54,7 +54,7 @@ async def test_committed_changes_are_pushed_at_once_with_their_deletions(
         assert (last.uri, last.change) == (SITE + "old", "deleted")
         found = json.loads((await running.get("one/origin.json"))[1])
         assert found["origin"] == "postgresql:rsnotify_outbox"
-        assert found["deletions"] == "A deletion is seen at once."
+        assert found["deletions"] == "Deletions are detected immediately."
         with psycopg.connect(database, autocommit=True) as connection:
             # What was pushed leaves the outbox a moment later.
             await until(lambda: not connection.execute("SELECT 1 FROM rsnotify_outbox").fetchone())
@@ -71,7 +71,7 @@ async def test_an_outage_of_the_database_is_visible_without_its_address(
         try:
             await until(lambda: watch.problem is not None)
             checked = watch.last_check
-            assert watch.problem == "the database cannot be read; see the log of the gateway"
+            assert watch.problem == "the database cannot be read; see the gateway's log"
         finally:
             await asyncio.to_thread(postgresql_server.start)
         await until(lambda: watch.problem is None)
@@ -207,7 +207,7 @@ async def test_a_comparison_finds_what_no_trigger_saw(
 async def test_the_whole_is_compared_at_once_after_triggers_or_tables_changed(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ):
-    monkeypatch.setattr(postgresql, "_LOOK", 0.01)
+    monkeypatch.setattr(postgresql, "_TRIGGER_INTERVAL", 0.01)
     execute(database, NOT_ALWAYS)
     async with RunningGateway(tmp_path, [settings(database)]) as running:
         await running.until_ready()
@@ -243,17 +243,20 @@ class Unknown:
         ([], []),
         (
             ["DROP TRIGGER items_truncated ON items"],
-            ["TRUNCATE of items is not seen: no enabled trigger is for it."],
+            ["TRUNCATE on items is not detected: no enabled trigger fires for it."],
         ),
-        ([NOT_ALWAYS], ["What is written to items with session_replication_role = replica is not"]),
+        (
+            [NOT_ALWAYS],
+            ["Writes to items with session_replication_role = replica are not detected"],
+        ),
         (
             [DISABLED],
             [
                 "The trigger items_changed of items is disabled",
-                "INSERT, UPDATE or DELETE of items is not seen",
+                "INSERT, UPDATE or DELETE on items is not detected",
             ],
         ),
-        ([NO_VIEW], ["There is no view rsnotify_outbox_resources, so that nothing is compared."]),
+        ([NO_VIEW], ["There is no view rsnotify_outbox_resources to compare with"]),
     ],
     ids=["all", "no trigger for TRUNCATE", "not ALWAYS", "disabled", "no view"],
 )
@@ -268,13 +271,13 @@ async def test_what_no_trigger_sees_is_stated(
         limits = " ".join(json.loads((await running.get("one/origin.json"))[1])["limits"])
     assert [sentence for sentence in stated if sentence not in limits] == []
     if not stated:
-        assert "not seen" not in limits
+        assert "not detected" not in limits
 
 
 async def test_a_disabled_trigger_is_a_problem_where_nothing_can_be_compared(
     database: str, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(postgresql, "_LOOK", 0.01)
+    monkeypatch.setattr(postgresql, "_TRIGGER_INTERVAL", 0.01)
     execute(database, NO_VIEW, "INSERT INTO items VALUES ('new', 1)")
     given = origin("postgresql", database)
     async with RunningGateway(tmp_path, [given], hubs=[hub.url]) as running:
@@ -322,7 +325,7 @@ async def test_metadata_that_differs_is_an_update_and_equal_metadata_is_none(
 async def test_a_row_that_is_no_resource_prevents_deletions_and_is_stated(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(postgresql, "_LOOK", 0.01)
+    monkeypatch.setattr(postgresql, "_TRIGGER_INTERVAL", 0.01)
     every = settings(database, compare=1e-6)
     async with RunningGateway(tmp_path, [every]) as running:
         await running.until_ready()
@@ -334,7 +337,7 @@ async def test_a_row_that_is_no_resource_prevents_deletions_and_is_stated(
             "CREATE OR REPLACE VIEW rsnotify_outbox_resources AS SELECT jsonb_build_object('uri', "
             f"'{SITE}' || id) AS entry FROM items UNION ALL SELECT jsonb_build_object('uri', 'no')",
         )
-        await until(lambda: "1 rows of the view" in str(watch.adapter.terms().limits))
+        await until(lambda: "Invalid rows in the view" in str(watch.adapter.terms().limits))
         await asyncio.to_thread(
             execute,
             database,
@@ -352,14 +355,14 @@ async def test_a_row_that_is_no_resource_prevents_deletions_and_is_stated(
                 view_of_the_documentation().replace("CREATE", "CREATE OR REPLACE", 1),
             )
             await until(lambda: journal.resource(SITE + "old") is None)
-    assert "not resources" not in str(watch.adapter.terms().limits)
+    assert "Invalid rows" not in str(watch.adapter.terms().limits)
 
 
 async def test_changes_during_comparisons_are_neither_lost_nor_undone(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(postgresql, "_LOOK", 0.0)
-    monkeypatch.setattr(outbox_tables, "_BATCH", 3)
+    monkeypatch.setattr(postgresql, "_TRIGGER_INTERVAL", 0.0)
+    monkeypatch.setattr(outbox_tables, "_BATCH_ROWS", 3)
     random = Random(29)
 
     def write() -> None:

@@ -169,7 +169,7 @@ async def test_no_deletion_is_seen_in_files_that_never_rest(site: Site, checking
         site.pages["/2.xml"] = sitemap({f"{D}{next(versions)}": MONDAY})
 
     site.before = change
-    with pytest.raises(Unavailable, match="changes while it is read"):
+    with pytest.raises(Unavailable, match="changing during reading"):
         await checking.check()
     assert {A, B} <= set(checking.resources())
 
@@ -211,7 +211,7 @@ async def test_what_entries_without_lastmod_cannot_show_is_stated(site: Site, ch
     site.pages["/sitemap.xml"] = sitemap({A: None, B: "2026-11-02", C: MONDAY})
     assert await checking.check() == {A: "created", B: "created", C: "created"}
     assert "Entries without a lastmod: 1 of 3." in checking.limits
-    assert "Entries with a lastmod without a time: 1 of 3." in checking.limits
+    assert "Entries whose lastmod has no time: 1 of 3." in checking.limits
     site.pages["/sitemap.xml"] = sitemap({B: "2026-11-02", C: MONDAY})
     assert await checking.check() == {A: "deleted"}
 

@@ -63,7 +63,7 @@ async def test_a_hub_serves_and_sends_the_changes_of_what_it_follows(site: Site,
                 if event.type == "message":
                     found += [one["uri"] for one in event.json["changes"]]
         tree = await inspect(hub.url + "follow/site/")
-        assert "A deletion is seen as the absence" in str(tree)
+        assert "Deletions are detected as absence" in str(tree)
         about = json.loads((await hub.get("follow/site/origin.json"))[1])
         assert about["problem"] is None
 
@@ -119,8 +119,8 @@ delay = 0
     [
         ({"store": "nats://127.0.0.1:4222"}, "the nodes of a cluster cannot share it"),
         ({"follow_contact": None}, "it needs follow_contact"),
-        ({"follow": [{"name": "a", "type": "ftp", "url": "x"}]}, "type: it has to be one of"),
-        ({"follow": [{"name": "a", "type": "feed", "url": "x", "set": "y"}]}, "set only fits"),
+        ({"follow": [{"name": "a", "type": "ftp", "url": "x"}]}, "type: it must be one of"),
+        ({"follow": [{"name": "a", "type": "feed", "url": "x", "set": "y"}]}, "accepts set"),
         ({"follow": [{"name": "a", "type": "feed", "url": "x"}] * 2}, "the name a; rename one"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A gateway: publishes origins without push as a Source with push, without copying content."""
+"""A gateway, which adds push to origins that lack it, without copying their content."""
 
 from typing import TYPE_CHECKING
 

@@ -1,13 +1,13 @@
-"""The interface of an adapter, which reads the changes at an origin since a cursor.
+"""The interface of adapters. An adapter reads the changes at an origin since a cursor.
 
 An adapter reads an origin in *checks*. A check yields batches. When it ends without an error, this
 check or an earlier one has yielded everything that the origin had when the check began. A batch's
-cursor is stored in the transaction that records the batch. A check that is repeated from an earlier
-cursor yields entries again, but entries whose state is already recorded change nothing, so a crash
-neither loses nor invents a change.
+cursor is stored in the transaction that records the batch. Repeating a check from an earlier cursor
+yields entries again. Entries whose state is already recorded are ignored, so a crash neither loses
+nor invents a change.
 
-If an origin streams its changes, the check does not end, and its batches state through when the
-origin was checked. If an origin announces changes, each announcement makes a check begin at once.
+The check of a stream does not end; its batches state the instant through which the stream was
+checked. If an origin announces changes, each announcement triggers a check.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ def origin_uri(base: str, reference: str) -> str:
     """Return the absolute URI of a reference in an origin's document, without a login.
 
     Adapters pass every URI that they request, store or yield through this function. The origin's
-    client adds the login from the settings to requests; a login in a document is not used.
+    client adds the login from the settings to requests; logins in documents are ignored.
     """
     return without_login(resolve(base, reference))
 
 
-def is_due(last: float, every: float) -> bool:
-    """Return whether work done at intervals of `every` seconds is due now.
+def is_due(last_run: float, interval: float) -> bool:
+    """Return whether a task that runs every `interval` seconds is due.
 
-    `last` is when the work was last done, in seconds since 1970. The work is also due if the clock
-    has been set back since then.
+    `last_run` is a Unix timestamp. The task is also due if the clock has been set back since then.
     """
-    return not last <= time.time() < last + every
+    return not last_run <= time.time() < last_run + interval
 
 
 class SeenEntry(Struct, frozen=True, gc=False):
@@ -53,11 +52,12 @@ class SeenEntry(Struct, frozen=True, gc=False):
 
     Args:
         resource: The resource's URI at the origin, with the metadata that the origin states.
-        state: A string that differs whenever the resource changed, as far as the origin shows it.
-        place: The part of the origin that lists the resource, as a string without whitespace.
-        is_ordered: Whether the entry is ignored if a later `lastmod` is recorded.
-        is_listing: Whether the origin only lists the resource. Then the comparison with the
-            recorded state ignores the part of each state before its first space.
+        state: A string that changes whenever the resource changes, as far as the origin shows that.
+        place: The file or page of the origin that lists the resource, as a string without
+            whitespace.
+        is_ordered: Whether to ignore the entry if a later `lastmod` is recorded.
+        is_listing: Whether the entry comes from a list of all resources. If so, only the parts of
+            the states after the first space are compared.
     """
 
     resource: Resource
@@ -72,8 +72,8 @@ class MissingEntry(Struct, frozen=True, gc=False):
 
     Args:
         uri: The resource's URI at the origin.
-        places: The parts of the origin that no longer list the resource, which counts as deleted
-            when no part lists it. None if the resource is deleted regardless of places.
+        places: The places that no longer list the resource. It counts as deleted once no place
+            lists it. None if it is deleted regardless of places.
         at: When the resource was deleted, if known. The entry is ignored if a later `lastmod` is
             recorded.
     """
@@ -89,10 +89,10 @@ class OriginBatch(Struct, frozen=True):
     Without a cursor, the previous one stays valid.
 
     Args:
-        checked: The instant (µs) through which the origin's entire content has been yielded.
-            A check that ends does not need it: its end claims everything through its beginning.
-        at: The earliest instant (µs) at which the changes can have become visible; they are not
-            dated before it. By default, the beginning of the check.
+        checked: The instant (µs) through which all of the origin's changes have been yielded. Only
+            streams need it: when a check ends, the origin counts as checked through its start.
+        at: The earliest instant (µs) at which the changes can have become visible. They are never
+            dated earlier. The default is the start of the check.
     """
 
     entries: tuple[SeenEntry | MissingEntry, ...] = ()
@@ -106,8 +106,8 @@ class OriginTerms(Struct, frozen=True):
 
     Args:
         kind: The name of the protocol.
-        granularity: The unit of the origin's datetimes, if there is one.
-        deletions: A sentence that says when a deletion is detected.
+        granularity: The finest unit of the origin's datetimes, if it has any.
+        deletions: A sentence that says when deletions are detected.
         limits: Sentences that say which changes are not detected.
     """
 
@@ -122,7 +122,7 @@ class OriginCursor(Struct, omit_defaults=True):
 
     @classmethod
     def decoded(cls, cursor: str | None) -> Self:
-        """Return a stored cursor; the beginning if there is none."""
+        """Decode a stored cursor. If there is none, return an initial cursor."""
         return cls() if cursor is None else msgspec.json.decode(cursor, type=cls)
 
     def encoded(self) -> str:
@@ -135,21 +135,21 @@ class KnownEntries(Protocol):
     async def select(
         self, accepts: Callable[[str, frozenset[str]], bool]
     ) -> list[tuple[str, frozenset[str]]]:
-        """Return the URIs, with their places, for which `accepts` returns True."""
+        """Return the URIs and places for which `accepts` returns True."""
 
 
 class OriginAdapter(Protocol):
     """Reads one origin."""
 
     def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Check the origin, and yield the changes since the cursor; None is the beginning.
+        """Check the origin, and yield the changes since the cursor, or all if it is None.
 
         Raises:
             RsnotifyError: The check is incomplete.
         """
 
     def terms(self) -> OriginTerms:
-        """Describe which changes the origin can show, as known after the last check."""
+        """Describe which changes the origin can show, as of the last check."""
 
 
 @runtime_checkable
@@ -157,7 +157,7 @@ class AnnouncingAdapter(Protocol):
     """An adapter whose origin announces changes. The gateway polls the origin as well."""
 
     async def await_announcements(self, check_soon: Callable[[], None]) -> None:
-        """Call `check_soon` for each announcement, until cancelled.
+        """Call `check_soon` for each announcement until cancelled.
 
         Raises:
             RsnotifyError: The origin no longer announces changes.
@@ -182,9 +182,9 @@ class OriginType(Struct, frozen=True):
 
     Args:
         adapter: Creates the adapter for an origin.
-        is_stream: Whether responses of the origin have no end. Such requests do not count toward
+        is_stream: Whether the origin sends an endless response. Such requests do not count toward
             the limit of concurrent requests.
-        uses_http: Whether the origin's URL is requested over HTTP.
+        uses_http: Whether the origin is read over HTTP.
     """
 
     adapter: AdapterFactory

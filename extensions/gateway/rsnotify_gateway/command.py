@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 ROLE = "publish"
 
-_FORCED = "the gateway has not ended in order, so it is left as it is; what was recorded is kept"
-_SHUTDOWN_TIMEOUT = 60.0
-_STATE = "rsnotify-gateway"
-#: Number of files that an origin keeps open: its journal, opened three times, and connections.
-_FILES_OF_AN_ORIGIN = 20
+_FORCED = "the gateway did not shut down cleanly; recorded changes are kept"
+_SHUTDOWN_TIMEOUT_SECONDS = 60.0
+_DEFAULT_STATE = "rsnotify-gateway"
+#: Number of open files per origin: its journal, opened three times, and connections.
+_FILES_PER_ORIGIN = 20
 _OTHER_FILES = 256
 
 
@@ -35,17 +35,17 @@ def gateway(
         Path, typer.Argument(metavar="FILE", help="The origins and settings, .toml or .json.")
     ],
     data: Annotated[
-        Path | None, option(None, "DIR", "Folder for the state.", show_default=_STATE)
+        Path | None, option(None, "DIR", "Folder for the state.", show_default=_DEFAULT_STATE)
     ] = None,
     *,
     serving: StatusArguments,
     publishing: PublishingArguments,
 ) -> None:
-    """Publish origins that have no push as Sources that do.
+    """Add push to origins that lack it.
 
-    FILE names the origins: Sitemaps, OAI-PMH repositories, feeds, pull-only Sources, IIIF, LDES,
+    FILE lists the origins: Sitemaps, OAI-PMH repositories, feeds, pull-only Sources, IIIF, LDES,
     streams of events, and databases.
-    No content is copied: the documents name the URIs of the origin.
+    The gateway copies no content: its documents refer to the origins' URIs.
 
     Examples:
         rsnotify gateway gateway.toml
@@ -59,11 +59,11 @@ def gateway(
     settings = load_gateway(
         config, **publishing.settings(), data=None if data is None else str(data)
     )
-    allow_files(len(settings.origins) * _FILES_OF_AN_ORIGIN + _OTHER_FILES)
+    allow_files(len(settings.origins) * _FILES_PER_ORIGIN + _OTHER_FILES)
     with listen(settings.host, settings.port) as listening, serving.server() as status:
         at = address(settings.host, listening)
-        found = Gateway(
-            settings.data or _STATE,
+        app = Gateway(
+            settings.data or _DEFAULT_STATE,
             settings.base_url or at,
             settings.origins,
             contact=settings.contact,
@@ -71,8 +71,8 @@ def gateway(
             options=settings.options_of(),
             described_by=settings.described_by,
         )
-        leaving = forced_shutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
-        run(lambda stop: _serve(found, listening, at, status, stop), leaving)
+        leaving = forced_shutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT_SECONDS)
+        run(lambda stop: _serve(app, listening, at, status, stop), leaving)
 
 
 async def _serve(

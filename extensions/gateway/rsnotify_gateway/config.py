@@ -1,14 +1,10 @@
-"""The settings of `rsnotify gateway`: a Source's settings, and a table for each origin.
-
-An origin is checked often while it changes, and rarely while it is quiet (`PollPace`).
-"""
+"""The settings of `rsnotify gateway`: a Source's settings, and a table for each origin."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
-from random import Random
 from typing import Annotated, Any
 
 import msgspec
@@ -17,41 +13,12 @@ from msgspec import Meta, Struct
 from rsnotify.errors import without_credentials
 from rsnotify.runtime.extensions import offered
 from rsnotify.runtime.settings import WrongSetting
-from rsnotify.sync.retry import Retry
 from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_gateway.adapters.oai_pmh import OaiHarvest
+from rsnotify_gateway.poll_pace import PollPace
 from rsnotify_publisher.config import SourceConfiguration, load_settings
 from rsnotify_publisher.outbox.outbox import TABLE
 from rsnotify_subscriber.fetching.credentials import Credentials
-
-#: The factors by which the interval shrinks after a change and grows without one.
-_FASTER, _SLOWER = 0.5, 1.5
-#: The fraction by which an interval varies, so that origins are not all checked at once.
-_JITTER = 0.1
-_FIRST_RETRY = 5.0
-
-
-class PollPace(Struct, frozen=True):
-    """The limits of the interval between two checks, in seconds.
-
-    An origin is checked often while it changes, and rarely while it is quiet.
-    """
-
-    least: float = 60.0
-    most: float = 3600.0
-
-    def next(self, interval: float, *, changed: bool) -> float:
-        """Return the next interval: shorter if the last check found changes, otherwise longer."""
-        return min(max(interval * (_FASTER if changed else _SLOWER), self.least), self.most)
-
-    def varied(self, interval: float, random: Random) -> float:
-        return interval * (1 + _JITTER * (2 * random.random() - 1))
-
-    def after_failure(self, failures: int, random: Random, retry_after: float | None) -> float:
-        """Return how long to wait after a number of consecutive failures."""
-        retry = Retry(min(_FIRST_RETRY, self.least), max(self.most, self.least))
-        return retry.delay(failures, random, at_least=retry_after or 0.0)
-
 
 # At most about a year, because longer timers overflow.
 _Seconds = Annotated[float, Meta(gt=0, le=3e7)]
@@ -59,7 +26,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class OriginKind(StrEnum):
-    """The built-in types of origins. Other packages may offer more."""
+    """The built-in types of origins. Other packages can add types."""
 
     SITEMAP = "sitemap"
     OAI_PMH = "oai-pmh"
@@ -71,7 +38,7 @@ class OriginKind(StrEnum):
     POSTGRESQL = "postgresql"
 
 
-#: The types, other than OAI-PMH, whose whole set is compared from time to time.
+#: The types, other than OAI-PMH, that have the setting `compare`.
 _COMPARED = (OriginKind.RESOURCESYNC, OriginKind.IIIF, OriginKind.POSTGRESQL)
 
 
@@ -81,16 +48,17 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Args:
         name: The name of the set of resources, which is its path below the base URL.
         type: The protocol: sitemap, oai-pmh, feed, resourcesync, iiif, ldes, events, postgresql, or
-            a type that another package offers.
+            a type that another package adds.
         url: The URL of the Sitemap, repository, feed, stream or database.
-        poll: Minimum seconds between two checks.
-        poll_most: Maximum seconds between two checks, if nothing changes.
+        poll: Minimum seconds between checks.
+        poll_most: Maximum seconds between checks, reached while nothing changes.
         robots: Whether to respect robots.txt. Set it to false only if the origin's operator agrees.
-        delay: Seconds between two requests to the origin; a longer Crawl-delay is respected.
+        delay: Minimum seconds between requests to the origin. A longer Crawl-delay takes
+            precedence.
         login: A user and password for the origin, as `user:password`.
         bearer: A Bearer token for the origin.
         allow_private_addresses: Whether the origin may be at a private address.
-        described_by: The URL of a document about the origin; by default the gateway writes one.
+        described_by: The URL of a document about the origin. By default, the gateway serves one.
         prefix: The metadata format (OAI-PMH).
         set: The set to harvest; None for all records (OAI-PMH).
         overlap: The overlap of successive harvests, in seconds (OAI-PMH).
@@ -98,9 +66,9 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             PostgreSQL).
         uri: A template for the URIs of resources; None for the URIs of `GetRecord` requests
             (OAI-PMH).
-        event: Where to find the change in an event (Server-Sent Events).
+        event: Where an event states its change (Server-Sent Events).
         table: The name of the outbox (PostgreSQL).
-        settings: The settings of a type that another package offers.
+        settings: The settings of a type that another package adds.
     """
 
     name: Annotated[
@@ -150,14 +118,14 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def public_url(self) -> str:
-        """The URL that others may see. For a database, it contains only the name of the outbox."""
+        """The URL without secrets. For a database, it contains only the name of the outbox."""
         if self.type == OriginKind.POSTGRESQL:
             return f"postgresql:{self.table or TABLE}"
         return without_credentials(self.url)
 
     @property
     def pace(self) -> PollPace:
-        """The limits of the interval between two checks."""
+        """The limits of the interval between checks."""
         return PollPace(self.poll, max(self.poll, self.poll_most))
 
     @property
@@ -171,29 +139,29 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return OaiHarvest(**self._harvest_settings)
 
     def check(self) -> None:
-        """Raise WrongSetting if the type is unknown or settings do not belong together."""
+        """Raise WrongSetting if the type is unknown, or a setting does not apply to it."""
         if self.type not in offered("origins"):
             others = (name for name in offered("origins") if name not in [*OriginKind])
             raise WrongSetting(
-                ("type",), f"it has to be one of {', '.join([*OriginKind, *sorted(others)])}"
+                ("type",), f"it must be one of {', '.join([*OriginKind, *sorted(others)])}"
             )
         known = {"compare"} if self.type in _COMPARED else set()
         wrong = [name for name in self._harvest_settings if name not in known]
         if self.type != OriginKind.OAI_PMH and wrong:
-            self._misfits(wrong, OriginKind.OAI_PMH)
+            self._refuse(wrong, OriginKind.OAI_PMH)
         if (self.type == OriginKind.EVENTS) != (self.event is not None):
             raise WrongSetting(
                 (),
-                f'type = "{OriginKind.EVENTS}" needs a table `event`, and only that type has one',
+                f'type = "{OriginKind.EVENTS}" needs a table `event`; other types must not have it',
             )
         if self.type == OriginKind.POSTGRESQL:
             if not self.url.startswith(("postgresql://", "postgres://")):
                 raise WrongSetting(("url",), "write postgresql://host/database")
         elif self.table is not None:
-            self._misfits(["table"], OriginKind.POSTGRESQL)
+            self._refuse(["table"], OriginKind.POSTGRESQL)
 
-    def _misfits(self, names: list[str], kind: OriginKind) -> None:
-        raise WrongSetting((), f'{", ".join(names)} only fits type = "{kind}"; remove it')
+    def _refuse(self, names: list[str], kind: OriginKind) -> None:
+        raise WrongSetting((), f'only type = "{kind}" accepts {", ".join(names)}; remove it')
 
 
 class GatewayConfiguration(
@@ -202,7 +170,7 @@ class GatewayConfiguration(
     """All settings of a gateway.
 
     Args:
-        contact: A URL or email address, sent to origins with each request.
+        contact: A URL or email address, sent to the origins with each request.
         origins: The origins, `[[origin]]` in TOML.
     """
 
@@ -210,7 +178,7 @@ class GatewayConfiguration(
         str,
         Meta(
             pattern=r"^(https?://[!-~]+|(mailto:)?[!-~]+@[!-~]+)$",
-            description="a URL or mail address of yours, which origins see",
+            description="a URL or email address at which origins can reach you",
         ),
     ]
     origins: tuple[OriginSettings, ...] = msgspec.field(default=(), name="origin")
@@ -220,12 +188,12 @@ class GatewayConfiguration(
         if self.sets:
             raise WrongSetting(("set",), "a gateway publishes origins; use [[origin]], not [[set]]")
         if not self.origins:
-            raise WrongSetting(("origin",), "the file has no [[origin]]; add one")
+            raise WrongSetting(("origin",), "there is no [[origin]]; add one")
         check_origins("origin", self.origins)
 
 
 def check_origins(table: str, origins: Sequence[OriginSettings]) -> None:
-    """Raise WrongSetting if an origin's settings are wrong, or two origins have the same name."""
+    """Raise WrongSetting if an origin's settings are wrong, or if two origins share a name."""
     for number, origin in enumerate(origins):
         try:
             origin.check()

@@ -1,4 +1,4 @@
-"""The gateway as a library: a Source with one set of resources for each origin."""
+"""The gateway as a library: a Source with one set of resources per origin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rsnotify.runtime.tasks import first_cause
 from rsnotify_gateway.adapter import OriginType
 from rsnotify_gateway.client import OriginClient
 from rsnotify_gateway.config import OriginSettings
-from rsnotify_gateway.watch import CheckedClock, OriginWatch
+from rsnotify_gateway.origin_watch import CheckedClock, OriginWatch
 from rsnotify_publisher import Hub, Options, Publisher, SourceDescription, routes
 from rsnotify_publisher.journal import system_clock
 from rsnotify_publisher.publisher import close_all
@@ -34,18 +34,18 @@ from rsnotify_subscriber.fetching.sessions import Connections
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push_options import WebSubTerms
 
-#: The document about an origin, below the URL of its set.
-ABOUT = "origin.json"
+#: The name of the document about an origin, below the URL of its set.
+ORIGIN_DOCUMENT = "origin.json"
 #: Maximum number of concurrent requests, in total and per host.
-_MOST_REQUESTS, _PER_HOST = 50, 2
-#: Maximum number of concurrent event streams, and the seconds after which a silent one counts as
-#: broken.
-_MOST_STREAMS, _SILENCE = 1_000, 120.0
+_MAX_REQUESTS, _MAX_PER_HOST = 50, 2
+_MAX_STREAMS = 1_000
+#: A stream counts as broken after this many seconds without data.
+_STREAM_TIMEOUT_SECONDS = 120.0
 #: The path of the callbacks. No origin can have this name.
-_CALLBACKS = ".websub/"
-#: A feed may be quiet for as long as the lease of its subscription.
-_TERMS = WebSubTerms(quiet=WebSubTerms().lease)
-_RETRY_AFTER = {"Retry-After": "5"}
+_CALLBACK_PATH = ".websub/"
+#: A feed may be quiet for the whole lease of its subscription.
+_FEED_TERMS = WebSubTerms(quiet=WebSubTerms().lease)
+_RETRY_HEADERS = {"Retry-After": "5"}
 
 
 class Gateway:
@@ -53,15 +53,15 @@ class Gateway:
 
     Args:
         state: The folder for the state.
-        base_url: The URL below which the documents are served, each set below its own name.
+        base_url: The URL below which the documents are served. Each set is below its origin's name.
         origins: The origins to follow.
-        contact: A URL or email address that origins see.
-        hubs: The hubs to which changes are pushed: URLs, or `Hub`s with a token.
+        contact: A URL or email address, sent to the origins with each request.
+        hubs: The hubs to push changes to: URLs, or `Hub`s with a token.
         options: Tuning options for publishing.
         described_by: The URL of a document that describes the whole Source.
 
     Raises:
-        ConfigurationError: A URL or an option cannot be used.
+        ConfigurationError: A URL or an option is invalid.
     """
 
     def __init__(
@@ -78,12 +78,17 @@ class Gateway:
         self._base_url = normalize_base_url(base_url)
         self._state = Path(state)
         agent = f"rsnotify-gateway/{__version__} (+{contact})"
-        self._connections = Connections(most=_MOST_REQUESTS, per_host=_PER_HOST, user_agent=agent)
+        self._connections = Connections(
+            most=_MAX_REQUESTS, per_host=_MAX_PER_HOST, user_agent=agent
+        )
         # Streams do not count toward the limit of two concurrent requests per host.
         self._streams = Connections(
-            most=_MOST_STREAMS, per_host=_MOST_STREAMS, silence=_SILENCE, user_agent=agent
+            most=_MAX_STREAMS,
+            per_host=_MAX_STREAMS,
+            silence=_STREAM_TIMEOUT_SECONDS,
+            user_agent=agent,
         )
-        self._callbacks = Callbacks(self._base_url + _CALLBACKS, _TERMS)
+        self._callbacks = Callbacks(self._base_url + _CALLBACK_PATH, _FEED_TERMS)
         self._clients: list[OriginClient] = []
         self.watches = [self._watch(origin, hubs, options) for origin in origins]
         self.source = SourceDescription(
@@ -95,13 +100,13 @@ class Gateway:
     ) -> OriginWatch:
         base_url = f"{self._base_url}{origin.name}/"
         folder = self._state / origin.name
-        # A new set may begin now. An existing one continues from the beginning of its last check.
+        # A new set begins now. An existing set continues from its last complete check.
         checked = CheckedClock(0 if folder.exists() else system_clock())
         publisher = Publisher(
             folder,
             base_url,
             hubs=hubs,
-            described_by=origin.described_by or base_url + ABOUT,
+            described_by=origin.described_by or base_url + ORIGIN_DOCUMENT,
             options=options,
             clock=checked,
         )
@@ -137,14 +142,17 @@ class Gateway:
         for route in routes(self.source, prefix):
             watch = watches.get(route.path.removeprefix(prefix).partition("/")[0])
             found.append(route if watch is None else _once_ready(route, watch))
-        found += [web.get(f"{prefix}{it.name}/{ABOUT}", _about(it)) for it in self.watches]
-        return found + self._callbacks.routes(prefix + _CALLBACKS)
+        found += [
+            web.get(f"{prefix}{watch.name}/{ORIGIN_DOCUMENT}", _origin_handler(watch))
+            for watch in self.watches
+        ]
+        return found + self._callbacks.routes(prefix + _CALLBACK_PATH)
 
     async def run(self, on_serving: Callable[[], Awaitable[None]] | None = None) -> None:
         """Follow the origins and publish them until cancelled.
 
         Args:
-            on_serving: Called when the gateway can answer requests.
+            on_serving: Called when the gateway is ready to serve requests.
 
         Raises:
             RsnotifyError: The state cannot be used.
@@ -174,20 +182,20 @@ class Gateway:
             return FileLock(self._state / "gateway.lock", blocking=False).acquire()
         except Timeout:
             raise ConfigurationError(
-                f"another rsnotify gateway uses the state in {self._state}; stop that one first"
+                f"another rsnotify gateway uses the state in {self._state}; stop it first"
             ) from None
         except OSError as error:
             raise ConfigurationError(f"cannot write {self._state}: {reason_of(error)}") from None
 
 
 def _once_ready(route: web.RouteDef, watch: OriginWatch) -> web.RouteDef:
-    """Answer 503 until the first check is complete, because there is no set until then."""
+    """Return a route that responds with 503 until the first check is complete."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if not watch.ready.is_set():
             reason = f": {watch.problem}" if watch.problem else ""
             raise web.HTTPServiceUnavailable(
-                headers=_RETRY_AFTER, text=f"the origin was never checked completely{reason}\n"
+                headers=_RETRY_HEADERS, text=f"the first check is not complete yet{reason}\n"
             )
         response = await route.handler(request)
         assert isinstance(response, web.StreamResponse)
@@ -196,8 +204,8 @@ def _once_ready(route: web.RouteDef, watch: OriginWatch) -> web.RouteDef:
     return web.RouteDef(route.method, route.path, handle, route.kwargs)
 
 
-def about(watch: OriginWatch) -> dict[str, Any]:
-    """Describe an origin: through when it was checked, and which changes it cannot show."""
+def origin_document(watch: OriginWatch) -> dict[str, Any]:
+    """Return the members of origin.json: when the origin was checked, and what it cannot show."""
     terms = watch.adapter.terms()
     return {
         "origin": watch.origin_url,
@@ -205,19 +213,19 @@ def about(watch: OriginWatch) -> dict[str, Any]:
         "granularity": terms.granularity,
         "deletions": without_credentials(terms.deletions),
         "limits": [without_credentials(limit) for limit in terms.limits],
-        "checked": _written(watch.last_check),
-        "failing_since": _written(watch.failing_since),
+        "checked": _datetime(watch.last_check),
+        "failing_since": _datetime(watch.failing_since),
         "problem": watch.problem,
     }
 
 
-def _written(instant: int | None) -> str | None:
+def _datetime(instant: int | None) -> str | None:
     return None if instant is None else format_datetime(from_microseconds(instant))
 
 
-def _about(watch: OriginWatch) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _origin_handler(watch: OriginWatch) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        body = json.format(json.encode(about(watch)), indent=2)
+        body = json.format(json.encode(origin_document(watch)), indent=2)
         return web.Response(body=body, content_type="application/json", headers=LIVE)
 
     return handle

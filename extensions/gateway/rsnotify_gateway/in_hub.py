@@ -1,8 +1,8 @@
 """A gateway in the hub's process, for origins that the hub itself follows (`[[follow]]`).
 
 Only a hub that follows origins imports this module, through the entry point `follow` of
-`rsnotify.hub`. The documents are served below `follow/`, the state is in the hub's folder, and
-changes are published to the hub over HTTP, as any Source does.
+`rsnotify.hub`. The hub serves the documents below `follow/` and keeps the state in its data folder.
+Like any Source, the gateway publishes to the hub over HTTP.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from rsnotify_hub.application import url_of
 from rsnotify_hub.config.configuration import FollowConfig, HubConfiguration, PublisherGrant
 from rsnotify_publisher import Hub
 
-log = logging.getLogger("rsnotify.hub")
+logger = logging.getLogger("rsnotify.hub")
 
-#: The path of the documents below the hub's URL.
+#: The path of the documents, below the hub's URL.
 _PATH = "follow/"
 
 
 class HubGateway:
-    """The gateway of the hub at `public_url`, which ends in `/`. The hub listens on `listener`."""
+    """The gateway of a hub, which listens on `listener`. `public_url` ends in `/`."""
 
     def __init__(
         self, configuration: HubConfiguration, public_url: str, listener: socket.socket
@@ -59,12 +59,12 @@ class HubGateway:
         origins_of(config)
 
     def add_routes(self, app: web.Application) -> None:
-        """Add routes for the documents, and for the callbacks of feeds' hubs."""
+        """Add the routes of the documents, and of the callbacks for feeds' hubs."""
         app.add_routes(self._gateway.routes("/" + _PATH))
 
     @asynccontextmanager
     async def running(self, grants: Grants) -> AsyncIterator[None]:
-        """Follow the origins within the context. The hub already serves their documents.
+        """Follow the origins while the context is active. The hub already serves the documents.
 
         Raises:
             RsnotifyError: The state cannot be used.
@@ -84,11 +84,13 @@ class HubGateway:
 
 def _log_end(work: asyncio.Task[None]) -> None:
     if not work.cancelled() and (error := work.exception()) is not None:
-        log.error("nothing is followed any more; restart the hub: %s", error, exc_info=error)
+        logger.error(
+            "the gateway failed and follows no origins; restart the hub: %s", error, exc_info=error
+        )
 
 
 def _local_url(listener: socket.socket) -> str:
-    """Return the URL at which this process reaches the hub."""
+    """Return the URL at which the gateway reaches the hub in the same process."""
     host, port = listener.getsockname()[:2]
     if not ip_address(host).is_unspecified:
         return url_of(listener)
@@ -96,7 +98,7 @@ def _local_url(listener: socket.socket) -> str:
 
 
 def origins_of(config: FollowConfig) -> list[OriginSettings]:
-    """Return the origins. Raise `WrongSetting` if the settings of one are wrong."""
+    """Return the configured origins. Raise `WrongSetting` if a setting is wrong."""
     origins = [
         convert_settings(table, OriginSettings, "follow", number)
         for number, table in enumerate(config.tables)

@@ -1,4 +1,4 @@
-"""The triggers that fill an outbox in PostgreSQL, and the view of the resources.
+"""Inspects the triggers that fill an outbox in PostgreSQL, and reads the view of the resources.
 
 Requires psycopg 3: `pip install "rsnotify[postgresql]"`.
 """
@@ -19,11 +19,11 @@ from psycopg.conninfo import conninfo_to_dict
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.reasons import reason_of
 
-#: The bits of `pg_trigger.tgtype`.
+#: The events of a trigger, with their bits in `pg_trigger.tgtype`.
 _EVENTS = {"INSERT": 4, "UPDATE": 16, "DELETE": 8, "TRUNCATE": 32}
 #: `pg_trigger.tgenabled` of triggers that fire, and of those that also fire for replicated rows.
 _ENABLED, _ALWAYS = ("O", "A"), "A"
-#: The triggers whose function names the outbox. TRUNCATE gives a table a new file.
+#: The triggers whose function contains the name of the outbox. TRUNCATE gives a table a new file.
 _TRIGGERS = r"""SELECT t.tgrelid::regclass::text, t.tgname, t.tgtype::integer, t.tgenabled::text,
     t.tgrelid::text || ' ' || coalesce(pg_relation_filenode(t.tgrelid), 0)
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
@@ -32,13 +32,13 @@ _TRIGGERS = r"""SELECT t.tgrelid::regclass::text, t.tgname, t.tgtype::integer, t
 _CATALOG = """SELECT pg_relation_filenode(to_regclass(%(table)s)),
     to_regclass(%(view)s) IS NOT NULL,
     has_function_privilege('pg_control_checkpoint()', 'EXECUTE')"""
-#: Restoring the database changes its timeline.
+#: The timeline changes when the database is restored.
 _TIMELINE = "SELECT timeline_id FROM pg_control_checkpoint()"
 _PENDING = "SELECT entry FROM {table} WHERE refused IS NULL"
-#: Without the lock, TRUNCATE could remove rows from an existing snapshot.
+#: Without the lock, TRUNCATE could remove rows from a snapshot that is being read.
 _LOCK = "LOCK TABLE {view} IN ACCESS SHARE MODE"
-_ROWS = "SELECT entry::text FROM {view}"
-_BATCH = 1_000
+_RESOURCES = "SELECT entry::text FROM {view}"
+_BATCH_ROWS = 1_000
 
 
 class TriggerState(Struct, frozen=True):
@@ -49,7 +49,7 @@ class TriggerState(Struct, frozen=True):
             enabled, emptied or rewritten, or when the database is restored.
         disabled: The disabled triggers, each as a clause.
         limits: Sentences that say which changes are not detected.
-        has_resources: Whether there is a view of the resources that should exist.
+        has_resources: Whether the view of the resources exists.
     """
 
     fingerprint: str
@@ -59,10 +59,10 @@ class TriggerState(Struct, frozen=True):
 
 
 class OutboxTables:
-    """Reads the catalog, and the view of the resources, for the outbox `table`.
+    """The triggers and the view that belong to the outbox `table`.
 
     Raises:
-        ConfigurationError: The URL is invalid. The message does not contain any part of it.
+        ConfigurationError: The URL is invalid. The message contains no part of it.
     """
 
     def __init__(self, conninfo: str, table: str) -> None:
@@ -91,14 +91,14 @@ class OutboxTables:
                 for table, trigger, _, enabled, _ in rows
                 if enabled == "D"
             ),
-            tuple(sentence for item in by_table.items() for sentence in _unseen(*item)),
+            tuple(sentence for item in by_table.items() for sentence in _limits(*item)),
             has_resources,
         )
 
     def resources(self) -> Generator[list[str], None, None]:
-        """Yield the lines waiting in the outbox, and then the rows of the view in batches.
+        """Yield the lines in the outbox, and then the rows of the view in batches.
 
-        All lines and rows are JSON, and come from one snapshot.
+        The lines and rows are JSON, and come from one snapshot.
 
         Raises:
             StorageError: The tables cannot be read.
@@ -112,8 +112,8 @@ class OutboxTables:
                 pending = connection.execute(_PENDING.format(**names).encode()).fetchall()
                 yield [entry for (entry,) in pending]
                 with connection.cursor("rsnotify_resources") as cursor:
-                    cursor.execute(_ROWS.format(**names).encode())
-                    while rows := cursor.fetchmany(_BATCH):
+                    cursor.execute(_RESOURCES.format(**names).encode())
+                    while rows := cursor.fetchmany(_BATCH_ROWS):
                         yield [entry or "" for (entry,) in rows]
 
     @contextmanager
@@ -126,24 +126,25 @@ class OutboxTables:
             raise StorageError(f"{what}: {reason_of(error)}") from error
 
 
-def _unseen(table: str, triggers: list[tuple[str, int, str]]) -> Iterator[str]:
+def _limits(table: str, triggers: list[tuple[str, int, str]]) -> Iterator[str]:
+    """Yield sentences about the changes of a table that no trigger records."""
     for name, _, enabled in triggers:
         if enabled == "D":
-            yield f"The trigger {name} of {table} is disabled: what it would see is not seen."
-    seen = _events(bits for _, bits, enabled in triggers if enabled in _ENABLED)
+            yield f"The trigger {name} of {table} is disabled, so its changes are not detected."
+    recorded = _events(bits for _, bits, enabled in triggers if enabled in _ENABLED)
     always = _events(bits for _, bits, enabled in triggers if enabled == _ALWAYS)
-    if missing := [event for event in _EVENTS if event not in seen]:
-        yield f"{_listed(missing)} of {table} is not seen: no enabled trigger is for it."
-    if seen - always:
+    if missing := [event for event in _EVENTS if event not in recorded]:
+        yield f"{_listed(missing)} on {table} is not detected: no enabled trigger fires for it."
+    if recorded - always:
         yield (
-            f"What is written to {table} with session_replication_role = replica is not seen: its "
-            "triggers are not ENABLE ALWAYS."
+            f"Writes to {table} with session_replication_role = replica are not detected, because "
+            "its triggers are not ENABLE ALWAYS."
         )
 
 
 def _events(triggers: Iterable[int]) -> set[str]:
-    both = reduce(or_, triggers, 0)
-    return {event for event, bit in _EVENTS.items() if both & bit}
+    bits = reduce(or_, triggers, 0)
+    return {event for event, bit in _EVENTS.items() if bits & bit}
 
 
 def _listed(words: list[str]) -> str:
@@ -154,11 +155,11 @@ def _check_conninfo(conninfo: str) -> None:
     try:
         found = conninfo_to_dict(conninfo)
     except psycopg.Error:
-        found = {"port": "unusable"}
+        found = {"port": "invalid"}
     ports = str(found.get("port") or "").split(",")
     if "@" in str(found.get("host") or "") or not all(each.isdigit() for each in ports if each):
         # The URL is not shown, because part of the password may be mistaken for the host.
         raise ConfigurationError(
-            "the URL of the database is none; write postgresql://user:password@host/database, and "
-            "percent-encode what is not a letter or digit in the user and the password"
+            "the URL of the database is invalid; write postgresql://user:password@host/database, "
+            "and percent-encode all characters of the user and password except letters and digits"
         )

@@ -16,8 +16,8 @@ from rsnotify_gateway.adapters.feeds import parse_feed
 from rsnotify_gateway.adapters.ldes import StreamTerms
 from rsnotify_gateway.adapters.ldes import parse_page as parse_stream
 from rsnotify_gateway.adapters.oai_pmh import OaiParser
-from rsnotify_gateway.client import parse_robots
-from rsnotify_gateway.reconciling import usable_uri
+from rsnotify_gateway.change_detection import usable_uri
+from rsnotify_gateway.robots_txt import parse_robots
 from tests.harnesses.fuzzing.surface import Surface
 
 _URI = "http://e.example/a"

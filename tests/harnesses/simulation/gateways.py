@@ -34,8 +34,8 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_gateway import Gateway
 from rsnotify_gateway.adapter import OriginBatch
-from rsnotify_gateway.gateway import about
-from rsnotify_gateway.watch import OriginWatch
+from rsnotify_gateway.gateway import origin_document
+from rsnotify_gateway.origin_watch import OriginWatch
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.journal import RecordedChanges
 from tests.harnesses.simulation import faults
@@ -442,5 +442,5 @@ class GatewayRun(Run):
 
     def describe(self) -> str:
         found = [f"{each.url} has {each.has_all()}" for each in self.gateway.sets]
-        found += [str(about(each.watch)) for each in self.gateway.sets if each.watch]
+        found += [str(origin_document(each.watch)) for each in self.gateway.sets if each.watch]
         return "; ".join([super().describe(), *self.gateway.failures, *found])

@@ -1,16 +1,14 @@
 """Server-Sent Events with JSON data, such as Wikimedia EventStreams.
 
-A mapping in the configuration states where an event has the URI of its resource, and the datetime
-and type of the change.
+A mapping in the settings states where an event has the URI of its resource, and the datetime and
+type of the change.
 
 - Each event is a change. The granularity depends on the datetimes in the events.
-- A deletion is detected if the mapping names the types of change that are deletions, and never
-  otherwise.
+- A deletion is detected only if the mapping lists the types of change that are deletions.
 - The set contains the resources with an event since the gateway first connected. A stream has no
-  list of all resources, so nothing can be compared with it.
-- A connection resumes after the last event (Last-Event-ID). Events that the server no longer has
-  are missed, which cannot be detected. If the events have no ids, every new connection leaves such
-  a gap.
+  list of all resources to compare with.
+- A new connection resumes after the last event (Last-Event-ID). Events that the server no longer
+  has are missed undetected. If the events have no ids, every new connection leaves such a gap.
 - A silent stream may be quiet or broken. The adapter therefore claims to have checked the stream
   only through the latest event's datetime, minus the longest time by which events on this
   connection were out of order.
@@ -50,8 +48,8 @@ from rsnotify_gateway.adapter import (
     SeenEntry,
     origin_uri,
 )
+from rsnotify_gateway.change_detection import usable_uri
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 
@@ -60,9 +58,9 @@ if TYPE_CHECKING:
 
 
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r")
-_MOST_BYTES = 4_000_000
-#: Numbers from here on are milliseconds since 1970; smaller numbers are seconds.
-_MILLISECONDS = 100_000_000_000
+_MAX_BYTES = 4_000_000
+#: Timestamps of at least this size are in milliseconds, and smaller ones in seconds.
+_LEAST_MILLISECONDS = 100_000_000_000
 
 _Pointer = Annotated[
     str,
@@ -77,10 +75,11 @@ class EventMapping(Struct, frozen=True, forbid_unknown_fields=True):
 
     Args:
         uri: The URI of the resource.
-        datetime: The time of the change: a W3C Datetime, or seconds or milliseconds since 1970.
+        datetime: The time of the change: a W3C Datetime, or a Unix timestamp in seconds or
+            milliseconds.
         change: The type of change.
         deleted: The types of change that are deletions.
-        only: The required values, by pointer. An event with any other value does not count.
+        only: Required values, by pointer. Events with other values are ignored.
     """
 
     uri: _Pointer
@@ -91,16 +90,16 @@ class EventMapping(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerEvent(Struct, frozen=True):
-    """A server-sent event, with the last id that the stream has sent with it or earlier."""
+    """A server-sent event, with the latest id that the stream has sent."""
 
     id: str
     data: str
 
 
 class StatedChange(Struct, frozen=True):
-    """The change that an event states, with a hash of its data.
+    """The change that an event states. `uri` is None if the event is to be ignored.
 
-    `uri` is None if the event does not count.
+    `state` is a hash of the event's data.
     """
 
     uri: str | None
@@ -113,8 +112,8 @@ class EventParser:
     """Splits a stream into events. Call `feed` with each piece.
 
     Attributes:
-        last_id: The last id that the stream has sent.
-        retry: The seconds to wait before reconnecting, if the server states them.
+        last_id: The latest id that the stream has sent.
+        retry: How many seconds to wait before reconnecting, if the server states it.
     """
 
     def __init__(self, last_id: str) -> None:
@@ -126,24 +125,24 @@ class EventParser:
         self._is_first = True
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
-        """Parse a piece of the stream, and return the events that end in it.
+        """Parse a piece of the stream, and return the events that it completes.
 
         Raises:
             TooLarge: An event is too large.
         """
         self._rest += piece
-        if len(self._rest) + self._size > _MOST_BYTES:
-            raise TooLarge(f"an event is larger than {_MOST_BYTES} bytes")
+        if len(self._rest) + self._size > _MAX_BYTES:
+            raise TooLarge(f"an event is larger than {_MAX_BYTES} bytes")
         if b"\n" not in piece and b"\r" not in piece:
             return []
         *lines, last = _END_OF_LINE.split(bytes(self._rest))
         if not last and self._rest.endswith(b"\r"):  # a line feed may follow
             last = lines.pop() + b"\r"
         self._rest = bytearray(last)
-        found = [self._line(line.decode(errors="replace")) for line in lines]
+        found = [self._parse_line(line.decode(errors="replace")) for line in lines]
         return [event for event in found if event is not None]
 
-    def _line(self, line: str) -> ServerEvent | None:
+    def _parse_line(self, line: str) -> ServerEvent | None:
         if self._is_first:
             self._is_first, line = False, line.removeprefix("\ufeff")
         if not line:
@@ -162,27 +161,27 @@ class EventParser:
 
 
 def read_event(data: str, mapping: EventMapping) -> StatedChange | None:
-    """Return the change that an event states; None if the event does not fit the mapping."""
+    """Return the change that an event states; None if it does not match the mapping."""
     try:
         event = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
         return None
-    when = _instant(_at(event, mapping.datetime))
+    when = _instant(_value_at(event, mapping.datetime))
     if when is None:
         return None
-    counts = all(_at(event, at) == is_ for at, is_ in mapping.only.items())
-    uri = _at(event, mapping.uri) if counts else None
-    if counts and not isinstance(uri, str):
+    is_relevant = all(_value_at(event, pointer) == value for pointer, value in mapping.only.items())
+    uri = _value_at(event, mapping.uri) if is_relevant else None
+    if is_relevant and not isinstance(uri, str):
         return None
-    kind = None if mapping.change is None else _at(event, mapping.change)
+    kind = None if mapping.change is None else _value_at(event, mapping.change)
     state = blake2b(data.encode(), digest_size=16).hexdigest()
     return StatedChange(uri, when, kind in mapping.deleted, state)
 
 
-def _at(value: Any, pointer: str) -> Any:
-    """Return the value at a JSON Pointer (RFC 6901), or None.
+def _value_at(value: Any, pointer: str) -> Any:
+    """Return the value at a JSON Pointer (RFC 6901), or None if there is none.
 
-    The package jsonpointer also does this, but these lines spare every gateway that dependency.
+    This avoids a dependency on the package jsonpointer.
     """
     for token in pointer.split("/")[1:]:
         key = token.replace("~1", "/").replace("~0", "~")
@@ -200,7 +199,7 @@ def _instant(value: Any) -> Instant | None:
         if isinstance(value, str):
             return parse_datetime(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return from_microseconds(round(value * (1e3 if value >= _MILLISECONDS else 1e6)))
+            return from_microseconds(round(value * (1e3 if value >= _LEAST_MILLISECONDS else 1e6)))
     except (ValueError, OverflowError):
         pass
     return None
@@ -208,18 +207,18 @@ def _instant(value: Any) -> Instant | None:
 
 _EVENT_STREAM = "text/event-stream"
 #: Default and maximum number of seconds before reconnecting to a stream that ended.
-_RECONNECT, _MOST_RECONNECT = 3.0, 60.0
-_SECOND = 1_000_000
+_RECONNECT_DELAY, _MAX_RECONNECT_DELAY = 3.0, 60.0
+_MICROSECONDS_PER_SECOND = 1_000_000
 
 
 class EventCursor(OriginCursor, omit_defaults=True):
     """The progress in reading a stream.
 
     Args:
-        id: The last id that the stream has sent.
-        began: Whether there has been an event.
-        gap: The last time at which events may have been missed.
-        unusable: The number of events that do not fit the mapping, or whose URI is unusable.
+        id: The latest id that the stream has sent.
+        began: Whether any event has been received.
+        gap: When events may last have been missed.
+        unusable: The number of events that do not match the mapping or have an invalid URI.
     """
 
     id: str = ""
@@ -229,33 +228,34 @@ class EventCursor(OriginCursor, omit_defaults=True):
 
 
 class EventsAdapter:
-    """Reads a stream of events."""
+    """Reads a stream of Server-Sent Events."""
 
     def __init__(self, url: str, client: OriginClient, mapping: EventMapping) -> None:
         self._url = url
         self._client = client
         self._mapping = mapping
         self._last = EventCursor()
-        #: The latest datetime on this connection, and the greatest lag behind it of another (µs).
+        #: The latest datetime on this connection, and the longest time by which another event was
+        #: dated before an earlier one (µs).
         self._latest = self._disorder = 0
 
     def terms(self) -> OriginTerms:
         limits = [
-            "Only resources with an event since the gateway connected first are listed.",
-            "Events that the stream no longer has when the gateway connects again are missed.",
-            "While there is no event, nothing is known to be unchanged.",
+            "Only resources with an event since the gateway first connected are listed.",
+            "Events that the stream has dropped before the gateway reconnects are missed.",
+            "Without events, a quiet stream cannot be distinguished from a broken one.",
         ]
         if self._last.gap is not None:
             limits.append(f"Events have no ids, so some may have been missed at {self._last.gap}.")
         if self._disorder:
-            seconds = self._disorder / _SECOND
-            limits.append(f"Events are out of order, by up to {seconds:,.0f} seconds until now.")
+            seconds = self._disorder / _MICROSECONDS_PER_SECOND
+            limits.append(f"Events were out of order by up to {seconds:,.0f} seconds.")
         if self._last.unusable:
-            limits.append(f"{self._last.unusable:,} events state no change and are left out.")
+            limits.append(f"Skipped events that state no change: {self._last.unusable:,}.")
         types = ", ".join(self._mapping.deleted)
-        seen = f"A deletion is an event of the type {types}." if types else ""
+        deletions = f"Events of the type {types} are deletions." if types else ""
         return OriginTerms(
-            "Server-Sent Events", None, seen or "A deletion is never seen.", tuple(limits)
+            "Server-Sent Events", None, deletions or "Deletions are not detected.", tuple(limits)
         )
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
@@ -272,7 +272,9 @@ class EventsAdapter:
                 self._url, {"Accept": _EVENT_STREAM, **resume}
             ) as response:
                 if response.content_type != _EVENT_STREAM:
-                    raise Unavailable(self._url, f"it is {response.content_type}, no event stream")
+                    raise Unavailable(
+                        self._url, f"it is {response.content_type}, not an event stream"
+                    )
                 async for piece in response.content.iter_any():
                     if events := parser.feed(piece):
                         yield self._batch(events)
@@ -280,22 +282,22 @@ class EventsAdapter:
                 raise Unavailable(
                     self._url, "the stream ended without an event that states a change"
                 )
-            await asyncio.sleep(min(parser.retry or _RECONNECT, _MOST_RECONNECT))
+            await asyncio.sleep(min(parser.retry or _RECONNECT_DELAY, _MAX_RECONNECT_DELAY))
 
     def _batch(self, events: list[ServerEvent]) -> OriginBatch:
         stated = [read_event(event.data, self._mapping) for event in events]
         known = [change for change in stated if change is not None]
         checked = self._checked(known)
-        counting = [change for change in known if change.uri is not None]
-        entries = [entry for change in counting if (entry := self._entry(change)) is not None]
+        relevant = [change for change in known if change.uri is not None]
+        entries = [entry for change in relevant if (entry := self._entry(change)) is not None]
         self._last = replace(
             self._last,
             id=events[-1].id,
             began=True,
-            unusable=self._last.unusable + len(stated) - len(known) + len(counting) - len(entries),
+            unusable=self._last.unusable + len(stated) - len(known) + len(relevant) - len(entries),
         )
-        # Not the beginning of the check, because an event may be read long after it happened.
-        at = min(self._latest, round(time.time() * _SECOND))
+        # Not the start of the check, because an event may be read long after it happened.
+        at = min(self._latest, round(time.time() * _MICROSECONDS_PER_SECOND))
         return OriginBatch(tuple(entries), self._last.encoded(), checked, at)
 
     def _checked(self, changes: list[StatedChange]) -> int | None:
@@ -303,9 +305,9 @@ class EventsAdapter:
 
         Return None if there are no changes.
         """
-        now = round(time.time() * _SECOND)
+        now = round(time.time() * _MICROSECONDS_PER_SECOND)
         for change in changes:
-            # A single event may have a datetime that is far in the future.
+            # A single event may be dated far in the future.
             when = min(to_microseconds(change.when), now)
             self._latest = max(self._latest, when)
             self._disorder = max(self._disorder, self._latest - when)
@@ -314,7 +316,7 @@ class EventsAdapter:
         return self._latest - self._disorder
 
     def _entry(self, change: StatedChange) -> SeenEntry | MissingEntry | None:
-        """Return the entry for a change; None if its URI is unusable."""
+        """Return the entry for a change; None if its URI is invalid."""
         uri = usable_uri(origin_uri(self._url, change.uri or ""))
         if uri is None:
             return None

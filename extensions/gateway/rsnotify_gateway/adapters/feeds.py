@@ -4,14 +4,13 @@ Each entry is a resource, identified by its link.
 
 - A change is detected if an entry's date, title, summary, content or enclosures change while the
   entry is in the feed.
-- A deletion is never detected, because entries leave a feed when newer ones are added. Nothing is
-  ever deleted.
+- Deletions are not detected, because an entry also leaves a feed when newer ones are added.
 - A feed shows its newest entries first. If its older half has no entry that is unchanged since the
   previous check, entries may have been missed in between. If the feed has pages of older entries
   (RFC 5005), the adapter reads them until two readings agree; otherwise it reports the gap. In a
-  feed with a different order, changes on pages other than the first are not detected.
+  feed with a different order, changes are detected only on the first page.
 - If a feed names a hub, the gateway subscribes to it (WebSub). A delivery only triggers a check of
-  the feed; its content proves nothing. The feed is polled as well, in case the hub fails.
+  the feed; its content is not trusted. The feed is polled as well, in case the hub fails.
 """
 
 from __future__ import annotations
@@ -54,17 +53,19 @@ from rsnotify_gateway.adapter import (
     SeenEntry,
     origin_uri,
 )
+from rsnotify_gateway.change_detection import usable_uri
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.push.websub_callbacks import Callbacks
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
 
+logger = logging.getLogger("rsnotify.gateway")
+
 #: An XML declaration with an encoding, and the number of bytes to search for it.
-_DECLARED = re.compile(
+_DECLARATION = re.compile(
     rb"""<\?xml\s[^>]{0,200}?encoding\s{0,20}=\s{0,20}["']([A-Za-z0-9._:-]{1,40})["']"""
 )
-_DECLARATION = 1_000
+_DECLARATION_BYTES = 1_000
 #: The first bytes of documents with a byte order mark, or in an encoding that does not extend
 #: ASCII (XML §F.1). Longer marks come first.
 _MARKS = (
@@ -78,9 +79,9 @@ _MARKS = (
     ("<".encode("utf-16-be"), "utf-16-be"),
     ("<".encode("utf-16-le"), "utf-16-le"),
 )
-#: Decoding these takes time proportional to the square of the length.
+#: Encodings that take quadratic time to decode.
 _SLOW_ENCODINGS = frozenset({"idna", "punycode"})
-#: Likely encodings of documents that are not in their declared encoding.
+#: Encodings to try if the declared encoding is missing or wrong.
 _LIKELY_ENCODINGS = ("utf-8", "windows-1252")
 #: Everything before the root element. All repetitions are possessive, so matching is linear.
 _PROLOGUE = re.compile(
@@ -88,13 +89,13 @@ _PROLOGUE = re.compile(
     rb"|<!DOCTYPE[^<>\[\]]*+>)*+"
 )
 _ROOT = re.compile(rb"<[A-Za-z_]")
-_MOST_PROLOGUE = 100_000
-#: Maximum nesting depth, and maximum number of namespaces, of attributes of an element, and of
-#: characters in a base URI or in a word of a person's name. feedparser does work in proportion to
-#: the square of these numbers, or for each element.
-_MOST_DEPTH, _MOST_NAMESPACES, _MOST_ATTRIBUTES, _MOST_BASE, _MOST_WORD = 200, 100, 100, 2_000, 500
+_MAX_PROLOGUE_BYTES = 100_000
+#: Limits on what takes feedparser quadratic time, or time for each element: nesting depth,
+#: namespaces, attributes of an element, characters in a base URI, and characters in a word of a
+#: person's name.
+_MAX_DEPTH, _MAX_NAMESPACES, _MAX_ATTRIBUTES, _MAX_BASE, _MAX_WORD = 200, 100, 100, 2_000, 500
 _BASES = ("http://www.w3.org/XML/1998/namespace base", "base")
-#: Elements that feedparser searches for a person's address.
+#: Elements in which feedparser searches for a person's email address.
 _PERSONS = frozenset(
     {"author", "contributor", "creator", "email", "managingeditor", "name", "owner", "publisher"}
     | {"webmaster"}
@@ -113,9 +114,12 @@ class FeedEntry(Struct, frozen=True):
 
 
 class ParsedFeed(Struct, frozen=True):
-    """A feed, or one page of it, and the URI of the page with older entries.
+    """A feed, or one page of it.
 
-    `nameless` is the number of entries without a URI.
+    Args:
+        older: The URI of the page with older entries, if there is one.
+        nameless: The number of entries without a URI.
+        has_hub: Whether the feed names a WebSub hub.
     """
 
     entries: tuple[FeedEntry, ...]
@@ -133,7 +137,7 @@ def _feedparser() -> Any:
 
 
 def parse_feed(data: bytes, uri: str) -> ParsedFeed:
-    """Parse a feed, or a page of one, that was read from `uri`.
+    """Parse a feed, or a page of a feed, that was read from `uri`.
 
     Raises:
         MissingExtension: feedparser is not installed.
@@ -144,7 +148,7 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
     _check_structure(content, uri)
     fields = {"content-location": uri, "content-type": "application/xml; charset=utf-8"}
     try:
-        # Never pass the bytes themselves: feedparser would open a file with that path.
+        # Never pass the bytes themselves: feedparser might open them as a file name.
         found = feedparser.parse(BytesIO(content), sanitize_html=False, response_headers=fields)
     except Exception as error:  # a malformed feed can raise any exception
         raise MalformedDocument(f"it cannot be parsed: {error}", source=uri) from error
@@ -163,17 +167,18 @@ def parse_feed(data: bytes, uri: str) -> ParsedFeed:
 def _root(data: bytes, uri: str) -> bytes:
     """Return the root element in UTF-8, without the prologue.
 
-    The time that feedparser takes for the encoding and the prologue grows with the square of their
-    length, or faster. A feed needs nothing that could be in its prologue.
+    feedparser takes at least quadratic time to process the encoding and the prologue. A feed does
+    not need a prologue.
     """
     content = _decoded(data, uri).encode("utf-8", "replace")
     found = _PROLOGUE.match(content)
     assert found is not None  # the pattern also matches an empty string
     end = found.end()
     if content.startswith(b"<!DOCTYPE", end):
-        raise MalformedDocument("it declares entities, which is refused", source=uri)
-    if end > _MOST_PROLOGUE:
-        raise TooLarge(f"more than {_MOST_PROLOGUE} bytes precede its root element", source=uri)
+        raise MalformedDocument("it declares entities, which is not accepted", source=uri)
+    if end > _MAX_PROLOGUE_BYTES:
+        reason = f"more than {_MAX_PROLOGUE_BYTES} bytes precede its root element"
+        raise TooLarge(reason, source=uri)
     if _ROOT.match(content, end) is None:
         raise WrongDocument("it is neither Atom nor RSS", source=uri)
     return content[end:]
@@ -181,17 +186,17 @@ def _root(data: bytes, uri: str) -> bytes:
 
 def _decoded(data: bytes, uri: str) -> str:
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
-    if encoding is None and (declared := _DECLARED.match(data[:_DECLARATION].lstrip())):
+    if encoding is None and (declared := _DECLARATION.match(data[:_DECLARATION_BYTES].lstrip())):
         encoding = declared[1].decode()
     for name in filter(None, (encoding, *_LIKELY_ENCODINGS)):
-        with suppress(LookupError, ValueError):  # unknown, or not the document's encoding
+        with suppress(LookupError, ValueError):  # the encoding is unknown or wrong
             if codecs.lookup(name).name not in _SLOW_ENCODINGS:
                 return data.decode(name).removeprefix("\ufeff")
-    raise MalformedDocument("it is in no encoding that is known", source=uri)
+    raise MalformedDocument("its encoding is unknown", source=uri)
 
 
 def _check_structure(content: bytes, uri: str) -> None:
-    """Refuse content that is not well-formed, or that would take feedparser too long."""
+    """Raise an error if the content is not well-formed, or would take feedparser too long."""
     parser = expat_parser(" ")
     structure = _Structure(uri)
     parser.StartElementHandler = structure.start
@@ -205,26 +210,26 @@ def _check_structure(content: bytes, uri: str) -> None:
 
 
 class _Structure:
-    """Counts the structures that slow feedparser down. Raises `TooLarge` beyond the limits."""
+    """Counts the structures that slow feedparser down. Raises `TooLarge` above the limits."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._depth = 0
         self._namespaces: set[tuple[str | None, str]] = set()
-        #: The depth of the outermost element that describes a person, and the text in it.
+        #: The depth of the outermost element about a person, and the text in it.
         self._person: int | None = None
         self._name: list[str] = []
 
-    def _limit(self, found: int, most: int, what: str) -> None:
-        if found > most:
-            raise TooLarge(f"it has more than {most} {what}", source=self._uri)
+    def _limit(self, count: int, most: int, subject: str, units: str) -> None:
+        if count > most:
+            raise TooLarge(f"{subject} has more than {most} {units}", source=self._uri)
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
-        self._limit(self._depth, _MOST_DEPTH, "levels of elements")
-        self._limit(len(attributes), _MOST_ATTRIBUTES, "attributes of an element")
+        self._limit(self._depth, _MAX_DEPTH, "it", "levels of elements")
+        self._limit(len(attributes), _MAX_ATTRIBUTES, "an element", "attributes")
         for base in _BASES:
-            self._limit(len(attributes.get(base, "")), _MOST_BASE, "characters of a base URI")
+            self._limit(len(attributes.get(base, "")), _MAX_BASE, "a base URI", "characters")
         if self._person is None and name.rpartition(" ")[2].lower() in _PERSONS:
             self._person, self._name = self._depth, []
 
@@ -232,7 +237,7 @@ class _Structure:
         if self._depth == self._person:
             self._person = None
             longest = max(map(len, _WORD.findall("".join(self._name))), default=0)
-            self._limit(longest, _MOST_WORD, "characters in a word of a name")
+            self._limit(longest, _MAX_WORD, "a word in a name", "characters")
         self._depth -= 1
 
     def data(self, text: str) -> None:
@@ -241,14 +246,14 @@ class _Structure:
 
     def declare(self, prefix: str | None, namespace: str) -> None:
         self._namespaces.add((prefix, namespace))
-        self._limit(len(self._namespaces), _MOST_NAMESPACES, "namespaces")
+        self._limit(len(self._namespaces), _MAX_NAMESPACES, "it", "namespaces")
 
 
 def _entry(entry: Any) -> FeedEntry | None:
     uri = entry.get("link") or entry.get("id") or ""
     if not uri.startswith(("http://", "https://")):
         return None
-    # Not with `get`, which returns the publication date if `updated` is missing, and warns.
+    # Without `get`, which warns and returns the publication date if `updated` is missing.
     dates = [name for name in ("updated", "published") if name in entry]
     updated = next((entry[f"{name}_parsed"] for name in dates), None)
     contents = [part.get("value", "") for part in entry.get("content", ())]
@@ -261,16 +266,14 @@ def _entry(entry: Any) -> FeedEntry | None:
 def _instant(parsed: time.struct_time) -> Instant | None:
     try:
         return datetime.fromtimestamp(timegm(parsed), UTC)
-    except (ValueError, OverflowError):  # such as the year 0
+    except (ValueError, OverflowError):  # for example in the year 0
         return None
 
 
-_log = logging.getLogger("rsnotify.gateway")
-_MOST_BYTES = 20_000_000
-_MOST_PAGES = 1_000
-_DISJOINT = "has no entry of the last check"
+_MAX_BYTES = 20_000_000
+_MAX_PAGES = 1_000
 #: Maximum number of times several pages are reread if they change during reading.
-_MOST_ROUNDS = 5
+_MAX_ROUNDS = 5
 
 
 class FeedCursor(OriginCursor, omit_defaults=True):
@@ -281,7 +284,7 @@ class FeedCursor(OriginCursor, omit_defaults=True):
         condition: The header field for a conditional request.
         gap: When a check last found that entries may have been missed.
         nameless: The number of entries without a URI.
-        has_hub: Whether the feed names a hub.
+        has_hub: Whether the feed names a WebSub hub.
     """
 
     entries: tuple[str, ...] = ()
@@ -292,7 +295,7 @@ class FeedCursor(OriginCursor, omit_defaults=True):
 
 
 class FeedAdapter:
-    """Reads a feed. Its hub delivers to `callbacks`."""
+    """Reads a feed, whose WebSub hub delivers to `callbacks`."""
 
     def __init__(self, url: str, client: OriginClient, callbacks: Callbacks) -> None:
         _feedparser()  # a missing package is a configuration error
@@ -303,12 +306,12 @@ class FeedAdapter:
         self._last = FeedCursor()
 
     def terms(self) -> OriginTerms:
-        limits = ["A change is seen only while the feed has the entry."]
+        limits = ["Changes are detected only while an entry is in the feed."]
         if self._last.gap is not None:
             limits.append(f"Entries may have been missed before {self._last.gap}.")
         if self._last.nameless:
-            limits.append(f"{self._last.nameless:,} entries have no URI and are left out.")
-        return OriginTerms("Atom or RSS", "second", "A deletion is never seen.", tuple(limits))
+            limits.append(f"Skipped entries without a URI: {self._last.nameless:,}.")
+        return OriginTerms("Atom or RSS", "second", "Deletions are not detected.", tuple(limits))
 
     async def await_announcements(self, check_soon: Callable[[], None]) -> None:
         """Wait until the feed names a hub, and subscribe to it."""
@@ -316,7 +319,7 @@ class FeedAdapter:
         await self._websub.receive(None, _Announcements(check_soon))
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Yield the entries of the feed, and of its older pages until one has a known entry."""
+        """Yield the entries of the feed, and of older pages up to the first with a known entry."""
         self._last = before = FeedCursor.decoded(cursor)
         if before.has_hub:
             self._has_hub.set()
@@ -325,14 +328,16 @@ class FeedAdapter:
             yield OriginBatch()
             return
         expected = set(before.entries)
-        pages = await self._pages(feed, expected)
+        pages = await self._stable_pages(feed, expected)
         gap = before.gap
         is_whole = len(pages) > 1 and pages[-1].older is None
-        is_cut_off = len(pages) >= _MOST_PAGES
+        is_cut_off = len(pages) >= _MAX_PAGES
         if (expected or is_cut_off) and not is_whole and not _joins(pages[-1], expected):
             gap = format_datetime(datetime.fromtimestamp(time.time(), UTC))
-            reason = f"has more than {_MOST_PAGES:,} pages" if is_cut_off else _DISJOINT
-            _log.warning("%s %s; some entries may be missed", self._url, reason)
+            reason = "has no entry from the last check"
+            if is_cut_off:
+                reason = f"has more than {_MAX_PAGES:,} pages"
+            logger.warning("%s %s; some entries may be missed", self._url, reason)
         if len(pages) > 1:
             condition = None  # the first page was reread, and may have changed
         listed: set[str] = set()
@@ -345,27 +350,27 @@ class FeedAdapter:
             self._has_hub.set()
         yield OriginBatch(found[0], self._last.encoded())
 
-    async def _pages(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
+    async def _stable_pages(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
         """Return the newest page, and older pages up to the first with an expected entry.
 
         Several pages are read until two readings agree, because entries move between pages.
         """
-        pages = await self._walk(newest, expected)
-        for _ in range(_MOST_ROUNDS):
-            if len(pages) == 1 or len(pages) >= _MOST_PAGES:
+        pages = await self._read_pages(newest, expected)
+        for _ in range(_MAX_ROUNDS):
+            if len(pages) == 1 or len(pages) >= _MAX_PAGES:
                 return pages
             first, _ = await self._read(self._url, None)
             assert first is not None  # the request was not conditional
-            before, pages = pages, await self._walk(first, expected)
+            before, pages = pages, await self._read_pages(first, expected)
             if pages == before:
                 return pages
-        raise Unavailable(self._url, "it changes while its pages are read")
+        raise Unavailable(self._url, "its pages keep changing during reading")
 
-    async def _walk(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
+    async def _read_pages(self, newest: ParsedFeed, expected: set[str]) -> list[ParsedFeed]:
         pages, read = [newest], {self._url}
         while not _joins(pages[-1], expected) and (older := pages[-1].older) is not None:
             uri = origin_uri(self._url, older)
-            if uri in read or len(read) == _MOST_PAGES:
+            if uri in read or len(read) == _MAX_PAGES:
                 break
             read.add(uri)
             page, _ = await self._read(uri, None)
@@ -376,7 +381,7 @@ class FeedAdapter:
     async def _read(
         self, uri: str, condition: tuple[str, str] | None
     ) -> tuple[ParsedFeed | None, tuple[str, str] | None]:
-        data, answer = await self._client.content(uri, _MOST_BYTES, condition)
+        data, answer = await self._client.content(uri, _MAX_BYTES, condition)
         if answer is None:
             return None, condition
         found = await asyncio.to_thread(parse_feed, data, uri)
@@ -386,13 +391,13 @@ class FeedAdapter:
 
 
 class _Announcements:
-    """Triggers a check of a feed when its hub delivers something, or may have missed something."""
+    """Triggers a check of a feed for each delivery from its hub, and for each gap."""
 
     def __init__(self, check_soon: Callable[[], None]) -> None:
         self._check_soon = check_soon
 
     def up(self, hub: str | None = None) -> None:
-        _log.info("%s announces changes of a feed", without_credentials(hub or "a hub"))
+        logger.info("%s announces the changes of a feed", without_credentials(hub or "a hub"))
 
     def audience(self, listeners: int) -> None:
         pass
@@ -407,7 +412,7 @@ class _Announcements:
 def _joins(page: ParsedFeed, expected: set[str]) -> bool:
     """Return whether a page has an entry that is unchanged since the last check.
 
-    Only the page's older half counts, because entries may be pinned to the top of a feed.
+    Only the older half of the page counts, because entries may be pinned to the top of a feed.
     """
     older = page.entries[len(page.entries) // 2 :]
     return not expected.isdisjoint(map(_digest, older))
@@ -418,9 +423,9 @@ def _digest(entry: FeedEntry) -> str:
 
 
 def _entries(page: ParsedFeed, listed: set[str]) -> tuple[SeenEntry, ...]:
-    """Return the entries of a page that are not in `listed` yet, oldest first, and add them to it.
+    """Return the entries of a page that are not in `listed`, oldest first. Add them to `listed`.
 
-    A feed may list several versions of a resource. The first one listed is its state.
+    If a feed lists several versions of a resource, the first one is the current version.
     """
     found = []
     for entry in page.entries:

@@ -1,17 +1,17 @@
 """LDES and TREE, parsed by pyoxigraph (`pip install "rsnotify[ldes]"`).
 
-The URL names an event stream or one of its pages. The adapter follows the relations to all pages.
-A resource is the entity that a member is a version of (`ldes:versionOfPath`), or else the member
-itself.
+The URL leads to an event stream or one of its pages. The adapter follows the relations to all
+pages. A resource is the entity that a member is a version of (`ldes:versionOfPath`), or else the
+member itself.
 
-- A change is detected as a new member. The members' datetimes (`ldes:timestampPath`) order them: if
-  a resource has two versions, the later one counts, regardless of the order of the pages. Without
-  datetimes, the version that is read last counts.
-- A deletion is detected as a member with the `ldes:versionDeleteObject` that the stream states. The
-  absence of a member is not a deletion, because a stream may keep only its newest members
+- A change is detected as a new member. Members are ordered by their datetimes
+  (`ldes:timestampPath`), regardless of the order of the pages: the latest version of a resource is
+  current. Without datetimes, it is the version that was read last.
+- A deletion is detected as a member with the stream's `ldes:versionDeleteObject`. The absence of a
+  member is not a deletion, because a stream may keep only its newest members
   (`ldes:retentionPolicy`).
-- A page whose Cache-Control says `immutable` is read only once. Each check requests all other
-  pages, conditionally. A member is immutable by definition, and is not reread either.
+- A page with `immutable` in its Cache-Control is read only once. Each check requests all other
+  pages, conditionally. Members are immutable by definition, so they are not reread either.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from rsnotify_gateway.adapter import (
     SeenEntry,
     origin_uri,
 )
+from rsnotify_gateway.change_detection import is_before, usable_uri
 from rsnotify_gateway.client import OriginAnswer, OriginClient
-from rsnotify_gateway.reconciling import is_before, usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
 
 _LDES = "https://w3id.org/ldes#"
@@ -48,16 +48,16 @@ _TREE = "https://w3id.org/tree#"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 _TYPE = _RDF + "type"
 _FIRST, _REST, _NIL = _RDF + "first", _RDF + "rest", _RDF + "nil"
-#: Maximum number of triples in a page. Each takes about a kilobyte of memory.
-_MOST_TRIPLES = 500_000
-#: Number of values that may be followed per triple: enough for three paths of maximum length.
-_VALUES_PER_TRIPLE = 30
+#: Maximum number of triples in a page. Each needs about a kilobyte of memory.
+_MAX_TRIPLES = 500_000
+#: Maximum number of values followed per triple: enough for three paths of maximum length.
+_MAX_VALUES_PER_TRIPLE = 30
 #: Maximum number of steps in a property path.
-_MOST_STEPS = 10
-#: Maximum depth of JSON, and maximum number of quoted triples. Beyond a few thousand, pyoxigraph
-#: overflows the stack, which ends the process.
-_MOST_DEPTH, _MOST_QUOTED = 200, 1_000
-# An unclosed string extends to the end of the data, because looking for the next opening quote
+_MAX_STEPS = 10
+#: Maximum depth of JSON, and maximum number of quoted triples. A few thousand would overflow the
+#: stack of pyoxigraph and crash the process.
+_MAX_DEPTH, _MAX_QUOTED = 200, 1_000
+# An unclosed string extends to the end of the data, because searching for the next opening quote
 # would take quadratic time.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?+)*+"?+|[][{}]', re.DOTALL)
 
@@ -66,7 +66,7 @@ Path = tuple[str, ...]
 
 
 class StreamTerms(Struct, frozen=True, omit_defaults=True):
-    """An event stream's statements about its members: paths to their datetimes and resources.
+    """The paths from a stream's members to their datetimes and resources.
 
     A member is a deletion if the path `deletion` leads to the value `deleted`.
     """
@@ -80,7 +80,7 @@ class StreamTerms(Struct, frozen=True, omit_defaults=True):
 class StreamMember(Struct, frozen=True):
     """A member: a version of the resource `uri`.
 
-    `identity` is the URI of the member, or that of the resource if the member is a blank node.
+    `identity` is the URI of the member, or the URI of the resource if the member is a blank node.
     """
 
     uri: str
@@ -90,10 +90,12 @@ class StreamMember(Struct, frozen=True):
 
 
 class StreamPage(Struct, frozen=True):
-    """A parsed page, with the pages that its relations lead to.
+    """A parsed page.
 
-    The stream's terms are from this page and from earlier ones. `nameless` is the number of members
-    without a URI.
+    Args:
+        terms: The stream's terms, from this page and earlier ones.
+        nodes: The URIs of the pages that its relations lead to.
+        nameless: The number of members without a URI.
     """
 
     terms: StreamTerms
@@ -115,8 +117,8 @@ def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> St
 
     Raises:
         MissingExtension: pyoxigraph is not installed.
-        DocumentError: The page is not in an accepted RDF format, is not well-formed, or exceeds the
-            limits.
+        DocumentError: The page is not in a supported RDF format, is not well-formed, or exceeds a
+            limit.
     """
     graph = _Graph(data, media_type, uri)
     terms = _terms(graph, terms)
@@ -136,14 +138,14 @@ def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> St
 
 def _is_too_deep(data: bytes, *, is_json: bool) -> bool:
     if not is_json:
-        return data.count(b"<<") > _MOST_QUOTED
+        return data.count(b"<<") > _MAX_QUOTED
     depth = 0
-    # One by one, because a single call for all tokens would block the interpreter for seconds.
+    # Not with `findall`, which would block the interpreter for seconds.
     for token in _TOKEN.finditer(data):
         first = data[token.start()]
         if first in b"[{":
             depth += 1
-            if depth > _MOST_DEPTH:
+            if depth > _MAX_DEPTH:
                 return True
         elif first in b"]}":
             depth -= 1
@@ -161,8 +163,8 @@ class _Graph:
         form = pyoxigraph.RdfFormat.from_media_type(media_type)
         # RDF/XML has entities and unlimited depth, and no LDES is published only as RDF/XML.
         if form in (None, pyoxigraph.RdfFormat.RDF_XML):
-            what = media_type or "of no media type"
-            raise WrongDocument(f"it is {what}, not RDF that is accepted", source=uri)
+            what = media_type or "without a media type"
+            raise WrongDocument(f"it is {what}, not a supported RDF format", source=uri)
         if _is_too_deep(data, is_json=form == pyoxigraph.RdfFormat.JSON_LD):
             raise TooLarge("it is nested too deeply", source=uri)
         triples = 0
@@ -171,18 +173,17 @@ class _Graph:
                 if isinstance(quad.object, pyoxigraph.Triple):
                     continue  # a statement about a statement
                 triples += 1
-                if triples > _MOST_TRIPLES:
-                    reason = f"it has more than {_MOST_TRIPLES} triples, which needs more pages"
+                if triples > _MAX_TRIPLES:
+                    reason = f"it has more than {_MAX_TRIPLES} triples; split it into more pages"
                     raise TooLarge(reason, source=uri)
                 predicate = quad.predicate.value
                 self._values[quad.subject, predicate].append(quad.object)
                 self._objects[predicate][quad.object] = None
-        except MemoryError:  # pyoxigraph's buffer is limited
+        except MemoryError:  # pyoxigraph limits its buffer
             raise TooLarge("it has a term of more than 16 MiB", source=uri) from None
         except (SyntaxError, ValueError) as error:
             raise MalformedDocument(f"not well-formed RDF: {error}", source=uri) from None
-        #: Number of values that may still be followed.
-        self._left = triples * _VALUES_PER_TRIPLE
+        self._values_left = triples * _MAX_VALUES_PER_TRIPLE
 
     def objects_of(self, predicate: str) -> list[Any]:
         return list(self._objects.get(predicate, ()))
@@ -191,22 +192,22 @@ class _Graph:
         return self._values.get((subject, predicate), [])
 
     def follow(self, subject: Any, path: Path) -> list[Any]:
-        """Return the values at the end of a path, each once.
+        """Return the distinct values at the end of a path.
 
         Raises:
-            InvalidDocument: Paths meet so often that following them would take too long.
+            InvalidDocument: Paths share so many values that following them would take too long.
         """
         found = [subject]
         for predicate in path:
             several = (value for each in found for value in self.values(each, predicate))
             found = list(dict.fromkeys(several)) if len(found) > 1 else list(several)
-            self._left -= len(found)
-            if self._left < 0:
+            self._values_left -= len(found)
+            if self._values_left < 0:
                 raise InvalidDocument("its members share too many values", source=self.uri)
         return found
 
     def path(self, name: str) -> Path | None:
-        """Return the path that the stream states for an LDES property; None if it states none.
+        """Return the stream's path for an LDES property, if it states one.
 
         Raises:
             InvalidDocument: The path is not a sequence of predicates.
@@ -216,13 +217,13 @@ class _Graph:
             return None
         steps: list[Any] = []
         at = stated[0]
-        while self.values(at, _FIRST) and len(steps) < _MOST_STEPS:
+        while self.values(at, _FIRST) and len(steps) < _MAX_STEPS:
             steps.append(self.values(at, _FIRST)[0])
             at = next(iter(self.values(at, _REST)), None)
         is_list = bool(steps) and getattr(at, "value", None) == _NIL
         found = steps if is_list else stated[:1]
         if not all(type(step).__name__ == "NamedNode" for step in found):
-            raise InvalidDocument(f"its {name} is a path that is not supported", source=self.uri)
+            raise InvalidDocument(f"the path in its {name} is not supported", source=self.uri)
         return tuple(step.value for step in found)
 
 
@@ -243,8 +244,8 @@ def _member(graph: _Graph, member: Any, terms: StreamTerms) -> StreamMember | No
     if not named:
         return None
     at = _timestamp(graph, member, terms)
-    signs = () if terms.deleted is None else graph.follow(member, terms.deletion)
-    is_deleted = any(sign.value == terms.deleted for sign in signs)
+    markers = () if terms.deleted is None else graph.follow(member, terms.deletion)
+    is_deleted = any(marker.value == terms.deleted for marker in markers)
     # The identifier of a blank node has no meaning outside the page.
     is_named = type(member).__name__ == "NamedNode"
     identity = without_login(member.value if is_named else named[0])
@@ -256,16 +257,17 @@ def _timestamp(graph: _Graph, member: Any, terms: StreamTerms) -> Instant | None
     try:
         return max((parse_datetime(value.value) for value in stated), default=None)
     except ValueError as error:
-        raise InvalidDocument(f"the timestamp of a member: {error}", source=graph.uri) from None
+        reason = f"the timestamp of a member is invalid: {error}"
+        raise InvalidDocument(reason, source=graph.uri) from None
 
 
-_MOST_BYTES = 20_000_000
-_MOST_PAGES = 60_000
-#: Number of entries recorded at once.
-_BATCH = 1_000
-#: The cursor is stored after this many new pages, or after this fraction (1/10) of all pages if
-#: that is more, because it becomes long.
-_STORED_PAGES, _STORED_PART = 50, 10
+_MAX_BYTES = 20_000_000
+_MAX_PAGES = 60_000
+#: Number of entries per batch.
+_BATCH_SIZE = 1_000
+#: The cursor is long, so it is stored only after this many new pages, or after a tenth of all pages
+#: if that is more.
+_PAGES_PER_CURSOR, _CURSORS_PER_STREAM = 50, 10
 _ACCEPT = (
     "text/turtle, application/trig, application/n-quads;q=0.9, application/n-triples;q=0.9, "
     "application/ld+json;q=0.5"
@@ -276,11 +278,11 @@ class LdesNode(Struct, omit_defaults=True):
     """The stored state of a page.
 
     Args:
-        nodes: The pages that its relations lead to.
+        nodes: The URIs of the pages that its relations lead to.
         immutable: Whether the page never changes.
         condition: The header field for a conditional request.
         members: A digest of each member; empty if the page is immutable.
-        nameless: The number of members without a usable URI.
+        nameless: The number of members without a valid URI.
     """
 
     nodes: tuple[str, ...] = ()
@@ -293,8 +295,8 @@ class LdesNode(Struct, omit_defaults=True):
 class LdesCursor(OriginCursor, omit_defaults=True):
     """The progress in reading a stream: the state of each page by URI, and the stream's terms.
 
-    The datetimes of deletions, by URI, are needed because a stream shows older versions again when
-    it is divided into different pages.
+    `deleted` has the datetimes of deletions by URI, because older versions of a deleted resource
+    appear again when the stream is divided into different pages.
     """
 
     pages: dict[str, LdesNode] = field(default_factory=dict)
@@ -303,7 +305,7 @@ class LdesCursor(OriginCursor, omit_defaults=True):
 
 
 class LdesAdapter:
-    """Reads the event stream at a URL, which may be that of its first page."""
+    """Reads an event stream. The URL may also be the URL of its first page."""
 
     def __init__(self, url: str, client: OriginClient) -> None:
         _pyoxigraph()  # a missing package is a configuration error
@@ -313,17 +315,17 @@ class LdesAdapter:
 
     def terms(self) -> OriginTerms:
         stream = self._last.terms
-        limits = ["A member that leaves the stream is not seen."]
+        limits = ["Members that leave the stream are not detected."]
         if stream.timestamp is None:
-            limits.append("There is no timestampPath: the version that is read last counts.")
+            limits.append("There is no timestampPath, so the version that was read last is used.")
         if nameless := sum(node.nameless for node in self._last.pages.values()):
-            limits.append(f"{nameless:,} members have no URI that can be used, and are left out.")
+            limits.append(f"Skipped members without a valid URI: {nameless:,}.")
         return OriginTerms(
             "LDES",
             None,
-            "A deletion is never seen."
+            "Deletions are not detected."
             if stream.deleted is None
-            else f"A deletion is seen as a member with {stream.deleted}.",
+            else f"Deletions are detected as members with {stream.deleted}.",
             tuple(limits),
         )
 
@@ -344,13 +346,13 @@ class LdesAdapter:
             new = [page for page in dict.fromkeys(node.nodes) if page not in reached]
             reached.update(new)
             waiting.extend(new)
-            if len(reached) > _MOST_PAGES:
-                raise TooLarge(f"it has more than {_MOST_PAGES:,} pages", source=self._url)
-            is_long = unstored >= max(_STORED_PAGES, len(state.pages) // _STORED_PART)
-            if entries and (is_long or len(entries) >= _BATCH):
-                yield OriginBatch(tuple(entries), state.encoded() if is_long else None)
+            if len(reached) > _MAX_PAGES:
+                raise TooLarge(f"it has more than {_MAX_PAGES:,} pages", source=self._url)
+            is_due = unstored >= max(_PAGES_PER_CURSOR, len(state.pages) // _CURSORS_PER_STREAM)
+            if entries and (is_due or len(entries) >= _BATCH_SIZE):
+                yield OriginBatch(tuple(entries), state.encoded() if is_due else None)
                 entries.clear()
-                unstored = 0 if is_long else unstored
+                unstored = 0 if is_due else unstored
         state.pages = {uri: node for uri, node in state.pages.items() if uri in reached}
         self._last = state
         text = state.encoded()
@@ -359,10 +361,10 @@ class LdesAdapter:
     async def _read(
         self, uri: str, state: LdesCursor, entries: list[SeenEntry | MissingEntry]
     ) -> LdesNode:
-        """Request a page, add the states that it shows to `entries`, and return its own state."""
+        """Request a page, add its new states to `entries`, and return the page's stored state."""
         known = state.pages.get(uri)
         condition = None if known is None else known.condition
-        data, answer = await self._client.content(uri, _MOST_BYTES, condition, _ACCEPT)
+        data, answer = await self._client.content(uri, _MAX_BYTES, condition, _ACCEPT)
         if answer is None:
             assert known is not None
             return known
@@ -387,7 +389,7 @@ def _node(page: StreamPage, answer: OriginAnswer) -> LdesNode:
 def _states(
     members: list[StreamMember], deleted: dict[str, Instant]
 ) -> tuple[SeenEntry | MissingEntry, ...]:
-    """Return each resource's state after the given members, and store deletions in `deleted`."""
+    """Return each resource's state after the given members, and update `deleted`."""
     found: dict[str, tuple[Instant | None, SeenEntry | MissingEntry]] = {}
     for member in members:
         uri, at = usable_uri(member.uri), member.at
@@ -403,7 +405,7 @@ def _states(
         if isinstance(entry, MissingEntry) and at is not None:
             deleted[uri] = at
         else:
-            deleted.pop(uri, None)  # the journal has its datetime
+            deleted.pop(uri, None)  # from now on, the journal has its datetime
     return tuple(entry for _, entry in found.values())
 
 

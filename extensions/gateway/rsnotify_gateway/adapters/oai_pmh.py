@@ -1,23 +1,23 @@
 """OAI-PMH 2.0: selective harvesting by datestamp.
 
-Each record is a resource. Its URI is the `GetRecord` request for it, or is made from its identifier
-by a URI template. Records are listed with their metadata, which is hashed and not kept.
+Each record is a resource. Its URI is the URL of a `GetRecord` request, or a template that contains
+its identifier. Records are listed with their metadata, which is hashed but not stored.
 
 - A change is detected by a different datestamp or different metadata. A harvest begins at the
   `responseDate` of the previous harvest, minus an overlap, because a record may become visible only
-  after its datestamp. Two changes within the granularity (a second or
-  a day) are therefore both detected.
+  after its datestamp. Two changes within the granularity (a second or a day) are therefore both
+  detected.
 - Deletions depend on the repository (OAI-PMH §2.5.1). With `persistent`, each deletion is detected.
-  With `transient` and `no`, or if `compare` is set, the whole list is compared from time to time.
+  With `transient` and `no`, or if `compare` is set, the whole list is read every `compare` seconds.
   A record missing from the list is deleted only if `GetRecord` confirms the deletion, because lists
-  shift while they are read. A comparison fails if the whole repository lists nothing.
+  shift during reading. A comparison fails if the whole repository lists no records.
 - A record that leaves the harvested set without a deletion, or that becomes visible more than
-  `overlap` after its datestamp, is detected only by such a comparison.
+  `overlap` seconds after its datestamp, is detected only by such a comparison.
 - If the repository's clock was set back to before the start of a harvest, all records are
   harvested.
 - A check resumes the list of a failed check, and then harvests the changes since that list began.
-- If a resumption token has expired, the harvest starts over. A list that returns to an earlier
-  token, keeps repeating pages, or never ends fails the check.
+- If a resumption token has expired, the harvest starts over. A check fails if a list returns to an
+  earlier token, keeps repeating pages, or never ends.
 """
 
 from __future__ import annotations
@@ -55,24 +55,27 @@ from rsnotify_gateway.adapter import (
     SeenEntry,
     is_due,
 )
+from rsnotify_gateway.change_detection import usable_uri
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.reconciling import usable_uri
 from rsnotify_subscriber.fetching.credentials import without_login
 
 _OAI = "{http://www.openarchives.org/OAI/2.0/}"
 _ROOT = _OAI + "OAI-PMH"
 #: Limits for a response: bytes, records, characters in an element's text, and nesting depth.
-MOST_BYTES = 100_000_000
-_MOST_RECORDS = 100_000
-_MOST_TEXT = 8_192
-_DEPTH = 200
-_SLICE = 65_536
+MAX_BYTES = 100_000_000
+_MAX_RECORDS = 100_000
+_MAX_TEXT = 8_192
+_MAX_DEPTH = 200
+_SLICE_BYTES = 65_536
 
 
 class OaiRecord(Struct, frozen=True):
-    """A record of a list, with a hash of its metadata; empty if it has none.
+    """A record in a list.
 
-    `datestamp` is as the repository writes it, and `modified` its instant.
+    Args:
+        datestamp: The datestamp as the repository writes it.
+        modified: The instant of the datestamp.
+        digest: A hash of the metadata, or empty if there is none.
     """
 
     identifier: str
@@ -94,9 +97,9 @@ class OaiResponse(Struct):
     """A response to any verb.
 
     Args:
-        date: When the repository made the response, by its own clock.
-        token: The resumption token; "" if the list ends here, None if the response has none.
-        fields: The text of each element of `Identify`, by name.
+        date: The `responseDate`, by the repository's clock.
+        token: The resumption token; "" at the end of a list, None if the response has none.
+        fields: The text of each element in `Identify`, by name.
     """
 
     date: Instant
@@ -107,20 +110,20 @@ class OaiResponse(Struct):
 
 
 class OaiParser:
-    """Parses one response. Call `feed` with each chunk, then `close`. Unusable after an error."""
+    """Parses one response. Call `feed` with each chunk, then `close`."""
 
     def __init__(self) -> None:
         self._bytes = 0
         self._parser = safe_parser(_OaiBuilder())
 
     def feed(self, chunk: bytes) -> None:
-        """Parse the next chunk. Raise `DocumentError` if the response is not acceptable."""
+        """Parse the next chunk. Raise `DocumentError` if the response is invalid."""
         self._bytes += len(chunk)
-        if self._bytes > MOST_BYTES:
-            raise TooLarge(f"it is larger than {MOST_BYTES} bytes")
+        if self._bytes > MAX_BYTES:
+            raise TooLarge(f"it is larger than {MAX_BYTES} bytes")
         try:
-            for start in range(0, len(chunk), _SLICE):
-                self._parser.feed(chunk[start : start + _SLICE])
+            for start in range(0, len(chunk), _SLICE_BYTES):
+                self._parser.feed(chunk[start : start + _SLICE_BYTES])
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"not well-formed XML: {error}") from None
 
@@ -129,14 +132,14 @@ class OaiParser:
         try:
             response = self._parser.close()
         except etree.XMLSyntaxError as error:
-            raise MalformedDocument(f"it ended too early: {error}") from None
+            raise MalformedDocument(f"it is truncated: {error}") from None
         if response is None:
             raise InvalidDocument("it has no responseDate (OAI-PMH §3.2)")
         return response
 
 
 class _OaiBuilder(ParserTarget[OaiResponse | None]):
-    """The parser's target, which tracks the element path and hashes the content of `metadata`."""
+    """Builds a response from the parser's events, and hashes the content of `metadata`."""
 
     def __init__(self) -> None:
         self._path: list[str] = []
@@ -161,14 +164,14 @@ class _OaiBuilder(ParserTarget[OaiResponse | None]):
     # Called by the parser
 
     def doctype(self, name: str | None, public: str | None, system: str | None) -> None:
-        raise MalformedDocument("it has a DOCTYPE, which is refused")
+        raise MalformedDocument("it has a DOCTYPE, which is not accepted")
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         if not self._path and tag != _ROOT:
-            raise WrongDocument(f"its root element is {tag}, not that of OAI-PMH 2.0")
+            raise WrongDocument(f"its root element is {tag}, not OAI-PMH 2.0")
         self._path.append(tag)
-        if len(self._path) > _DEPTH:
-            raise TooLarge(f"it is nested deeper than {_DEPTH} elements")
+        if len(self._path) > _MAX_DEPTH:
+            raise TooLarge(f"it is nested deeper than {_MAX_DEPTH} elements")
         if self._metadata_depth:
             pairs = sorted(attributes.items())
             self._hash("\0<".join(["", tag, *(part for pair in pairs for part in pair)]) + "\0")
@@ -190,8 +193,8 @@ class _OaiBuilder(ParserTarget[OaiResponse | None]):
         elif self._text is not None:
             self._text.append(text)
             self._text_length += len(text)
-            if self._text_length > _MOST_TEXT:
-                raise TooLarge(f"it has a text of more than {_MOST_TEXT} characters")
+            if self._text_length > _MAX_TEXT:
+                raise TooLarge(f"an element has more than {_MAX_TEXT} characters of text")
 
     def end(self, tag: str) -> None:
         depth = len(self._path)
@@ -228,8 +231,8 @@ class _OaiBuilder(ParserTarget[OaiResponse | None]):
         identifier, datestamp = (self._header.get(name) for name in ("identifier", "datestamp"))
         if not identifier or not datestamp:
             raise InvalidDocument("a record has no identifier or datestamp")
-        if len(self._records) == _MOST_RECORDS:
-            raise TooLarge(f"it has more than {_MOST_RECORDS} records")
+        if len(self._records) == _MAX_RECORDS:
+            raise TooLarge(f"it has more than {_MAX_RECORDS} records")
         modified = _instant(datestamp, "datestamp")
         digest = self._digest.hexdigest() if self._has_metadata else ""
         sets = tuple(self._sets)
@@ -239,11 +242,11 @@ class _OaiBuilder(ParserTarget[OaiResponse | None]):
         self._start_record()
 
     def _hash(self, text: str) -> None:
-        # The parser may split text anywhere, so the pieces are hashed without a separator.
+        # Without a separator, because the parser may split text anywhere.
         self._digest.update(text.encode("utf-8", "surrogatepass"))
 
     def close(self) -> OaiResponse | None:
-        """Return the response; None if it has no date. Raising here would hide an earlier error."""
+        """Return the response; None if it has no date. An exception would hide earlier errors."""
         if self._date is None:
             return None
         records, errors = tuple(self._records), tuple(self._errors)
@@ -257,20 +260,22 @@ def _instant(text: str, element: str) -> Instant:
         raise InvalidDocument(f"{element}: {error}") from None
 
 
-#: Maximum number of times a harvest starts over because its resumption token was refused, and the
-#: number of consecutive failed requests that count as a refusal of the token.
-_MOST_RESTARTS, _MOST_TRIES = 3, 10
+#: Maximum number of times a harvest starts over because its resumption token was refused.
+_MAX_RESTARTS = 3
+#: The number of consecutive failed requests after which the token counts as refused.
+_MAX_TRIES = 10
 _IDENTIFIER, _LOCAL = "{identifier}", "{local}"
-_SECONDS = "YYYY-MM-DDThh:mm:ssZ"
+_GRANULARITY_SECONDS = "YYYY-MM-DDThh:mm:ssZ"
 #: Maximum number of pages in a harvest, of pages that repeat an earlier one, and of hashes kept to
-#: recognize repetitions.
-_MOST_PAGES, _MOST_REPEATED, _MOST_KNOWN = 1_000_000, 1_000, 200_000
-#: OAI-PMH dates from 2001. A clock may be in a different time zone than it states.
-_FIRST_DATE, _MOST_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
-_WEEK = 7 * 86_400.0
+#: detect repetitions.
+_MAX_PAGES, _MAX_REPEATED, _MAX_KNOWN = 1_000_000, 1_000, 200_000
+#: The plausible range of a `responseDate`: since OAI-PMH exists, and not more than a day ahead,
+#: because a repository's clock may be in the wrong time zone.
+_FIRST_DATE, _MAX_AHEAD = datetime(2001, 1, 1, tzinfo=UTC), timedelta(days=1)
+_COMPARISON_INTERVAL = 7 * 86_400.0
 _NO_RECORDS = {"noRecordsMatch"}
 _BAD_TOKEN = {"badResumptionToken"}
-#: Error codes for a record that no longer exists, or no longer in this format.
+#: Error codes for a record that no longer exists, or is no longer available in this format.
 _NOT_THERE = {"idDoesNotExist", "cannotDisseminateFormat"}
 
 
@@ -281,9 +286,10 @@ class OaiCursor(OriginCursor, omit_defaults=True):
         since: The start datestamp of the current or next harvest; None for all records.
         next_since: The start datestamp of the following harvest, if one is in progress.
         token: The resumption token of the harvest in progress.
-        compared: When the whole list was last compared, in seconds since 1970.
+        compared: When the whole list was last compared, as a Unix timestamp.
         pages: The number of pages read in the harvest in progress.
-        namespaces: The prefixes of the identifiers' local parts, if URIs are made from local parts.
+        namespaces: The parts before the local parts of identifiers, such as
+            `oai:repository.example:`, if the URI template contains local parts.
         late: When a comparison last found a record that no harvest could find.
     """
 
@@ -304,9 +310,9 @@ class OaiHarvest(Struct, frozen=True, kw_only=True):
         set: The set; None for all records.
         overlap: The overlap of successive harvests, in seconds.
         compare: Seconds between comparisons with the whole list. None means a week, or never if the
-            repository declares that it keeps all deletions.
-        uri: A template for the URIs of resources, with `{identifier}` or with `{local}`, which is
-            `123` for `oai:repository.example:123`. None for the URIs of `GetRecord` requests.
+            repository declares that it keeps records of all deletions.
+        uri: A template for the URIs of resources, with `{identifier}`, or with `{local}`, which is
+            `123` for `oai:repository.example:123`. None for the URLs of `GetRecord` requests.
     """
 
     prefix: str = "oai_dc"
@@ -329,25 +335,25 @@ class OaiAdapter:
         self._harvest = harvest
         #: The template for record URIs.
         self._template = None if harvest.uri is None else without_login(harvest.uri)
-        #: The prefixes of the local parts of all identifiers ever listed.
+        #: The parts before the local part, of all identifiers ever listed.
         self._namespaces: set[str] = set()
         self._late: str | None = None
-        #: The resumption token of the last failed request, and the number of its failures.
-        self._tried: str | None = None
+        #: The resumption token of the last failed request, and how often it failed.
+        self._failed_token: str | None = None
         self._tries = 0
-        #: The response to `Identify`, requested once per process and before each comparison.
+        #: The response to `Identify`, requested at the start and before each comparison.
         self._identity: dict[str, str] = {}
 
     # Properties of the repository
 
     @property
     def _has_seconds(self) -> bool:
-        return self._identity.get("granularity") == _SECONDS
+        return self._identity.get("granularity") == _GRANULARITY_SECONDS
 
     @property
-    def _every(self) -> float:
-        """Seconds between comparisons."""
-        return _WEEK if self._harvest.compare is None else self._harvest.compare
+    def _comparison_interval(self) -> float:
+        interval = self._harvest.compare
+        return _COMPARISON_INTERVAL if interval is None else interval
 
     @property
     def _is_compared(self) -> bool:
@@ -356,22 +362,23 @@ class OaiAdapter:
 
     def terms(self) -> OriginTerms:
         policy = self._identity.get("deletedRecord", "unknown")
-        every = f"at a comparison with the whole list, every {self._every:g} seconds."
+        compared = "by comparing the whole list every "
+        compared += f"{self._comparison_interval:g} seconds."
         if not self._is_compared:
-            deletions = "Each deletion is seen."
+            deletions = "All deletions are detected."
         elif policy in ("persistent", "transient"):
-            deletions = "A deletion is seen while the repository keeps it, or else " + every
+            deletions = "Deletions are detected while the repository lists them, or " + compared
         else:
-            deletions = "A deletion is seen " + every
+            deletions = "Deletions are detected " + compared
         limits = []
         if self._harvest.set is not None:
-            seen = every if self._is_compared else "only if the repository lists it as deleted."
-            limits.append(f"A record that leaves the set {self._harvest.set} is seen {seen}")
+            how = compared if self._is_compared else "only if the repository lists them as deleted."
+            limits.append(f"Records that leave the set {self._harvest.set} are detected {how}")
         if self._late is not None:
             limits.append(
-                "Records became visible later after their datestamp than overlap, "
-                f"{self._harvest.overlap:g} seconds, so changes may have been missed until "
-                f"{self._late}. Set a longer overlap."
+                "Some records became visible more than the overlap, "
+                f"{self._harvest.overlap:g} seconds, after their datestamp, so changes may have "
+                f"been missed until {self._late}. Set a longer overlap."
             )
         return OriginTerms(
             f"OAI-PMH 2.0, deleted records: {policy}",
@@ -383,12 +390,12 @@ class OaiAdapter:
     # Checks
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Harvest the changes, and compare the whole list when that is due."""
+        """Harvest the changes, or compare the whole list if that is due."""
         state = OaiCursor.decoded(cursor)
         self._namespaces.update(state.namespaces)
         self._late = state.late
         began = time.time()
-        due = state.compared is None or is_due(state.compared, self._every)
+        due = state.compared is None or is_due(state.compared, self._comparison_interval)
         if due or not self._identity:
             response = await self._request({"verb": "Identify"})
             _check_errors(self._url, response, set())
@@ -407,15 +414,17 @@ class OaiAdapter:
             harvest: OaiCursor | None = state
             while harvest is not None:
                 is_continued = harvest.token is not None
-                batches = self._check(harvest, known, began, seen if compares else None, recorded)
+                batches = self._harvested(
+                    harvest, known, began, seen if compares else None, recorded
+                )
                 async with aclosing(batches):
                     async for batch in batches:
                         yield batch
-                # A list begun by an earlier check lacks the changes since then.
+                # A list that an earlier check began lacks the changes since then.
                 lacks_changes = is_continued and batch.cursor
                 harvest = OaiCursor.decoded(batch.cursor) if lacks_changes else None
 
-    async def _check(
+    async def _harvested(
         self,
         state: OaiCursor,
         known: KnownEntries,
@@ -423,9 +432,9 @@ class OaiAdapter:
         seen: TemporarySet | None,
         recorded: TemporarySet,
     ) -> AsyncGenerator[OriginBatch, None]:
-        """Harvest. If `seen` is given, compare the whole list with the recorded resources."""
+        """Yield the harvested records. If `seen` is given, compare the whole list."""
         is_empty, is_late, is_known = True, False, False
-        for _ in range(_MOST_RESTARTS + 1):
+        for _ in range(_MAX_RESTARTS + 1):
             try:
                 async for batch in self._list(state, seen):
                     is_empty = is_empty and not batch.entries
@@ -440,14 +449,14 @@ class OaiAdapter:
                 if seen is not None:
                     seen.clear()
         else:
-            raise Unavailable(self._url, "it refuses its own resumption tokens")
+            raise Unavailable(self._url, "it rejects its own resumption tokens")
         missing: list[MissingEntry] = []
         if seen is not None:
             if is_empty and recorded and self._harvest.set is None:
                 # While the repository rebuilds its index, GetRecord would confirm the deletions.
                 raise Unavailable(self._url, "it lists no records, which may be temporary")
             missing = await self._missing(seen, known)
-            if is_late and is_known:  # if no URI is known, all have changed
+            if is_late and is_known:  # if no URI is known, all URIs have changed
                 self._late = format_datetime(datetime.fromtimestamp(began, UTC))
         compared = began if seen is not None or state.compared is None else state.compared
         done = OaiCursor(state.next_since or state.since, compared=compared)
@@ -463,7 +472,7 @@ class OaiAdapter:
         self, state: OaiCursor, seen: TemporarySet | None
     ) -> AsyncIterator[OriginBatch]:
         """Yield the records page by page. The cursor of each batch resumes after its page."""
-        walk = _Walk()
+        endless = _EndlessListCheck()
         while True:
             response = await self._page(state, whole=seen is not None)
             if state.next_since is None:
@@ -478,7 +487,7 @@ class OaiAdapter:
                 seen.update(_seen_uris(entries))
             token = response.token or None
             state.pages += 1
-            if token is not None and (problem := walk.problem(state, response, token)) is not None:
+            if token is not None and (problem := endless.problem(state, response, token)):
                 # The next check begins where this one did, without the token.
                 begin = OaiCursor(state.since, compared=state.compared)
                 yield OriginBatch(tuple(entries), None if seen is not None else self._encode(begin))
@@ -508,17 +517,17 @@ class OaiAdapter:
                 raise _Restart
             _check_errors(self._url, response, _NO_RECORDS)
         except RsnotifyError:
-            # Some repositories answer 500 to a token that they have lost.
-            self._tries = self._tries + 1 if token == self._tried else 1
-            self._tried = token
-            if self._tries < _MOST_TRIES:
+            # Some repositories respond with 500 to a token that they have lost.
+            self._tries = self._tries + 1 if token == self._failed_token else 1
+            self._failed_token = token
+            if self._tries < _MAX_TRIES:
                 raise
-            self._tried = None
+            self._failed_token = None
             raise _Restart from None
         return response
 
     def _next_since(self, date: Instant) -> str:
-        """Return the start datestamp of the next harvest, given this one's date."""
+        """Return the start datestamp of the next harvest, given the date of this one."""
         begin = self._datestamp(date - timedelta(seconds=self._harvest.overlap))
         earliest = self._identity.get("earliestDatestamp", "")
         return min(max(begin, earliest[: len(begin)]), self._datestamp(date))
@@ -536,13 +545,14 @@ class OaiAdapter:
     def _uri(self, identifier: str) -> str:
         template = self._template
         if template is None:
-            return self._url_of(self._record_arguments(identifier))
+            return self._request_url(self._record_arguments(identifier))
         namespace, local = _split(identifier)
         self._namespaces.add(namespace)
         named = template.replace(_IDENTIFIER, quote(identifier, safe="/:"))
         uri = usable_uri(named.replace(_LOCAL, quote(local, safe="/:")))
         if uri is None:
-            raise Unavailable(self._url, f"the template {template} makes no URI of {identifier!r}")
+            reason = f"the template {template} does not result in a URI for {identifier!r}"
+            raise Unavailable(self._url, reason)
         return uri
 
     def _record_arguments(self, identifier: str) -> dict[str, str]:
@@ -552,7 +562,7 @@ class OaiAdapter:
     # Deletions that lists do not show
 
     async def _missing(self, seen: TemporarySet, known: KnownEntries) -> list[MissingEntry]:
-        """Return the records that the whole list lacks and `GetRecord` confirms to be gone."""
+        """Return the records missing from the whole list that `GetRecord` confirms as deleted."""
         found = []
         for uri, _ in await known.select(lambda uri, _: uri not in seen):
             for identifier in self._identifiers(uri):
@@ -563,10 +573,10 @@ class OaiAdapter:
         return found
 
     def _identifiers(self, uri: str) -> list[str]:
-        """Return the identifiers that a URI may stand for; none if another template made it."""
+        """Return the identifiers that a URI may stand for; none if it is from another template."""
         template = self._template
         if template is None:
-            before, after = self._url_of(self._record_arguments("")), ""
+            before, after = self._request_url(self._record_arguments("")), ""
         else:
             placeholder = _LOCAL if _LOCAL in template else _IDENTIFIER
             before, _, after = template.partition(placeholder)
@@ -592,12 +602,12 @@ class OaiAdapter:
 
     # Requests
 
-    def _url_of(self, arguments: dict[str, str]) -> str:
+    def _request_url(self, arguments: dict[str, str]) -> str:
         separator = "&" if urlsplit(self._url).query else "?"
         return self._url + separator + urlencode(arguments, quote_via=quote)
 
     async def _request(self, arguments: dict[str, str]) -> OaiResponse:
-        uri = self._url_of(arguments)
+        uri = self._request_url(arguments)
         parser = OaiParser()
         response: OaiResponse | None = None
 
@@ -608,21 +618,21 @@ class OaiAdapter:
             return response is not None and bool(response.errors)
 
         try:
-            # Invenio sends all errors with status 422, even the one for no new records.
+            # Invenio sends all errors with status 422, even "no records match".
             await self._client.get(uri, parser.feed, is_error=is_error)
             response = response or parser.close()
         except DocumentError as error:
             raise error.at(uri) from None
-        latest = datetime.fromtimestamp(time.time(), UTC) + _MOST_AHEAD
+        latest = datetime.fromtimestamp(time.time(), UTC) + _MAX_AHEAD
         if not _FIRST_DATE <= response.date <= latest:
             # The next harvest begins at this date. If the date is too late, changes are missed.
-            reason = f"its responseDate {format_datetime(response.date)} cannot be the present time"
+            reason = f"its responseDate {format_datetime(response.date)} is not the current time"
             raise InvalidDocument(reason, source=uri)
         return response
 
 
-class _Walk:
-    """Detects a list that never ends."""
+class _EndlessListCheck:
+    """Detects lists that never end."""
 
     def __init__(self) -> None:
         #: Hashes of tokens and pages.
@@ -630,17 +640,17 @@ class _Walk:
         self._repeated = 0
 
     def problem(self, state: OaiCursor, response: OaiResponse, token: str) -> str | None:
-        """Return why the list cannot continue with `token`; None if it can."""
-        has_been = hash(token) in self._known or token == state.token
+        """Return why the list must not continue with `token`; None if it may."""
+        is_repeated = hash(token) in self._known or token == state.token
         self._repeated += hash(response.records) in self._known
-        if len(self._known) < _MOST_KNOWN:
+        if len(self._known) < _MAX_KNOWN:
             self._known |= {hash(token), hash(response.records)}
-        if has_been:
-            return "its list comes back to a resumption token that was used before"
-        if self._repeated >= _MOST_REPEATED:
-            return f"its list has {_MOST_REPEATED:,} pages that it had before, or that are empty"
-        if state.pages >= _MOST_PAGES:
-            return f"its list has more than {_MOST_PAGES:,} pages"
+        if is_repeated:
+            return "its list repeats an earlier resumption token"
+        if self._repeated >= _MAX_REPEATED:
+            return f"its list has {_MAX_REPEATED:,} pages that are empty or repeat earlier pages"
+        if state.pages >= _MAX_PAGES:
+            return f"its list has more than {_MAX_PAGES:,} pages"
         return None
 
 
@@ -649,7 +659,7 @@ def _seen_uris(entries: Iterable[SeenEntry | MissingEntry]) -> Iterator[str]:
 
 
 def _has_late(batch: OriginBatch, recorded: TemporarySet, since: str | None) -> bool:
-    """Return whether a batch has a new record that a harvest from `since` would have missed."""
+    """Return whether a batch has a new record that a harvest from `since` would miss."""
     if since is None:
         return False
     begin = parse_datetime(since)
@@ -663,7 +673,7 @@ def _has_late(batch: OriginBatch, recorded: TemporarySet, since: str | None) -> 
 
 
 def _split(identifier: str) -> tuple[str, str]:
-    """Split an identifier into the prefix and the local part (OAI Identifier Format §2)."""
+    """Split an identifier into namespace and local part (OAI Identifier Format §2)."""
     scheme, _, rest = identifier.partition(":")
     namespace, colon, local = rest.partition(":")
     if scheme == "oai" and colon:
@@ -674,7 +684,7 @@ def _split(identifier: str) -> tuple[str, str]:
 def _check_errors(url: str, response: OaiResponse, expected: set[str]) -> None:
     for error in response.errors:
         if error.code not in expected:
-            raise Unavailable(url, f"the repository answers {error.code}: {error.text}")
+            raise Unavailable(url, f"the repository reports {error.code}: {error.text}")
 
 
 OAI_PMH = OriginType(

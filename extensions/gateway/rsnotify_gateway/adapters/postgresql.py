@@ -1,17 +1,17 @@
 """Tables in PostgreSQL, read through an outbox that their triggers fill.
 
-extensions/gateway/README.md describes the setup. The outbox is the publisher's
-(`rsnotify_publisher.outbox`). The adapter requires psycopg 3: `pip install "rsnotify[postgresql]"`.
+extensions/gateway/README.md describes the setup. The adapter uses the outbox of the publisher
+(`rsnotify_publisher.outbox`), and requires psycopg 3: `pip install "rsnotify[postgresql]"`.
 
 - Each committed change is detected, including changes made in long transactions, in the order of
   the outbox. A NOTIFY wakes the gateway.
-- A deletion is detected as a line of the outbox.
-- A trigger may be disabled, or missing (such as one for TRUNCATE). Once a minute, the adapter reads
-  from the catalog which changes the triggers miss, and reports them. If the database has a view of
-  the existing resources, the whole set is compared with it from time to time (`compare`), and at
-  once after the triggers or tables have changed, including by TRUNCATE. Without the view, a
-  disabled trigger fails the check.
-- A line that is not a change is left out, and stays in the table with the reason.
+- A deletion is detected as a line in the outbox.
+- A trigger may be disabled, or missing (for example for TRUNCATE). Once a minute, the adapter reads
+  the catalog and reports which changes the triggers miss. If the database has a view of the
+  existing resources, the whole set is compared with it every `compare` seconds, and as soon as the
+  triggers or tables have changed, including by TRUNCATE. Without the view, a disabled trigger fails
+  the check.
+- A line that is not a change is skipped, and stays in the table with the reason.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ if TYPE_CHECKING:
     from rsnotify_gateway.outbox_tables import TriggerState
     from rsnotify_publisher.outbox import OutboxQueue
 
-_log = logging.getLogger("rsnotify.gateway")
+logger = logging.getLogger("rsnotify.gateway")
 _decode = json.Decoder(Resource).decode
-#: Default seconds between comparisons with the view, and seconds between readings of the triggers.
-_COMPARE, _LOOK = 86_400.0, 60.0
-_SECOND = 1_000_000
+#: Default seconds between comparisons with the view.
+_COMPARISON_INTERVAL = 86_400.0
+#: Seconds between readings of the triggers.
+_TRIGGER_INTERVAL = 60.0
+_MICROSECONDS_PER_SECOND = 1_000_000
 
 
 class TableCursor(OriginCursor, omit_defaults=True):
@@ -67,7 +69,7 @@ class TableCursor(OriginCursor, omit_defaults=True):
 
     Args:
         fingerprint: The fingerprint of the triggers and tables; empty before the first reading.
-        compared: When the whole set was last compared, in seconds since 1970.
+        compared: When the whole set was last compared, as a Unix timestamp.
         gap: When the adapter last found that changes may have been missed.
         unusable: The number of rows in the view that are not resources.
     """
@@ -79,10 +81,9 @@ class TableCursor(OriginCursor, omit_defaults=True):
 
 
 class PostgreSQLAdapter:
-    """Reads the outbox `table`.
+    """Reads the outbox `table`, after each NOTIFY and at least every `poll` seconds.
 
-    It reads the outbox after each NOTIFY and at least every `poll` seconds, and compares the view
-    of the resources every `compare` seconds.
+    It compares the set with the view of the resources every `compare` seconds.
     """
 
     def __init__(self, url: str, table: str, poll: float, compare: float | None = None) -> None:
@@ -96,7 +97,7 @@ class PostgreSQLAdapter:
         self._queue: OutboxQueue = PostgreSQLQueue(url, outbox)
         self._user = unquote(urlsplit(url).username or "")
         self._poll = poll
-        self._compare = compare or _COMPARE
+        self._compare = compare or _COMPARISON_INTERVAL
         self._state: TriggerState | None = None
         self._last = TableCursor()
 
@@ -105,13 +106,13 @@ class PostgreSQLAdapter:
         limits = [] if state is None else list(state.limits)
         if state is None or not state.has_resources:
             limits.append(
-                "Only what is in the outbox is seen: a row that is older than its trigger was "
-                f"written into it, or is missing. There is no view {self._tables.view}, so that "
-                "nothing is compared."
+                f"There is no view {self._tables.view} to compare with, so only changes in the "
+                "outbox are detected. Rows that are older than their trigger are missing, unless "
+                "they were inserted into the outbox."
             )
         else:
             limits.append(
-                "What is not in the outbox is seen at a comparison with the view "
+                "Changes that are not in the outbox are detected by comparison with the view "
                 f"{self._tables.view}, every {self._compare:g} seconds and after each change of "
                 "the triggers or tables."
             )
@@ -119,18 +120,18 @@ class PostgreSQLAdapter:
             limits.append(f"Changes may have been missed before {last.gap}.")
         if last.unusable:
             limits.append(
-                f"{last.unusable:,} rows of the view {self._tables.view} are not resources, so "
-                "that no comparison sees deletions."
+                f"Invalid rows in the view {self._tables.view}: {last.unusable:,}. Until they are "
+                "corrected, comparisons detect no deletions."
             )
-        return OriginTerms("PostgreSQL", None, "A deletion is seen at once.", tuple(limits))
+        return OriginTerms("PostgreSQL", None, "Deletions are detected immediately.", tuple(limits))
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Yield committed changes without end. Each line leaves the outbox after it is recorded."""
+        """Yield committed changes without end. Lines are removed once they are recorded."""
         self._last = TableCursor.decoded(cursor)
         # The default thread pool is for short tasks.
         thread = ThreadPoolExecutor(1, "rsnotify-outbox")
         run = asyncio.get_running_loop().run_in_executor
-        clock, looked = asyncio.get_running_loop().time, -_LOOK
+        clock, triggers_read = asyncio.get_running_loop().time, -_TRIGGER_INTERVAL
         try:
             while True:
                 began = system_clock()
@@ -138,8 +139,8 @@ class PostgreSQLAdapter:
                     async for batch in lines:
                         yield batch
                 is_compared = False
-                if clock() >= looked + _LOOK:
-                    looked, state = clock(), await run(thread, self._tables.state)
+                if clock() >= triggers_read + _TRIGGER_INTERVAL:
+                    triggers_read, state = clock(), await run(thread, self._tables.state)
                     self._state, is_due = state, self._is_due(state)
                     if is_due and state.has_resources:
                         async with aclosing(self._comparison(thread, known)) as batches:
@@ -147,36 +148,36 @@ class PostgreSQLAdapter:
                                 yield batch
                         is_compared = True
                     if is_due:
-                        self._note(state)
+                        self._update_cursor(state)
                         yield OriginBatch(cursor=self._last.encoded())
                 self._check_enabled()
                 # While a trigger is disabled, only a comparison shows all changes.
                 if is_compared or self._state is None or not self._state.disabled:
                     yield OriginBatch(checked=began)
-                await run(thread, self._queue.wait, min(self._poll, _LOOK))
+                await run(thread, self._queue.wait, min(self._poll, _TRIGGER_INTERVAL))
         except StorageError as error:
-            _log.warning("%s", str(error).replace(f'"{self._user}"', '"…"'))
-            # Others may read the problem, so it must not reveal where the database is.
-            raise StorageError("the database cannot be read; see the log of the gateway") from error
+            logger.warning("%s", str(error).replace(f'"{self._user}"', '"…"'))
+            # The error is published in origin.json, so it must not reveal where the database is.
+            raise StorageError("the database cannot be read; see the gateway's log") from error
         finally:
             self._queue.interrupt()
             thread.submit(self._queue.close)
             thread.shutdown(wait=False)
 
     def _is_due(self, state: TriggerState) -> bool:
-        """Return whether the set may differ from what the outbox has shown."""
+        """Return whether changes may be missing from the outbox, or a comparison is due."""
         is_new = state.fingerprint != self._last.fingerprint
         is_late = is_due(self._last.compared, self._compare)
         return is_new or (state.has_resources and (is_late or bool(state.disabled)))
 
-    def _note(self, state: TriggerState) -> None:
-        now = system_clock() / _SECOND
+    def _update_cursor(self, state: TriggerState) -> None:
+        now = system_clock() / _MICROSECONDS_PER_SECOND
         last = replace(self._last, fingerprint=state.fingerprint)
         if state.has_resources:
             last = replace(last, compared=now, gap=None)
         elif self._last.fingerprint:
             last = replace(last, gap=format_datetime(datetime.fromtimestamp(now, UTC)))
-            _log.warning("the triggers or tables have changed; some changes may be missed")
+            logger.warning("the triggers or tables were altered; some changes may be missed")
         self._last = last
 
     def _check_enabled(self) -> None:
@@ -192,7 +193,7 @@ class PostgreSQLAdapter:
     ) -> AsyncGenerator[OriginBatch, None]:
         """Yield all lines of the outbox, and add their URIs to `seen`.
 
-        The generator must be closed, because a transaction is open between two batches.
+        The caller must close the generator, because a transaction is open between two batches.
         """
         count = BATCH
         while count == BATCH:
@@ -206,10 +207,10 @@ class PostgreSQLAdapter:
     async def _comparison(
         self, thread: ThreadPoolExecutor, known: KnownEntries
     ) -> AsyncGenerator[OriginBatch, None]:
-        """Yield the rows of the view, new lines of the outbox, and the resources that both lack."""
+        """Yield the rows of the view, new lines of the outbox, and the resources in neither."""
         run = asyncio.get_running_loop().run_in_executor
         rows = self._tables.resources()
-        #: The resources whose state comes from a later line of the outbox.
+        #: The resources whose current state is in a line of the outbox, which is newer.
         changed: set[str] = set()
         unusable = 0
         with closing(TemporarySet()) as present:
@@ -229,7 +230,7 @@ class PostgreSQLAdapter:
                 thread.submit(rows.close)
             self._last = replace(self._last, unusable=unusable)
             if unusable:
-                _log.warning("%d rows of %s are not resources", unusable, self._tables.view)
+                logger.warning("invalid rows in %s: %d", self._tables.view, unusable)
                 return
             missing = await known.select(lambda uri, _: uri not in present and uri not in changed)
             yield OriginBatch(tuple(MissingEntry(uri) for uri, _ in missing))
@@ -240,7 +241,7 @@ class PostgreSQLAdapter:
     ) -> AsyncIterator[tuple[Sequence[OutboxLine], dict[int, str]]]:
         """Yield lines of the outbox, and a dictionary for the reasons why lines are refused.
 
-        When the context ends, the lines leave the outbox, except the refused ones.
+        When the context ends, the lines are removed from the outbox, except the refused ones.
 
         Raises:
             StorageError: The database cannot be read, or another process forwards its outbox.
@@ -259,7 +260,7 @@ class PostgreSQLAdapter:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not offered.done():
                 forwarding.result()
-                raise StorageError("another process forwards this outbox")
+                raise StorageError("another process is reading this outbox; stop one of them")
             refused: dict[int, str] = {}
             yield offered.result(), refused
             recorded.set_result(refused)
@@ -272,13 +273,13 @@ class PostgreSQLAdapter:
 
 
 class _TriggerDisabled(RsnotifyError):
-    """A trigger is disabled, and there is no view from which to find the missed changes."""
+    """A trigger is disabled, and there is no view to detect the missed changes."""
 
 
 def _entries(
     lines: Sequence[OutboxLine], read: int, refused: dict[int, str]
 ) -> Iterator[SeenEntry | MissingEntry]:
-    """Yield the changes in lines that were read at `read`.
+    """Yield the changes in lines, which were read at the instant `read` (µs).
 
     Add the number of each line that is not a change to `refused`, with the reason.
     """
@@ -287,14 +288,14 @@ def _entries(
             change = check_change(_without_logins(_decode(line.entry)))
         except (DecodeError, ConfigurationError) as error:
             refused[line.number] = without_credentials(str(error))
-            _log.error(
+            logger.error(
                 "line %d of the outbox is not a change: %s", line.number, refused[line.number]
             )
             continue
         if change.change == ChangeType.DELETED:
             yield MissingEntry(change.uri)
         else:
-            # After the table is restored, the same numbers may return with different changes.
+            # After a restore of the table, other changes may have the same numbers.
             yield SeenEntry(change, f"{read}-{line.number} {_metadata(change)}".rstrip())
 
 
@@ -313,7 +314,7 @@ def _without_logins(resource: Resource) -> Resource:
 
 
 def _metadata(resource: Resource) -> str:
-    """Return a hash of the metadata; empty if there is none."""
+    """Return a hash of the metadata, or an empty string if there is none."""
     bare = Resource(resource.uri)
     found = replace(resource, change=None, datetime=None)
     return "" if found == bare else blake2b(json.encode(found), digest_size=12).hexdigest()

@@ -7,15 +7,15 @@ contain content.
 - A check reads the Change List from where the last check ended, and the archives if the list
   begins too late. If a list's datetimes contradict each other, all of it is read. A change is
   detected if the hash or length differs; without a hash, also if the datetime differs.
-- A deletion is detected as a change in a Change List. A change or deletion that no Change List has,
-  or that has a datetime before those already read, is detected by a comparison with the Resource
-  List, made from time to time (`compare`). Resources that changed after that list's `at` are not
-  compared. A list of several files is reread if they change during reading.
-- The whole set is also compared if no list reaches back to the last check, or if the lists end
-  earlier than before, which happens when a Source is restored. If the Resource List is older than
-  the missing changes, or there is none, the gap is reported.
-- Resource List entries with different metadata than in the Change Lists, such as a different kind
-  of hash, are recorded as updated once per comparison.
+- A deletion is detected as a change in a Change List. Every `compare` seconds, the set is compared
+  with the Resource List, to detect changes that no Change List contains or that were backdated.
+  Resources that changed after the list's `at` are not compared. A list of several files is reread
+  if they change during reading.
+- The set is also compared if no list reaches back to the last check, or if the lists end earlier
+  than before, as after a restore of the Source. If there is no Resource List, or it is older than
+  the missing changes, the gap is reported.
+- A resource whose metadata differs between the lists, for example by the kind of hash, is recorded
+  as updated once per comparison.
 """
 
 from __future__ import annotations
@@ -46,23 +46,25 @@ from rsnotify_gateway.adapter import (
     SeenEntry,
     is_due,
 )
+from rsnotify_gateway.change_detection import required_uri
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.reconciling import required_uri
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.discovery import OfferDiscovery
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.fetching.fetcher import DocumentCache, Fetcher
 
+logger = logging.getLogger("rsnotify.gateway")
+
 #: A list whose `until` is this close to the response's date may still receive earlier changes.
-_SETTLED = timedelta(minutes=1)
+_SETTLING_TIME = timedelta(minutes=1)
 
 
 class ChangeReading:
-    """One pull of the Change Lists, starting at a frontier.
+    """One reading of the Change Lists, starting at a frontier.
 
     Attributes:
         frontier: The instant up to which all changes have been read.
-        gap_ends: Where the lists begin, if none of them reaches back to the frontier.
+        gap_ends: The start of the lists, if none of them reaches back to the frontier.
         ends: The latest instant that a list covers.
     """
 
@@ -76,14 +78,14 @@ class ChangeReading:
 
     @property
     def has_gone_back(self) -> bool:
-        """Whether all lists end before the initial frontier, as after the Source is restored."""
+        """Whether all lists end before the initial frontier, as after a restore of the Source."""
         return self.ends is not None and self.ends < self._began_at
 
     async def read(self) -> AsyncIterator[tuple[str, list[Change]]]:
         """Yield the URI and the new changes of each list.
 
         Raises:
-            RsnotifyError: A list cannot be read, and no other list can be read instead.
+            RsnotifyError: A list cannot be read, and no other list can replace it.
         """
         pull = Pull(self._offer)
         while True:
@@ -95,7 +97,7 @@ class ChangeReading:
                 coverage = _without_present(coverage) if is_last else coverage
                 self.ends = max(self.ends or EARLIEST, coverage.until or EARLIEST)
                 fresh = self.frontier.learn(coverage)
-                # Contradictory datetimes do not show which entries are old.
+                # If the datetimes contradict each other, any entry may be new.
                 changes = list(coverage.changes) if coverage.contradictory else fresh
                 if changes:
                     yield uri, changes
@@ -117,7 +119,7 @@ class ChangeReading:
 
 
 def _without_logins(coverage: Coverage) -> Coverage:
-    """Remove logins from a list's URIs, because the URIs of its last changes are stored."""
+    """Remove logins from the URIs of a list, because the cursor contains some of these URIs."""
     if not any("@" in change.uri for change in coverage.changes):
         return coverage
     changes = [replace(one, uri=without_login(one.uri)) for one in coverage.changes]
@@ -125,40 +127,40 @@ def _without_logins(coverage: Coverage) -> Coverage:
 
 
 def _without_present(coverage: Coverage) -> Coverage:
-    """Return the last list, ending at its latest change if its `until` is about the present.
+    """Return the coverage of the last list, ending at its latest change if `until` is about now.
 
     Some Sources set `until` to the current time in each response, but write changes with a delay.
     """
     until, sent = coverage.until, coverage.sent
-    if not coverage.closed or until is None or sent is None or until < sent - _SETTLED:
+    if not coverage.closed or until is None or sent is None or until < sent - _SETTLING_TIME:
         return coverage
     latest = max((change.at for change in coverage.changes), default=coverage.from_)
     return replace(coverage, until=latest, closed=False)
 
 
 class ListReading:
-    """One reading of the Resource List, and of the changes since.
+    """One reading of the Resource List, and of the changes since then.
 
     Attributes:
         at: The instant that the list describes.
         is_outdated: Whether the list has nothing new, and no Change List continues from it.
-        documents: The URI and a hash of each document read.
+        documents: The URI and a hash of each document that was read.
     """
 
     def __init__(self, fetcher: Fetcher, offer: Offer) -> None:
         self._fetcher = fetcher
         self._offer = offer
         self.is_outdated = False
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.at: Instant | None = None
         self._listed: set[str] = set()
         self.documents: list[tuple[str, int]] = []
         self._changed: set[str] = set()
 
-    def lacks(self, uri: str, _places: object) -> bool:
-        """Return whether a resource is missing from the list, and did not change later."""
+    def is_missing(self, uri: str, _places: object) -> bool:
+        """Return whether a resource is neither in the list nor in the changes since then."""
         return uri not in self._listed
 
     async def entries(self, through: Instant | None) -> AsyncIterator[tuple[SeenEntry, ...]]:
@@ -174,7 +176,7 @@ class ListReading:
         following: Fetch | None = baseline.root
         while following is not None:
             if following is baseline.root:
-                self._begin()
+                self._reset()
             try:
                 document, sent = await self._fetcher.dated_document(following.uri)
                 found = baseline.read(document, sent)
@@ -191,12 +193,12 @@ class ListReading:
                     yield self._seen(following.uri, found.resources)
             following = baseline.next()
         if not baseline.complete:
-            reason = "its Resource List is not complete"
+            reason = "its Resource List is incomplete"
             raise baseline.error or Unavailable(baseline.root.uri, reason)
-        self.at = baseline.at  # an index may have none
+        self.at = baseline.at  # which an index may lack
 
     async def _read_changes(self, at: Instant, through: Instant | None) -> None:
-        """Store which resources changed after the list's `at`, and whether it is outdated."""
+        """Find the resources that changed after the list's `at`, and whether it is outdated."""
         frontier = Frontier.at(EARLIEST)
         frontier.advance(at, over=False)
         reading = ChangeReading(self._fetcher, self._offer, frontier)
@@ -217,7 +219,7 @@ class ListReading:
 
 
 def _latest_entries(uri: str, changes: list[Change]) -> dict[str, SeenEntry | MissingEntry]:
-    """Return each resource's state after the changes of a list, by URI."""
+    """Return each resource's state after the changes in a list, by URI."""
     found: dict[str, SeenEntry | MissingEntry] = {}
     for change in sorted(changes, key=lambda change: change.at):
         usable = required_uri(uri, change.uri)
@@ -238,12 +240,11 @@ def _entry(uri: str, resource: Resource) -> SeenEntry:
     return SeenEntry(stated, state)
 
 
-_log = logging.getLogger("rsnotify.gateway")
 #: Default seconds between comparisons with the Resource List.
-_COMPARE = 86_400.0
+_COMPARISON_INTERVAL = 86_400.0
 #: Maximum number of times a Resource List of several files is read if they change during reading.
-_MOST_ROUNDS = 3
-#: The factor that shortens the wait for the next comparison if the Resource List was too old.
+_MAX_ROUNDS = 3
+#: The factor by which the next comparison is earlier if the Resource List was outdated.
 _SPEEDUP = 24
 _CACHED_DOCUMENTS, _CACHED_ENTRIES = 4, 10_000
 
@@ -255,7 +256,7 @@ class SourceCursor(OriginCursor, omit_defaults=True):
         through: The instant up to which all changes are recorded; None before the first check.
         seen: The recorded changes at exactly that instant.
         running: Whether more changes may be dated at that instant.
-        compared: When the whole set was last compared, in seconds since 1970.
+        compared: When the whole set was last compared, as a Unix timestamp.
         gap: The last interval in which changes may have been missed.
     """
 
@@ -284,49 +285,49 @@ class ResourceSyncAdapter:
         cache = DocumentCache(_CACHED_DOCUMENTS, _CACHED_ENTRIES)
         self._fetcher = Fetcher(client.sessions, Path(), cache=cache)
         self._discovery = OfferDiscovery(DescriptionReader(self._fetcher), url)
-        self._compare = compare or _COMPARE
+        self._compare = compare or _COMPARISON_INTERVAL
         self._offer: Offer | None = None
         self._last = SourceCursor()
 
     def terms(self) -> OriginTerms:
-        deletions = "A deletion is seen as a change in a Change List"
+        deletions = "Deletions are detected as changes in a Change List"
         if self._offer is None or resource_documents(self._offer):
-            every = f"at a comparison, every {self._compare:g} seconds."
-            deletions += f", or as the absence from the Resource List {every}"
+            compared = f"by a comparison every {self._compare:g} seconds."
+            deletions += f", or as absence from the Resource List {compared}"
             limits = [
-                "A change that no Change List has, or that one dates before those it had earlier, "
-                f"is seen {every}"
+                "Changes that no Change List contains or that were backdated are detected "
+                f"{compared}"
             ]
         else:
             deletions += "."
-            limits = ["There is no Resource List: what no Change List has mentioned is not known."]
+            limits = ["There is no Resource List, so only resources in a Change List are known."]
         if self._last.gap is not None:
             begin, end = map(format_datetime, self._last.gap)
             limits.append(f"Changes from {begin} to {end} may have been missed.")
         return OriginTerms("ResourceSync", None, deletions, tuple(limits))
 
     async def changes(self, cursor: str | None, known: KnownEntries) -> AsyncIterator[OriginBatch]:
-        """Read the changes since the cursor, and compare the whole set when that is due."""
+        """Read the changes since the cursor, and compare the whole set if that is due."""
         state = SourceCursor.decoded(cursor)
-        offer = await self._offered()
+        offer = await self._current_offer()
         reading = ChangeReading(self._fetcher, offer, state.frontier)
         is_first = state.through is None
         if not is_first:
             async for uri, changes in reading.read():
                 entries = _latest_entries(uri, changes)
                 yield OriginBatch(tuple(entries.values()), state.advanced(reading.frontier))
-        must = is_first or reading.gap_ends is not None or reading.has_gone_back
-        if must or (is_due(state.compared, self._compare) and resource_documents(offer)):
+        is_required = is_first or reading.gap_ends is not None or reading.has_gone_back
+        if is_required or (is_due(state.compared, self._compare) and resource_documents(offer)):
             comparison = _Comparison(self._fetcher, offer, state, reading, self._url)
             async for batch in comparison.batches(known):
                 yield batch
-            wait = self._compare * (1 if comparison.is_whole else 1 / _SPEEDUP)
+            wait = self._compare * (1 if comparison.is_complete else 1 / _SPEEDUP)
             state.compared = time.time() - self._compare + wait
             reading = comparison.reading
         self._last = state
         yield OriginBatch((), state.advanced(reading.frontier))
 
-    async def _offered(self) -> Offer:
+    async def _current_offer(self) -> Offer:
         """Return the Source's current offer, without its dumps."""
         if self._offer is None:
             offer = await self._discovery.find()
@@ -342,18 +343,18 @@ class ResourceSyncAdapter:
         )
         if not change_documents(lists):
             raise ConfigurationError(
-                f"{self._url} offers no Change List, which this type of origin needs; if it has a "
-                'Resource List, name that one with type = "sitemap"'
+                f"{self._url} has no Change List, which this type of origin needs; if it has a "
+                'Resource List, use the URL of that with type = "sitemap"'
             )
         return lists
 
 
 class _Comparison:
-    """One comparison with the whole set, including the changes since the Resource List.
+    """One comparison with the Resource List and the changes since then.
 
     Attributes:
         reading: The last reading of the Change Lists.
-        is_whole: Whether the comparison left no gap, and the Resource List was not outdated.
+        is_complete: Whether the Resource List was not outdated, and no gap remained.
     """
 
     def __init__(
@@ -365,7 +366,7 @@ class _Comparison:
         self._url = url
         self._has_gone_back = reading.has_gone_back
         self.reading = reading
-        self.is_whole = True
+        self.is_complete = True
         #: The instant that the Resource List describes; None if the list is outdated or absent.
         self._at: Instant | None = None
 
@@ -381,7 +382,7 @@ class _Comparison:
             if self._at is not None:
                 begin, self._state.gap = self._at, None
             else:
-                self.is_whole = False
+                self.is_complete = False
                 if self.reading.gap_ends is None:
                     return
         async for batch in self._changes_since(begin):
@@ -390,54 +391,53 @@ class _Comparison:
     async def _listed(
         self, through: Instant | None, known: KnownEntries
     ) -> AsyncIterator[OriginBatch]:
-        """Yield the Resource List's entries, and then the resources that it lacks.
+        """Yield the entries of the Resource List, and then the resources missing from it.
 
         If the list has several files, a resource counts as missing only after two equal readings.
         """
         before: list[tuple[str, int]] = []
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             listed = ListReading(self._fetcher, self._offer)
             async for entries in listed.entries(through):
                 yield OriginBatch(entries)
             if listed.is_outdated:
                 return
-            found = await known.select(listed.lacks)
+            found = await known.select(listed.is_missing)
             if not found or len(listed.documents) == 1 or listed.documents == before:
                 yield OriginBatch(tuple(MissingEntry(uri) for uri, _ in found))
                 self._at = listed.at
                 return
             before = listed.documents
-        raise Unavailable(self._url, "its Resource List changes while it is read")
+        raise Unavailable(self._url, "its Resource List keeps changing during reading")
 
     async def _changes_since(self, begin: Instant) -> AsyncIterator[OriginBatch]:
         known_through = self._state.through
         frontier = Frontier.at(EARLIEST)
         frontier.advance(begin, over=False)
-        async for batch in self._read_again(frontier, known_through):
+        async for batch in self._reread(frontier, known_through):
             yield batch
         ends = self.reading.gap_ends
         if ends is None:
             return
         if begin > EARLIEST:
-            self.is_whole = False
+            self.is_complete = False
             self._state.gap = (begin, ends)
-            _log.warning(
-                "%s: no list has the changes from %s to %s; some may be missed",
+            logger.warning(
+                "%s: no list contains the changes from %s to %s; some may be missed",
                 self._url,
                 format_datetime(begin),
                 format_datetime(ends),
             )
         frontier.advance(ends)
-        async for batch in self._read_again(frontier, known_through):
+        async for batch in self._reread(frontier, known_through):
             yield batch
 
-    async def _read_again(
+    async def _reread(
         self, frontier: Frontier, known_through: Instant | None
     ) -> AsyncIterator[OriginBatch]:
-        """Yield the changes after a frontier, but only the latest of the changes already recorded.
+        """Yield the changes after a frontier, but of those already recorded only the latest.
 
-        Otherwise a resource that changed in several lists would go back to each of its earlier
-        states.
+        Otherwise, a resource that changed in several lists would return to its earlier states.
         """
         self.reading = ChangeReading(self._fetcher, self._offer, frontier)
         entries: dict[str, SeenEntry | MissingEntry] = {}

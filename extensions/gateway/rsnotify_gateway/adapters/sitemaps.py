@@ -4,13 +4,13 @@ Files may be compressed. A ResourceSync Resource List is also a Sitemap, and its
 are used.
 
 - A change is detected if an entry's `lastmod`, hash or length changes. An entry with none of them
-  only shows creation and deletion. A `lastmod` without a time shows one change a day. An entry that
+  shows only creation and deletion. A `lastmod` without a time shows one change a day. An entry that
   is read within the second of its `lastmod` could change again undetected, so it counts as changed
   once more at a later check.
-- A deletion is detected as absence from the whole Sitemap. Several files are not read at the
-  same instant, so an entry could move between them unnoticed. Before an entry counts as deleted,
-  the adapter requests all files again, until none has changed in between. A Sitemap that lists
-  nothing at all is invalid, and fails the check.
+- A deletion is detected as absence from the whole Sitemap. Entries could move between files while
+  these are read one after the other. Before an entry counts as deleted, the adapter therefore
+  requests all files again until none has changed in between. A Sitemap without entries is invalid,
+  and fails the check.
 - Each file is requested conditionally. An unchanged file is not reread.
 """
 
@@ -37,18 +37,19 @@ from rsnotify_gateway.adapter import (
     SeenEntry,
     origin_uri,
 )
+from rsnotify_gateway.change_detection import required_uri
 from rsnotify_gateway.client import OriginClient
-from rsnotify_gateway.reconciling import required_uri
 from rsnotify_publisher.journal import system_clock
 from rsnotify_subscriber.fetching.credentials import without_login
 
 #: Maximum number of files in one Sitemap: an index, its 50,000 parts, and some more.
-_MOST_FILES = 60_000
+_MAX_FILES = 60_000
 #: Maximum number of times all files are requested if they change during reading.
-_MOST_ROUNDS = 3
-#: Marks the state of an entry that could change again within the second of its `lastmod`. The
-#: limit (µs) is a second longer, because clocks differ.
-_FRESH, _SECONDS = " fresh", 2_000_000
+_MAX_ROUNDS = 3
+#: Marks the state of an entry that could change again within the second of its `lastmod`.
+_FRESH = " fresh"
+#: The age in µs up to which an entry is fresh: a second, and another one because clocks differ.
+_FRESH_AGE = 2_000_000
 
 
 class SitemapFile(Struct, omit_defaults=True):
@@ -57,10 +58,10 @@ class SitemapFile(Struct, omit_defaults=True):
     Args:
         digest: A hash of the file's content.
         condition: The header field for a conditional request.
-        parts: The files listed, if the file is an index.
-        entries: The number of entries, if the file is not an index.
-        undated: The number of entries that show no changes.
-        daily: The number of entries whose `lastmod` has a day but no time.
+        parts: The listed files, if this is an index.
+        entries: The number of entries, if this is not an index.
+        undated: The number of entries without `lastmod`, hash and length.
+        daily: The number of entries whose `lastmod` has no time.
         is_fresh: Whether an entry could change again without a new `lastmod`.
     """
 
@@ -91,18 +92,18 @@ class SitemapAdapter:
         limits = []
         if undated := sum(file.undated for file in files):
             limits.append(
-                f"Entries without a lastmod: {undated:,} of {total:,}. A change of their content "
-                "is not seen."
+                f"Entries without a lastmod: {undated:,} of {total:,}. Changes of their content "
+                "are not detected."
             )
         if daily := sum(file.daily for file in files):
             limits.append(
-                f"Entries with a lastmod without a time: {daily:,} of {total:,}. Only the first "
-                "change of a day is seen."
+                f"Entries whose lastmod has no time: {daily:,} of {total:,}. Only their first "
+                "change of a day is detected."
             )
         return OriginTerms(
             "Sitemap",
             "day" if daily else "second",
-            "A deletion is seen as the absence of an entry from the whole Sitemap.",
+            "Deletions are detected as absence from the whole Sitemap.",
             tuple(limits),
         )
 
@@ -110,7 +111,7 @@ class SitemapAdapter:
         """Check all files, and yield the entries of changed files, then the missing entries."""
         check = _SitemapCheck(self._url, self._client, {} if cursor is None else _decode(cursor))
         roots = await self._roots()
-        for number in range(_MOST_ROUNDS):
+        for number in range(_MAX_ROUNDS):
             async for batch in check.walk(roots):
                 yield batch
             missing = await check.missing(known)
@@ -118,7 +119,7 @@ class SitemapAdapter:
                 break
         else:
             raise Unavailable(
-                self._url, "it changes while it is read, so that no deletion could be seen"
+                self._url, "it keeps changing during reading, so deletions cannot be detected"
             )
         self._files = check.walked
         yield OriginBatch(missing, msgspec.json.encode(check.walked).decode())
@@ -135,8 +136,8 @@ class _SitemapCheck:
     """One check of a Sitemap, which may walk through its files several times.
 
     Attributes:
-        walked: The files that the last walk found.
-        has_changed: Whether one of them has changed since the previous walk or the last check.
+        walked: The files found by the last walk.
+        has_changed: Whether one of them has changed since the previous walk or check.
     """
 
     def __init__(self, url: str, client: OriginClient, files: dict[str, SitemapFile]) -> None:
@@ -158,8 +159,8 @@ class _SitemapCheck:
             uri = waiting.pop()
             if uri in self.walked:
                 continue
-            if len(self.walked) == _MOST_FILES:
-                raise Unavailable(self._url, f"it has more than {_MOST_FILES:,} files")
+            if len(self.walked) == _MAX_FILES:
+                raise Unavailable(self._url, f"it consists of more than {_MAX_FILES:,} files")
             known = before.get(uri)
             file, document = await self._read(uri, known)
             self.walked[uri] = file
@@ -172,7 +173,7 @@ class _SitemapCheck:
     async def _read(
         self, uri: str, known: SitemapFile | None
     ) -> tuple[SitemapFile, list[Resource] | None]:
-        """Request a file, and return its state; if it has changed, also its entries."""
+        """Request a file, and return its state. If it has changed, also return its entries."""
         if known is not None and known.is_fresh:
             known = None
         reader, digest = SitemapReader(), blake2b(digest_size=16)
@@ -190,7 +191,7 @@ class _SitemapCheck:
                 return known, None
             head = reader.close()
             if head.capability not in (None, Capability.RESOURCE_LIST):
-                raise WrongDocument(f"it is no Sitemap, but a {head.capability}")
+                raise WrongDocument(f"it is a {head.capability} document, not a Sitemap")
         except DocumentError as error:
             raise error.at(uri) from None
         if known is not None and known.digest == digest.hexdigest():
@@ -233,7 +234,7 @@ class _SitemapCheck:
 
         found = await known.select(lambda uri, recorded: bool(absent(uri, recorded)))
         if found and not sum(file.entries for file in self.walked.values()):
-            raise Unavailable(self._url, "it lists nothing, which a Sitemap must not")
+            raise Unavailable(self._url, "it has no entries, but a Sitemap must have some")
         return tuple(MissingEntry(uri, absent(uri, recorded)) for uri, recorded in found)
 
 
@@ -253,7 +254,7 @@ def _is_fresh(entry: Resource, began: int) -> bool:
     """
     if entry.lastmod is None or entry.lastmod.microsecond or entry.hash is not None:
         return False
-    return abs(began - to_microseconds(entry.lastmod)) < _SECONDS
+    return abs(began - to_microseconds(entry.lastmod)) < _FRESH_AGE
 
 
 def _is_daily(entry: Resource) -> bool:

@@ -1,4 +1,4 @@
-"""Records the changes in a batch: the entries that differ from the recorded state.
+"""Detects the changes in a batch, and records them: the entries that differ from the journal.
 
 The validator of a resource in the journal consists of its state and the places that list it.
 """
@@ -21,8 +21,8 @@ from rsnotify_publisher.changes import check_record, check_uri
 from rsnotify_publisher.journal import Journal
 from rsnotify_subscriber.fetching.credentials import without_login
 
-_log = logging.getLogger("rsnotify.gateway")
-#: The journal's names for the cursor, and for the instant up to which the origin was checked.
+logger = logging.getLogger("rsnotify.gateway")
+#: The names of positions in the journal: the cursor, and the instant of the last check.
 _CURSOR = "origin"
 _CHECKED = "checked"
 
@@ -37,8 +37,8 @@ def decode_validator(validator: str | None) -> tuple[str, frozenset[str]]:
 
 
 def usable_uri(uri: str) -> str | None:
-    """Return an origin's URI in normal form and without a login; None if it is not a valid URI."""
-    escaped = quote(without_login(uri), safe=URI_CHARACTERS)  # origins make mistakes
+    """Return an origin's URI in normal form and without a login; None if it is invalid."""
+    escaped = quote(without_login(uri), safe=URI_CHARACTERS)  # some origins do not escape URIs
     try:
         check_uri(escaped)
     except ConfigurationError:
@@ -47,22 +47,23 @@ def usable_uri(uri: str) -> str | None:
 
 
 def required_uri(base: str, reference: str) -> str:
-    """Return the URI of a reference in an origin's document, in usable form.
+    """Resolve a reference in an origin's document to a usable URI.
 
     Raises:
         InvalidDocument: The reference is not a valid URI.
     """
     uri = usable_uri(origin_uri(base, reference))
     if uri is None:
-        raise InvalidDocument(f"{without_credentials(reference)[:200]!r} is no URI", source=base)
+        reason = f"{without_credentials(reference)[:200]!r} is not a valid URI"
+        raise InvalidDocument(reason, source=base)
     return uri
 
 
 def record_batch(journal: Journal, batch: OriginBatch, now: int) -> int:
-    """Record a batch and its positions, and return the number of changes; within a transaction.
+    """Record a batch and its positions within a transaction. Return the number of changes.
 
-    No change is dated before it became visible. Nor is it dated before its `lastmod`, unless that
-    is later than now (µs): a client that has already seen the `lastmod` would skip the change.
+    No change is dated before it became visible, nor before its `lastmod` unless that is later than
+    `now` (µs): a client that already holds a copy with this `lastmod` would skip the change.
     """
     states = _States(journal, batch.at or 0, now)
     for entry in batch.entries:
@@ -85,7 +86,7 @@ def stored_cursor(journal: Journal) -> str | None:
 
 
 def stored_check(journal: Journal) -> int | None:
-    """Return the instant (µs) through which the origin was checked; None if it never was."""
+    """Return the instant (µs) through which the origin was checked; None before the first check."""
     checked = journal.position(_CHECKED)
     return None if checked is None else int(checked)
 
@@ -99,20 +100,20 @@ def _listed(state: str) -> str:
 
 
 class _States:
-    """The state of each resource in a batch, after the entries processed so far."""
+    """The state of each resource in a batch after the entries processed so far."""
 
     def __init__(self, journal: Journal, at: int, now: int) -> None:
         self._journal = journal
         self._at = at
         self._now = now
-        #: Each resource with its validator; None if it is not recorded as present.
+        #: The recorded resources with their validators; None for a resource without a record.
         self._known: dict[str, tuple[Resource, str] | None] = {}
         self.records: list[Record] = []
-        #: The earliest instant (µs) at which each record may be dated.
+        #: For each record, the earliest datetime (µs) that it may have.
         self.earliest: list[int] = []
-        #: The last spelling of each resource's URI in the batch, by its normal form.
+        #: The last spelling of each URI in the batch, by its normal form.
         self._spellings: dict[str, str] = {}
-        #: The new validators of resources that did not change, but whose places did.
+        #: The new validators of unchanged resources that are listed in other places than before.
         self.revalidated: dict[str, str] = {}
 
     def _find(self, uri: str) -> tuple[Resource, str] | None:
@@ -132,11 +133,11 @@ class _States:
         state, places = decode_validator(validator)
         if entry.is_listing and _listed(state) == _listed(entry.state):
             return
-        # If the same state has two lengths, one of them is wrong.
+        # The same state with two lengths is a change, because one of the lengths is wrong.
         lengths = {recorded.length, seen.length} - {None}
         is_changed = state != entry.state or len(lengths) > 1
-        # If a later version that another place lists were replaced, the two would alternate. If the
-        # origin's entries are ordered, the place does not matter.
+        # If two places list two versions, keep the later one; otherwise each check would record
+        # both. If the origin's entries are ordered, the place does not matter.
         is_replaceable = not entry.is_ordered and places <= {entry.place}
         if is_changed and (is_replaceable or not is_before(seen.lastmod, recorded.lastmod)):
             updated = replace(seen, change=ChangeType.UPDATED)
@@ -163,7 +164,7 @@ class _States:
         try:
             record = check_record(Record(change, validator))
         except ConfigurationError as error:
-            _log.warning("metadata is left out: %s", error)
+            logger.warning("publishing a resource without its metadata: %s", error)
             bare = Resource(change.uri, change=change.change, lastmod=change.lastmod)
             record = check_record(Record(bare, validator))
         self._known[change.uri] = None if validator is None else (change, validator)

@@ -8,7 +8,7 @@ import pytest
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify_gateway.adapter import MissingEntry, OriginBatch, SeenEntry
-from rsnotify_gateway.reconciling import record_batch, stored_cursor, usable_uri
+from rsnotify_gateway.change_detection import record_batch, stored_cursor, usable_uri
 from rsnotify_publisher.journal import Journal, system_clock
 
 A, B = "https://site.example/a", "https://site.example/b"

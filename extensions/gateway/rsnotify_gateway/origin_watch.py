@@ -1,9 +1,9 @@
-"""Follows one origin: checks it, records the changes, and tracks through when they are complete.
+"""Follows one origin: checks it repeatedly, and records its changes.
 
-The Publisher's clock stands at the instant at which the last complete check began. No heartbeat
-therefore claims more than was checked: while an origin cannot be checked, the coverage ends with
-the last change found. A change is dated at the beginning of the check that found it, or at its own
-`lastmod` if that is later, but no later than our clock.
+The Publisher's clock shows when the last complete check began, so a heartbeat never claims more
+than was checked. While checks fail, the coverage ends with the last recorded change. A change is
+dated at the start of the check that found it, or at its own `lastmod` if that is later, but never
+later than the local clock.
 """
 
 from __future__ import annotations
@@ -22,21 +22,26 @@ from rsnotify.errors import RsnotifyError, without_credentials
 from rsnotify.runtime.tasks import running, wait_for_event
 from rsnotify.sync.retry import Retry
 from rsnotify_gateway.adapter import AnnouncingAdapter, OriginAdapter, OriginBatch
+from rsnotify_gateway.change_detection import (
+    decode_validator,
+    record_batch,
+    stored_check,
+    stored_cursor,
+)
 from rsnotify_gateway.config import OriginSettings
-from rsnotify_gateway.reconciling import decode_validator, record_batch, stored_check, stored_cursor
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.journal import Journal, system_clock
 from rsnotify_publisher.publisher import transact
 
-_log = logging.getLogger("rsnotify.gateway")
-#: The waits before asking an origin again to announce its changes.
-_ANNOUNCE_AGAIN = Retry(first=5.0, most=3600.0)
+logger = logging.getLogger("rsnotify.gateway")
+#: The backoff after an origin stops announcing its changes.
+_ANNOUNCEMENT_RETRY = Retry(first=5.0, most=3600.0)
 
 T = TypeVar("T")
 
 
 class CheckedClock:
-    """A Publisher's clock, which stands at the instant through which an origin was checked."""
+    """A Publisher's clock that shows the instant (µs) through which an origin was checked."""
 
     #: The clock for schedules.
     wall = staticmethod(system_clock)
@@ -54,12 +59,12 @@ class CheckedClock:
 class OriginWatch:
     """Follows one origin while `run` is running.
 
-    It starts the Publisher, whose clock is `checked`, after the first complete check. The caller
+    After the first complete check, it starts the Publisher, whose clock is `checked`. The caller
     closes the Publisher.
 
     Attributes:
         ready: Set when all documents of the set have been written.
-        problem: Why the last check failed; None if it did not.
+        problem: The reason why the last check failed; None if it succeeded.
         failing_since: When the first of the consecutive failed checks began (µs).
         last_check: The instant (µs) through which the origin was checked.
     """
@@ -84,14 +89,14 @@ class OriginWatch:
         self._random = Random()
         self._failures = 0
         self._is_running = self._is_started = False
-        self._again = asyncio.Event()
+        self._check_requested = asyncio.Event()
 
     def check_soon(self) -> None:
-        """Make the next check begin at once."""
-        self._again.set()
+        """Start the next check immediately."""
+        self._check_requested.set()
 
     async def run(self) -> None:
-        """Check the origin repeatedly, until cancelled.
+        """Check the origin repeatedly until cancelled.
 
         Raises:
             ConfigurationError: The state belongs to another Source.
@@ -108,19 +113,19 @@ class OriginWatch:
     async def _check_forever(self) -> None:
         interval = self._pace.least
         while True:
-            self._again.clear()
+            self._check_requested.clear()
             began = system_clock()
             try:
                 changes = await self.check()
             except Exception as error:  # a failing origin must not stop the others
                 self._failures += 1
-                self._note_failure(error, began)
+                self._report_failure(error, began)
                 after = getattr(error, "retry_after", None)
                 delay = self._pace.after_failure(self._failures, self._random, after)
             else:
-                interval = self._pace.next(interval, changed=changes > 0)
-                delay = self._pace.varied(interval, self._random)
-            await wait_for_event(self._again, delay)
+                interval = self._pace.next_interval(interval, changed=changes > 0)
+                delay = self._pace.with_jitter(interval, self._random)
+            await wait_for_event(self._check_requested, delay)
 
     async def _await_announcements(self) -> None:
         if not isinstance(self.adapter, AnnouncingAdapter):
@@ -130,17 +135,17 @@ class OriginWatch:
             began, after = clock(), 0.0
             try:
                 await self.adapter.await_announcements(self.check_soon)
-            except Exception as error:  # the origin is polled instead
-                _log.warning("%s: its changes are polled, not announced: %s", self.name, error)
+            except Exception as error:  # polling continues
+                logger.warning("%s: no announcements, only polling: %s", self.name, error)
                 after = getattr(error, "retry_after", None) or 0.0
-            failures = 1 if clock() > began + _ANNOUNCE_AGAIN.most else failures + 1
-            await asyncio.sleep(_ANNOUNCE_AGAIN.delay(failures, self._random, at_least=after))
+            failures = 1 if clock() > began + _ANNOUNCEMENT_RETRY.most else failures + 1
+            await asyncio.sleep(_ANNOUNCEMENT_RETRY.delay(failures, self._random, at_least=after))
 
-    def _note_failure(self, error: Exception, began: int) -> None:
+    def _report_failure(self, error: Exception, began: int) -> None:
         expected = isinstance(error, RsnotifyError | OSError)
         problem = without_credentials(str(error)) or type(error).__name__
         if problem != self.problem:
-            _log.warning("%s: the check failed: %s", self.name, problem, exc_info=not expected)
+            logger.warning("%s: the check failed: %s", self.name, problem, exc_info=not expected)
         self.problem = problem
         self.failing_since = self.failing_since or began
 
@@ -148,7 +153,7 @@ class OriginWatch:
         """Check the origin once, and return the number of changes.
 
         Raises:
-            RsnotifyError: The check is incomplete. The changes found until then are recorded.
+            RsnotifyError: The check is incomplete. The changes found so far are recorded.
         """
         began = system_clock()
         changes = 0
@@ -171,14 +176,14 @@ class OriginWatch:
             if self._is_running:
                 await self._start()
             if self.problem is not None:
-                _log.warning("%s: it can be checked again", self.name)
+                logger.warning("%s: the checks succeed again", self.name)
             self.problem, self.failing_since, self._failures = None, None, 0
         return changes
 
     async def select(
         self, accepts: Callable[[str, frozenset[str]], bool]
     ) -> list[tuple[str, frozenset[str]]]:
-        """Return the recorded URIs, with their places, for which `accepts` returns True."""
+        """Return the recorded URIs and places for which `accepts` returns True."""
 
         def read() -> list[tuple[str, frozenset[str]]]:
             with self.publisher.source.open_journal() as journal:
