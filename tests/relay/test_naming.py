@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_publisher.changes import check_uri
-from rsnotify_relay.republisher import RelayNaming
+from rsnotify_relay.relay_naming import RelayNaming
 
 BASE = "http://a.example/data/"
 OURS = "https://relay.example/r/"
@@ -36,12 +36,12 @@ NAMING = RelayNaming(BASE, OURS)
     ],
 )
 def test_a_resource_below_the_base_keeps_its_relative_uri(theirs: str, relative: str) -> None:
-    assert NAMING.at_relay(theirs) == OURS + relative
-    assert NAMING.at_source(OURS + relative) == theirs
+    assert NAMING.relay_uri(theirs) == OURS + relative
+    assert NAMING.source_uri(OURS + relative) == theirs
 
 
 def test_a_resource_whose_uri_would_be_too_long_has_none() -> None:
-    assert NAMING.at_relay(BASE + "x" * 8_192) is None
+    assert NAMING.relay_uri(BASE + "x" * 8_192) is None
 
 
 PIECES = st.sampled_from(
@@ -53,7 +53,7 @@ URIS = st.tuples(ROOTS, st.lists(PIECES, max_size=6).map("".join)).map("".join)
 
 @given(URIS)
 def test_every_uri_is_mapped_to_one_that_can_be_requested_and_back(uri: str) -> None:
-    ours = NAMING.at_relay(uri)
+    ours = NAMING.relay_uri(uri)
     assert ours is not None
     check_uri(ours)
-    assert NAMING.at_source(ours) == uri
+    assert NAMING.source_uri(ours) == uri

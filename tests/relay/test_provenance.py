@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_relay.republisher import republished
+from rsnotify_relay.republisher import republished_entry
 from rsnotify_subscriber import Received
 
 ORIGINAL = "http://original.example.com/res1.html"
@@ -45,13 +45,13 @@ def received(entry: Resource, change: ChangeType = ChangeType.UPDATED, **fields:
 
 def created(entry: Resource, **fields: Any) -> Resource:
     """Return the entry of a resource that is new to the relay."""
-    return republished(received(entry, **fields), FIRST, None)
+    return republished_entry(received(entry, **fields), FIRST, None)
 
 
 def test_a_chain_of_aggregators_republishes_as_in_the_examples_31_to_33() -> None:
     entry = read_document(EXAMPLE_31).resources[0]
     for uri in (FIRST, SECOND):
-        entry = republished(received(entry), uri, Resource(uri))
+        entry = republished_entry(received(entry), uri, Resource(uri))
         facts = {"hash": MD5, "length": 8876, "type": "text/html"}
         assert entry == Resource(uri, change=ChangeType.UPDATED, links=(VIA,), **facts)
 
@@ -59,7 +59,7 @@ def test_a_chain_of_aggregators_republishes_as_in_the_examples_31_to_33() -> Non
 def test_a_resource_that_is_new_to_the_relay_is_created() -> None:
     assert created(Resource(ORIGINAL, change=ChangeType.UPDATED)).change is ChangeType.CREATED
     entry = Resource(ORIGINAL, change=ChangeType.CREATED)
-    assert republished(received(entry), FIRST, Resource(FIRST)).change is ChangeType.UPDATED
+    assert republished_entry(received(entry), FIRST, Resource(FIRST)).change is ChangeType.UPDATED
 
 
 def test_hash_and_length_are_those_of_the_copy_if_the_source_has_none() -> None:
@@ -72,13 +72,13 @@ def test_hash_and_length_are_those_of_the_copy_if_the_source_has_none() -> None:
 
 def test_a_deletion_names_the_original() -> None:
     gone = received(Resource(ORIGINAL, change=ChangeType.DELETED), ChangeType.DELETED)
-    told = republished(gone, FIRST, Resource(FIRST, links=(VIA,)))
+    told = republished_entry(gone, FIRST, Resource(FIRST, links=(VIA,)))
     assert told == Resource(FIRST, change=ChangeType.DELETED, links=(Link("via", ORIGINAL),))
 
 
 def test_in_a_chain_a_deletion_that_was_found_by_comparing_still_names_the_original() -> None:
     unlisted = received(Resource(FIRST), ChangeType.DELETED)
-    told = republished(unlisted, SECOND, Resource(SECOND, links=(VIA,)))
+    told = republished_entry(unlisted, SECOND, Resource(SECOND, links=(VIA,)))
     assert told.links == (Link("via", ORIGINAL),)
 
 

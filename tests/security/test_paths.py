@@ -20,7 +20,7 @@ from rsnotify.format.uris import normalize
 from rsnotify_publisher import Publisher, asgi_application, routes, wsgi_application
 from rsnotify_publisher.folder.scanner import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
-from rsnotify_relay.republisher import RelayNaming
+from rsnotify_relay.relay_naming import RelayNaming
 from rsnotify_subscriber import FolderMirror, Received, audit
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.mirror.paths import MirrorLayout, PathNames
@@ -93,11 +93,11 @@ def test_the_spellings_of_one_uri_are_those_with_one_normal_form():
 
 def test_a_relay_names_each_uri_in_one_way():
     naming = RelayNaming(BASE, "https://relay.example/r/")
-    ours = {naming.at_relay(vector.whole): vector.whole for vector in URIS}
+    ours = {naming.relay_uri(vector.whole): vector.whole for vector in URIS}
     assert len(ours) == len({vector.whole for vector in URIS})
     for uri, theirs in ours.items():
         assert uri is not None
-        assert naming.at_source(uri) == theirs
+        assert naming.source_uri(uri) == theirs
         # A client that resolves dots stays below the relay.
         assert str(URL(uri)).startswith("https://relay.example/r/")
 
@@ -200,7 +200,7 @@ async def test_a_relay_of_all_of_them_serves_each(listed: AnySource, tmp_path: P
         naming = RelayNaming(listed.base, relay.url)
         async with ClientSession() as session:
             for name, content in listed.contents.items():
-                ours = naming.at_relay(listed.base + name)
+                ours = naming.relay_uri(listed.base + name)
                 assert ours is not None
                 async with session.get(URL(ours, encoded=True)) as answer:
                     assert (answer.status, await answer.read()) == (200, content), name

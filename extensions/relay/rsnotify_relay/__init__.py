@@ -1,4 +1,4 @@
-"""An aggregator that follows a Source, and publishes its copy as another Source."""
+"""A relay, which follows a Source and publishes its copy as another Source."""
 
 from typing import TYPE_CHECKING
 

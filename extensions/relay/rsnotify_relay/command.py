@@ -1,4 +1,4 @@
-"""`rsnotify relay`: follow a Source, and publish the copy as another Source."""
+"""`rsnotify relay`: mirror a Source, and publish the copy as another Source."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 ROLE = "distribute"
 
-#: The heading of the group of `PublishingArguments` options in the help.
-_COPY = "Publishing"
+#: The heading of the options of `PublishingArguments` in the help.
+_PUBLISHING = "Publishing"
 
 
 @with_arguments
@@ -37,7 +37,7 @@ def relay(
     config: Annotated[
         Path | None,
         option(
-            _COPY,
+            _PUBLISHING,
             "FILE",
             "A file with settings, .toml or .json, as for `rsnotify source`.",
             advanced=True,
@@ -47,16 +47,16 @@ def relay(
         Path | None, option(None, "DIR", "Folder for the state.", show_default="DIR.rsnotify")
     ] = None,
     described_by: Annotated[
-        str | None, option(_COPY, "URL", "URL of a document about the copy.", advanced=True)
+        str | None, option(_PUBLISHING, "URL", "URL of a document about the copy.", advanced=True)
     ] = None,
     *,
     serving: StatusArguments,
     publishing: PublishingArguments,
     arguments: FollowArguments,
 ) -> None:
-    """Follow a Source into DIR, and publish DIR as a Source.
+    """Mirror a Source to DIR, and publish DIR as another Source.
 
-    The entries of its documents name the resources that they are copies of.
+    Each entry links to the original resource.
 
     Examples:
         rsnotify relay https://source.example/ copy --base-url https://relay.example/
@@ -74,7 +74,9 @@ def relay(
         described_by=described_by,
     )
     if settings.sets:
-        raise ConfigurationError(f"a relay has one set of resources; {config} names several")
+        raise ConfigurationError(
+            f"a relay publishes one set of resources; remove [[set]] in {config}"
+        )
     with (
         listen(settings.host, settings.port) as listening,
         serving.server() as status,
@@ -92,12 +94,12 @@ def relay(
             follow=arguments.options(server.callbacks),
         )
         leaving = forced_shutdown(lambda: unfinished_work(relaying.subscriber.in_handler))
-        shown = _serving_both(relaying, status)
-        run(lambda stop: _relay(relaying, listening, at, server, shown, stop), leaving)
+        serving_status = _serving_status(relaying, status)
+        run(lambda stop: _serve(relaying, listening, at, server, serving_status, stop), leaving)
 
 
-def _serving_both(relaying: Relay, status: StatusServer) -> AbstractAsyncContextManager[None]:
-    """Serve the status and the metrics of both roles within a context."""
+def _serving_status(relaying: Relay, status: StatusServer) -> AbstractAsyncContextManager[None]:
+    """Return a context that serves the status, and the metrics of both halves."""
     if not status.is_listening:
         return nullcontext()
     from rsnotify_publisher.metrics import SourceMetrics
@@ -113,18 +115,18 @@ def _serving_both(relaying: Relay, status: StatusServer) -> AbstractAsyncContext
     )
 
 
-async def _relay(
+async def _serve(
     relaying: Relay,
     listening: socket.socket,
     at: str,
     server: CallbackServer,
-    shown: AbstractAsyncContextManager[None],
+    serving_status: AbstractAsyncContextManager[None],
     stop: asyncio.Event,
 ) -> None:
     from rsnotify.runtime.serving import serving
     from rsnotify.runtime.tasks import first_completed, running
 
-    async def name_source() -> None:
+    async def print_source() -> None:
         subscriber = relaying.subscriber
         if await subscriber.until(lambda status: status.source is not None):
             typer.echo(f"rsnotify relay following {printable(str(subscriber.status.source))}")
@@ -139,8 +141,8 @@ async def _relay(
 
         async with (
             server.serving(),
-            shown,
-            running(name_source()),
+            serving_status,
+            running(print_source()),
             first_completed(relaying.run(serve), stop.wait()) as tasks,
         ):
             relaying.stop()

@@ -1,4 +1,4 @@
-"""The relay as a library: follow a Source, and publish the copy below another base URL."""
+"""The relay as a library: mirror a Source, and publish the copy below another base URL."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from rsnotify_subscriber.events import Behind, Event
 from rsnotify_subscriber.options import DEFAULT_OPTIONS
 from rsnotify_subscriber.storage.destination_state import DestinationState
 
-_log = logging.getLogger("rsnotify.relay")
-#: Seconds to wait for the first documents between checks for `stop`.
-_WAIT = 0.2
-_UNKNOWN = "application/octet-stream"
+logger = logging.getLogger("rsnotify.relay")
+#: Seconds between checks for `stop` while the first documents are being written.
+_STOP_CHECK_INTERVAL = 0.2
+_UNKNOWN_TYPE = "application/octet-stream"
 
 
 def _log_doubts(event: Event) -> None:
     if isinstance(event, Behind) and event.doubts and not event.pending:
-        _log.warning("the copy may be wrong: %s", "; ".join(event.doubts))
+        logger.warning("the copy may be wrong: %s", "; ".join(event.doubts))
 
 
 class Relay:
@@ -98,7 +98,7 @@ class Relay:
         )
 
     def application(self) -> web.Application:
-        """Return the application that serves the copy and its documents while `run` is running."""
+        """Return an application that serves the copy and its documents while `run` is running."""
         base_url = self.publisher.source.base_url
         prefix = urlsplit(base_url).path
         threads = SharedThreads()
@@ -111,7 +111,7 @@ class Relay:
             if found is None:
                 raise web.HTTPNotFound
             resource, path = found
-            media_type = resource.type or guess_media_type(uri) or _UNKNOWN
+            media_type = resource.type or guess_media_type(uri) or _UNKNOWN_TYPE
             answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
             load = partial(resource_representation, path)
             return await respond_with(request, load, answer_headers, threads)
@@ -128,14 +128,14 @@ class Relay:
         """Follow and publish until `stop` is called.
 
         Args:
-            on_published: Called when all documents can be served, before the Source is followed.
+            on_published: Called once all documents can be served, before following begins.
 
         Raises:
             RsnotifyError: The relay cannot start, or cannot continue.
         """
-        await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self._prepare)
         async with self.publisher:
-            while not await self.publisher.await_published(_WAIT):
+            while not await self.publisher.await_published(_STOP_CHECK_INTERVAL):
                 if self._stopping:
                     return
             if on_published is not None:
@@ -147,8 +147,8 @@ class Relay:
         self._stopping = True
         self.subscriber.stop()
 
-    def _begin(self) -> None:
-        """Prepare the copy so that it can be served before the Source is contacted."""
+    def _prepare(self) -> None:
+        """Prepare the copy, so that it can be served before the Source is contacted."""
         with closing(DestinationState(self._state)) as state:
             self._mirror.check(self._state)
             identity = state.identity()

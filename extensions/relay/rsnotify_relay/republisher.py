@@ -1,15 +1,9 @@
 """The handler of a relay, which publishes the changes that it has applied, with their provenance.
 
-A resource below the base of the Source has the same relative URI below the base of the relay:
-
-    http://a.example/data/maps/1.ttl     maps/1.ttl
-    http://b.example/x?y                 @@http/b.example/x?y       not below the base
-    http://a.example/data/channel.xml    @@http/a.example/data/...  the name of a document
-    http://a.example/data/a/../b         @@/<escaped URI>           clients resolve the dots
-
-The `via` link names the resource at the original Source, with its hash, length and time there (core
-§14.8). In a chain of relays the link is passed on unchanged. Time attributes belong to the Source
-that publishes them, so `lastmod` is not copied. Other links are inherited only if they still apply.
+A `via` link leads to the resource at the original Source, and has its hash, length and modification
+time there (core §14.8). In a chain of relays, the link is passed on unchanged. `lastmod` is not
+copied, because time attributes belong to the Source that publishes them. Other links are copied
+only if they still apply.
 """
 
 from __future__ import annotations
@@ -17,74 +11,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote, unquote
-
-from msgspec import Struct
+from urllib.parse import quote
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.uris import URI_CHARACTERS
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.changes import check_resource, check_uri
-from rsnotify_publisher.source_documents import RESERVED
+from rsnotify_publisher.changes import check_resource
+from rsnotify_relay.relay_naming import RelayNaming
 from rsnotify_subscriber import FolderMirror, Received
 from rsnotify_subscriber.storage.destination_state import DestinationState
 
-_MARK = "@@"
-_ELSEWHERE = re.compile(r"@@(https?)/([^/].*)", re.DOTALL)
-_WEB = re.compile(r"(https?)://([^/?#]+/.*)", re.DOTALL)
-#: Relative URIs that clients would alter: they drop the part after `#`, and resolve dot segments.
-_ALTERED = re.compile(r"#|(?:^|/)(?:\.|%2[eE]){1,2}(?:[/?]|$)")
-#: Names below any base that belong to documents, not to resources.
-_DOCUMENTS = RESERVED | {".well-known", "robots.txt"}
-
-
-class RelayNaming(Struct, frozen=True):
-    """A one-to-one mapping between URIs at the Source and at the relay.
-
-    `base` and `base_url`, which end with a slash, are the URIs below which they have resources.
-    """
-
-    base: str
-    base_url: str
-
-    def at_relay(self, uri: str) -> str | None:
-        """Return the URI of a resource at the relay; None if it would be too long."""
-        for relative in self._candidates(uri):
-            if not _ALTERED.search(relative):
-                with suppress(ConfigurationError):
-                    check_uri(self.base_url + relative)
-                    return self.base_url + relative
-        return None
-
-    def _candidates(self, uri: str) -> list[str]:
-        found = []
-        relative = uri.removeprefix(self.base)
-        first = re.split("[/?]", relative, maxsplit=1)[0]
-        is_below = uri.startswith(self.base) and relative
-        if is_below and first not in _DOCUMENTS and not first.startswith(_MARK):
-            found.append(relative)
-        if web := _WEB.fullmatch(uri):
-            found.append(f"{_MARK}{web[1]}/{web[2]}")
-        return [*found, f"{_MARK}/{quote(uri, safe='')}"]
-
-    def at_source(self, uri: str) -> str:
-        relative = uri.removeprefix(self.base_url)
-        if elsewhere := _ELSEWHERE.fullmatch(relative):
-            return f"{elsewhere[1]}://{elsewhere[2]}"
-        if relative.startswith(_MARK + "/"):
-            return unquote(relative.removeprefix(_MARK + "/"))
-        return self.base + relative
-
+logger = logging.getLogger("rsnotify.relay")
 
 #: Relations that apply only to the original at its own URI: its sets and collections, its canonical
 #: URI, its other versions, and other locations of its current content.
-_NOT_INHERITED = frozenset(
+_NOT_COPIED = frozenset(
     {
         Rel.CANONICAL,
         Rel.COLLECTION,
@@ -104,16 +50,16 @@ _NOT_INHERITED = frozenset(
 )
 
 
-def republished(change: Received, uri: str, known: Resource | None) -> Resource:
-    """Return the entry that the relay publishes under `uri` for a change that it has applied.
+def republished_entry(change: Received, uri: str, known: Resource | None) -> Resource:
+    """Return the entry that the relay publishes under `uri` for an applied change.
 
     `known` is the last published entry for the resource, if there is one.
     """
     if change.change is ChangeType.DELETED:
-        via = _usable(uri, _origin_of_deletion(change.resource, known))
+        via = _valid_links(uri, _via_of_deletion(change.resource, known))
         return Resource(uri, change=ChangeType.DELETED, links=via)
     entry = change.resource
-    inherited = (link for link in entry.links if link.rel not in _NOT_INHERITED)
+    copied = (link for link in entry.links if link.rel not in _NOT_COPIED)
     return Resource(
         uri,
         change=ChangeType.CREATED if known is None else ChangeType.UPDATED,
@@ -121,22 +67,23 @@ def republished(change: Received, uri: str, known: Resource | None) -> Resource:
         hash=change.hash,
         length=change.length,
         type=change.alternate.type if change.alternate else entry.type,
-        links=_usable(uri, (*_origin(change), *inherited)),
+        links=_valid_links(uri, (*_via(change), *copied)),
     )
 
 
-def _vias(entry: Resource | None) -> list[Link]:
+def _via_links(entry: Resource | None) -> list[Link]:
     return [link for link in (entry.links if entry else ()) if link.rel == Rel.VIA]
 
 
-def _origin(change: Received) -> list[Link]:
+def _via(change: Received) -> list[Link]:
+    """Return the links of an applied change to the original."""
     entry = change.resource
     described = change.alternate or entry
     uri = change.alternate.href if change.alternate else entry.uri
-    return _vias(entry) or [
+    return _via_links(entry) or [
         Link(
             Rel.VIA,
-            quote(uri, safe=URI_CHARACTERS),  # Sources make mistakes
+            quote(uri, safe=URI_CHARACTERS),  # some Sources do not escape URIs
             hash=described.hash,
             length=described.length,
             modified=entry.lastmod or entry.datetime,
@@ -145,16 +92,16 @@ def _origin(change: Received) -> list[Link]:
     ]
 
 
-def _origin_of_deletion(entry: Resource, known: Resource | None) -> list[Link]:
-    """Return links to the original of a deleted resource.
+def _via_of_deletion(entry: Resource, known: Resource | None) -> list[Link]:
+    """Return the links of a deletion to the original.
 
     If the resource is merely missing from a Resource List, the links contain only a URI.
     """
-    named = [Link(Rel.VIA, link.href) for link in _vias(known)]
-    return _vias(entry) or named or [Link(Rel.VIA, quote(entry.uri, safe=URI_CHARACTERS))]
+    named = [Link(Rel.VIA, link.href) for link in _via_links(known)]
+    return _via_links(entry) or named or [Link(Rel.VIA, quote(entry.uri, safe=URI_CHARACTERS))]
 
 
-def _usable(uri: str, links: Iterable[Link]) -> tuple[Link, ...]:
+def _valid_links(uri: str, links: Iterable[Link]) -> tuple[Link, ...]:
     """Return the links that are valid in the relay's documents."""
     found = []
     for link in links:
@@ -164,15 +111,12 @@ def _usable(uri: str, links: Iterable[Link]) -> tuple[Link, ...]:
     return tuple(found)
 
 
-_log = logging.getLogger("rsnotify.relay")
-
-
 class Republisher:
-    """Mirrors a set of resources and publishes the copy; a `Handler`.
+    """A `Handler` that mirrors a set of resources and publishes the copy.
 
-    The mirror becomes durable first, then the journal, and finally, after `apply` has returned, T.
-    If a crash happens in between, the changes arrive again: none is lost, but some may be published
-    twice.
+    Changes become durable in the mirror, then in the journal, and T advances after `apply` has
+    returned. After a crash in between, the changes arrive again, so none is lost, but some may be
+    published twice.
 
     Args:
         mirror: The mirror that holds the copy.
@@ -185,7 +129,7 @@ class Republisher:
         self._naming: RelayNaming | None = None
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Prepare the mirror for a set of resources. Called before the first `apply`.
+        """Prepare the mirror for a set of resources, before the first `apply`.
 
         Raises:
             ConfigurationError: The relay would follow itself. See also `FolderMirror.prepare`.
@@ -199,33 +143,33 @@ class Republisher:
         self._naming = RelayNaming(base, base_url)
 
     async def apply(self, changes: Sequence[Received]) -> None:
-        """Apply changes to the mirror, then record them in the journal; both are durable."""
-        records = await asyncio.to_thread(self._mirrored, changes)
+        """Apply changes durably to the mirror, then record them durably in the journal."""
+        records = await asyncio.to_thread(self._apply_to_mirror, changes)
         await self._publisher.arecord(records)
 
-    def _mirrored(self, changes: Sequence[Received]) -> list[Resource]:
+    def _apply_to_mirror(self, changes: Sequence[Received]) -> list[Resource]:
         """Apply changes to the mirror, and return the entries to record."""
         self._mirror.apply(changes)
         assert self._naming is not None, "prepare is called first"
         records = []
         with self._publisher.source.open_journal() as journal:
             for change in changes:
-                uri = self._naming.at_relay(change.uri)
+                uri = self._naming.relay_uri(change.uri)
                 if uri is None:
-                    _log.warning("%s is not published: its URI would be too long", change.uri)
+                    logger.warning("not publishing %s: its URI would be too long", change.uri)
                     continue
                 known = journal.resource(uri)
                 if known is not None and change.hash and agree(known[0].hash, change.hash):
-                    continue  # the file was damaged, and was restored to its published content
+                    continue  # a damaged file was restored to its published content
                 if known is not None or change.change is not ChangeType.DELETED:
-                    records.append(republished(change, uri, known[0] if known else None))
+                    records.append(republished_entry(change, uri, known[0] if known else None))
         return records
 
     def differing(self, state: DestinationState) -> list[str]:
         """Return the URIs of resources whose stored state differs from the published entry."""
         assert self._naming is not None, "prepare is called first"
         with self._publisher.source.open_journal() as journal:
-            hashes = {self._naming.at_source(one.uri): one.hash for one in journal.resources()}
+            hashes = {self._naming.source_uri(one.uri): one.hash for one in journal.resources()}
         found = []
         for uri in state.held_uris():
             held = state.find(uri)
@@ -236,7 +180,7 @@ class Republisher:
     # Reading the copy
 
     def content(self, uri: str) -> Path | None:
-        """Return the file of the resource that is published under a URI, if there is one.
+        """Return the file of the resource published under a URI, if there is one.
 
         This method blocks on disk I/O, and may be called in any thread.
         """
@@ -251,7 +195,7 @@ class Republisher:
             known = journal.resource(uri)
         if known is None:
             return None
-        path = self.held_content(self._naming.at_source(uri))
+        path = self.held_content(self._naming.source_uri(uri))
         return None if path is None else (known[0], path)
 
     @property
