@@ -50,7 +50,7 @@ class PushTransport(Protocol):
 
     @property
     def needs(self) -> str:
-        """An instruction for the user, for example `set an account, such as user@example.org`."""
+        """An instruction to the user, such as `name an account, such as user@example.org`."""
 
     @property
     def login(self) -> type[Any]:

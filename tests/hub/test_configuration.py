@@ -162,11 +162,11 @@ def test_variables_of_other_commands_do_not_matter():
         ("mqtt_url = 'mqtt://b'\nmqtt_ca = 'gone.pem'", 2, "mqtt_ca: cannot use .* gone.pem"),
         ("mqtt_user = 'hub'", 1, "mqtt_user: this needs mqtt_url"),
         ("xmpp_password = 'canary'", 1, "xmpp_password: a password must not be here"),
-        ("xmpp_url = 'xmpp://b'", 1, "xmpp_url: .* is no PubSub service"),
+        ("xmpp_url = 'xmpp://b'", 1, "xmpp_url: .* is not the URI of a PubSub service"),
         ("xmpp_url = 'xmpp:b?;node=x'", 1, "xmpp_url: a hub has many channels"),
         ("xmpp_url = 'xmpp:b'", 1, "xmpp_url: this needs xmpp_jid"),
         ("xmpp_jid = 'me@b'", 1, "xmpp_jid: this needs xmpp_url"),
-        ("xmpp_url = 'xmpp:b'\nxmpp_jid = 'me@b'", 2, "xmpp_jid: .* needs its password"),
+        ("xmpp_url = 'xmpp:b'\nxmpp_jid = 'me@b'", 2, "xmpp_jid: .* needs a password"),
         ("mqtt_channels = ['https://a.example/']", 1, "mqtt_channels: this needs mqtt_url"),
         ("[[admins]]\n[[admins]]\ntoken_sha256 = 'canary'", 1, "token_sha256: it is missing"),
         (

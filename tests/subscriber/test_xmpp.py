@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, FetchError
 from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
-from rsnotify_xmpp.destination import XmppTransport
 from rsnotify_xmpp.xmpp_connection import connect
+from rsnotify_xmpp.xmpp_reader import XmppReader
 from rsnotify_xmpp.xmpp_service import XmppLogin, parse_service
 from tests.prosody import DOMAIN, PATIENCE, SERVICE, Prosody
 from tests.subscriber.destination import Destination
@@ -93,8 +93,8 @@ async def test_an_item_that_the_server_drops_is_a_gap_that_is_filled(
         await destination.until_equal()
 
 
-def reader_of(server: Prosody, topic: str = TOPIC) -> XmppTransport:
-    return XmppTransport(PLACE, topic, server.login("reader"))
+def reader_of(server: Prosody, topic: str = TOPIC) -> XmppReader:
+    return XmppReader(PLACE, topic, server.login("reader"))
 
 
 async def test_the_newest_fragment_shows_at_once_where_the_stream_stands(prosody: Prosody) -> None:
@@ -178,7 +178,7 @@ async def test_a_login_that_is_refused_is_a_warning(
 ) -> None:
     login = prosody.login("reader", "wrong")
     async with destination.subscriber(via=Via.XMPP, logins={"xmpp": login}) as subscriber:
-        await destination.until(lambda: "refuses the login" in str(subscriber.status.error))
+        await destination.until(lambda: "refused the login" in str(subscriber.status.error))
         assert subscriber.status.push is PushState.DOWN
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert warnings[0].startswith("push is refused; polling the lists: ")
@@ -186,16 +186,16 @@ async def test_a_login_that_is_refused_is_a_warning(
 
 
 async def test_an_authority_that_is_not_trusted_is_named(prosody: Prosody) -> None:
-    transport = XmppTransport(PLACE, TOPIC, replace(prosody.login("reader"), ca=None))
-    with pytest.raises(FetchError, match="its certificate is not to be trusted"):
+    transport = XmppReader(PLACE, TOPIC, replace(prosody.login("reader"), ca=None))
+    with pytest.raises(FetchError, match="its certificate is not trusted"):
         await transport.receive(None, Heard())
 
 
 @pytest.mark.parametrize(
     ("login", "reason"),
     [
-        (XmppLogin(jid="me", password="canary"), "no XMPP account"),
-        (XmppLogin(jid="me@a.example"), "needs its password"),
+        (XmppLogin(jid="me", password="canary"), "not an XMPP account"),
+        (XmppLogin(jid="me@a.example"), "needs a password"),
         (XmppLogin(password="canary"), "needs the JID"),
         (XmppLogin(jid="me@a.example", password="canary", server="a"), "host:port"),
         (XmppLogin(jid="me@a.example", password="canary", ca="not-there.pem"), "not-there.pem"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import FetchError
-from rsnotify_xmpp.destination import XmppTransport
+from rsnotify_xmpp.xmpp_reader import XmppReader
 from rsnotify_xmpp.xmpp_service import parse_service
 from tests.prosody import SERVICE
 from tests.subscriber.heard import Heard
@@ -26,8 +26,8 @@ async def test_a_subscriber_leaves_a_server_that_sends_without_end(
     # On a busy machine, the flood may take longer than an answer may.
     monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.TIMEOUT", PATIENCE)
     async with hostile_server(tmp_path, flood, stage) as server:
-        transport = XmppTransport(PLACE, "https://a.example/c", server.login("reader"))
-        with pytest.raises(FetchError, match="it sends"):
+        transport = XmppReader(PLACE, "https://a.example/c", server.login("reader"))
+        with pytest.raises(FetchError, match="it sent"):
             await transport.receive(None, Heard())
         await server.closed.wait()
         assert server.accepted < BOUNDED
@@ -37,13 +37,13 @@ async def test_a_connection_that_is_given_up_at_any_step_of_its_start_leaves_not
     tmp_path: Path,
 ) -> None:
     async with hostile_server(tmp_path, "text", "encryption") as server:
-        transport = XmppTransport(PLACE, "https://a.example/c", server.login("reader"))
+        transport = XmppReader(PLACE, "https://a.example/c", server.login("reader"))
         for steps in range(40):  # at the last ones the handshake of TLS has begun
             receiving = asyncio.create_task(transport.receive(None, Heard()))
             for _ in range(steps):
                 await asyncio.sleep(0)
             receiving.cancel()
             await asyncio.wait([receiving])
-        with pytest.raises(FetchError, match="it sends"):  # all were accepted before this one
+        with pytest.raises(FetchError, match="it sent"):  # all were accepted before this one
             await transport.receive(None, Heard())
     gc.collect()  # pytest reports what is still open

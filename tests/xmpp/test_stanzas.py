@@ -54,7 +54,7 @@ def test_what_a_stream_may_not_have_is_left_out(text: str) -> None:
     [
         (b"\x89PNG", "not well-formed"),
         (b"", "not well-formed"),
-        (b"<html/>", "no ResourceSync document"),
+        (b"<html/>", "not a ResourceSync document"),
         (b'<!DOCTYPE urlset [<!ENTITY a "b">]>' + HEAD.encode() + b">&a;</urlset>", "DOCTYPE"),
         (HEAD.encode() + b">" + b"x" * 300_000 + b"</urlset>", "too large for a stanza"),
     ],
@@ -66,7 +66,7 @@ def test_what_cannot_be_a_payload_is_refused(body: bytes, reason: str) -> None:
 
 def test_names_cannot_leave_their_attributes() -> None:
     name = "'\"<&>"
-    request = stanzas.request("set", name, name, stanzas.create(name, name))
+    request = stanzas.iq_stanza("set", name, name, stanzas.create_element(name, name))
     root = ElementTree.fromstring(f'<stream xmlns="jabber:client">{request}</stream>')[0]
     assert (root.get("to"), root.get("id")) == (name, name)
     created = root.find(f".//{{{stanzas.PUBSUB}}}create")

@@ -1,15 +1,14 @@
 """A connection to an XMPP server, and the stanzas of PubSub (XEP-0060), based on slixmpp.
 
-Theory of operation. slixmpp handles DNS, TLS, SASL and the XML stream. The functions of this module
-write the stanzas, because slixmpp drops attributes in namespaces that it does not know, and
-fragments have such attributes. `ReceivedStream` checks everything that a server sends, because
-slixmpp would build elements from it without a limit.
+slixmpp handles DNS, TLS, SASL and the XML stream. This module writes the stanzas itself, because
+slixmpp drops attributes in unknown namespaces, which fragments have. `ReceivedStream` checks
+everything that a server sends, because slixmpp would build elements from it without a limit.
 
-An `XmppConnection` never reconnects: its user has a log or a list to continue from, and opens a new
-connection. The connection pings the server regularly, and counts as lost if any answer is overdue.
+An `XmppConnection` does not reconnect: its user opens a new connection, and continues from a log or
+list. The connection pings the server regularly, and counts as lost if an answer is overdue.
 
-A fragment is the payload of an item, so it is sent as a part of the XML stream, which has no
-declarations, comments, processing instructions or DOCTYPE (RFC 6120 §11.1).
+A fragment is the payload of an item, and so becomes part of the XML stream, which must not contain
+XML declarations, comments, processing instructions or a DOCTYPE (RFC 6120 §11.1).
 """
 
 from __future__ import annotations
@@ -41,17 +40,22 @@ EVENT = PUBSUB + "#event"
 STANZAS = "urn:ietf:params:xml:ns:xmpp-stanzas"
 
 #: Maximum number of bytes that a server may send before it accepts the login.
-MAX_LOGIN = 65_536
-#: Maximum size of a stanza after the login, in bytes. It has room for the largest fragment that a
-#: hub accepts by default.
-MAX_STANZA = 4_194_304 + 65_536
-#: Maximum nesting depth: the elements around a fragment, and those that its reader ignores.
+MAX_LOGIN_BYTES = 65_536
+#: Maximum size of a stanza after the login, in bytes: enough for the largest fragment that a hub
+#: accepts by default.
+MAX_STANZA_BYTES = 4_194_304 + 65_536
+#: Maximum nesting depth of elements, around and within a fragment.
 _MAX_LEVELS = 120
 
 #: Maximum number of bytes that a request adds to a payload.
-_OVERHEAD = 8_192
-#: The configuration of a node: it keeps the newest fragment, and anybody may subscribe.
-_NODE = {"persist_items": "1", "max_items": "1", "access_model": "open", "notify_retract": "0"}
+_OVERHEAD_BYTES = 8_192
+#: The configuration of new nodes: keep the newest fragment, and let anyone subscribe.
+_NODE_CONFIG = {
+    "persist_items": "1",
+    "max_items": "1",
+    "access_model": "open",
+    "notify_retract": "0",
+}
 
 
 class PubSubItem(Struct, frozen=True):
@@ -63,13 +67,13 @@ class PubSubItem(Struct, frozen=True):
 
 
 class ReceivedStream:
-    """Checks an XML stream before any part of it is kept."""
+    """Checks an XML stream before slixmpp processes it."""
 
     def __init__(self) -> None:
         self._logged_in = False
         self._levels = 0
         self._received = 0
-        self._ended = 0  # where the last complete stanza ends, after the login
+        self._ended = 0  # the end of the last complete stanza after the login
         self._parser = parser = expat.ParserCreate()
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
@@ -85,14 +89,14 @@ class ReceivedStream:
         try:
             self._parser.Parse(data, False)
         except expat.ExpatError as error:
-            raise ValueError(f"it sends no well-formed XML: {error}") from None
+            raise ValueError(f"it sent XML that is not well-formed: {error}") from None
         self._received += len(data)
         self._check_size(self._received)
 
     def _start(self, *_: object) -> None:
         self._levels += 1
         if self._levels > _MAX_LEVELS:
-            raise ValueError(f"it sends a stanza of more than {_MAX_LEVELS} levels of elements")
+            raise ValueError(f"it sent a stanza with more than {_MAX_LEVELS} levels of elements")
 
     def _end(self, _: str) -> None:
         self._levels -= 1
@@ -101,20 +105,21 @@ class ReceivedStream:
             self._ended = self._parser.CurrentByteIndex
 
     def _check_size(self, received: int) -> None:
-        if not self._logged_in and received > MAX_LOGIN:
-            raise ValueError(f"it sends more than {MAX_LOGIN} bytes before it accepts the login")
-        if received - self._ended > MAX_STANZA:
-            raise ValueError(f"it sends a stanza of more than {MAX_STANZA} bytes")
+        if not self._logged_in and received > MAX_LOGIN_BYTES:
+            reason = f"it sent more than {MAX_LOGIN_BYTES} bytes before it accepted the login"
+            raise ValueError(reason)
+        if received - self._ended > MAX_STANZA_BYTES:
+            raise ValueError(f"it sent a stanza of more than {MAX_STANZA_BYTES} bytes")
 
     def _refuse_doctype(self, *_: object) -> NoReturn:
-        raise ValueError("it sends a DOCTYPE, which a stream may not have")
+        raise ValueError("it sent a DOCTYPE, which a stream must not contain")
 
 
 def payload_of(body: bytes, max_stanza: int) -> str:
-    """Return a fragment as a part of an XML stream.
+    """Return a fragment in the form that an XML stream can contain.
 
     Raises:
-        ValueError: The fragment cannot be part of a stream, or is too large.
+        ValueError: The fragment is invalid or too large.
     """
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True
@@ -126,20 +131,20 @@ def payload_of(body: bytes, max_stanza: int) -> str:
     if root.getroottree().docinfo.doctype:
         raise ValueError("it has a DOCTYPE")
     if etree.QName(root).namespace != SITEMAP_NS:
-        raise ValueError("it is no ResourceSync document")
+        raise ValueError("it is not a ResourceSync document")
     payload = str(etree.tostring(root, encoding="unicode", with_tail=False))
-    if len(payload.encode()) + _OVERHEAD > max_stanza:
+    if len(payload.encode()) + _OVERHEAD_BYTES > max_stanza:
         raise ValueError(f"it is too large for a stanza of at most {max_stanza} bytes")
     return payload
 
 
-def publish(node: str, payload: str) -> str:
+def publish_element(node: str, payload: str) -> str:
     return _pubsub(f"<publish node={quoteattr(node)}><item>{payload}</item></publish>")
 
 
-def create(node: str, title: str) -> str:
+def create_element(node: str, title: str) -> str:
     fields = {"FORM_TYPE": PUBSUB + "#node_config"}
-    fields |= {f"pubsub#{name}": value for name, value in (_NODE | {"title": title}).items()}
+    fields |= {f"pubsub#{name}": value for name, value in (_NODE_CONFIG | {"title": title}).items()}
     form = "".join(
         f"<field var={quoteattr(name)}><value>{escape(value)}</value></field>"
         for name, value in fields.items()
@@ -148,20 +153,20 @@ def create(node: str, title: str) -> str:
     return _pubsub(f"<create node={quoteattr(node)}/><configure>{form}</configure>")
 
 
-def subscribe(node: str, jid: str) -> str:
+def subscribe_element(node: str, jid: str) -> str:
     return _pubsub(f"<subscribe node={quoteattr(node)} jid={quoteattr(jid)}/>")
 
 
-def newest(node: str) -> str:
+def newest_item_element(node: str) -> str:
     return _pubsub(f'<items node={quoteattr(node)} max_items="1"/>')
 
 
-def request(kind: str, to: str, id: str, child: str) -> str:
+def iq_stanza(kind: str, to: str, id: str, child: str) -> str:
     return f"<iq type={quoteattr(kind)} to={quoteattr(to)} id={quoteattr(id)}>{child}</iq>"
 
 
 def items_in(stanza: ElementTree.Element, sender: str) -> Iterator[PubSubItem]:
-    """Yield the items with a payload in a message or an answer from a service."""
+    """Yield the items that have a payload in a message or response from a service."""
     for namespace in (PUBSUB, EVENT):
         for items in stanza.iterfind(f"{{{namespace}}}*/{{{namespace}}}items"):
             for payload in items.iterfind(f"{{{namespace}}}item/*"):
@@ -171,7 +176,7 @@ def items_in(stanza: ElementTree.Element, sender: str) -> Iterator[PubSubItem]:
 
 
 def error_in(stanza: ElementTree.Element) -> tuple[str, str]:
-    """Return the condition of an error, and its text or a more specific condition, if any."""
+    """Return the condition of an error, and its text or a more specific condition if any."""
     condition, detail = "undefined-condition", ""
     for part in stanza.iterfind("{jabber:client}error/*"):
         namespace, _, name = part.tag.removeprefix("{").partition("}")
@@ -188,23 +193,23 @@ def _pubsub(inner: str) -> str:
     return f'<pubsub xmlns="{PUBSUB}">{inner}</pubsub>'
 
 
-#: Seconds that a server may take to answer, and seconds between two pings.
+#: Seconds after which a request times out.
 TIMEOUT = 10.0
-PING_SECONDS = 10.0
-#: Maximum number of unacknowledged fragments.
-IN_FLIGHT = 32
-#: Maximum size of a stanza, in bytes, for servers that do not state a limit (XEP-0478). Most allow
-#: 256 KiB.
-MAX_BYTES = 262_144
+#: Seconds between pings.
+PING_INTERVAL = 10.0
+_MAX_UNACKNOWLEDGED = 32
+#: The assumed maximum size of a stanza, in bytes, if a server does not state one (XEP-0478). Most
+#: servers allow 256 KiB.
+_DEFAULT_STANZA_BYTES = 262_144
 
 _PING = '<ping xmlns="urn:xmpp:ping"/>'
 _NOT_ALLOWED = frozenset({"forbidden", "not-allowed", "not-authorized", "registration-required"})
-#: Error conditions that are final: the service refuses the item no matter how often it is sent.
+#: Error conditions with which a service refuses an item for good, so retrying is pointless.
 _FINAL = frozenset({"not-acceptable", "bad-request", "policy-violation"})
 
 
 class StanzaError(RsnotifyError):
-    """The server answered a request with an error, whose name is `condition`."""
+    """The server responded with an error, whose name is `condition`."""
 
     def __init__(self, condition: str, detail: str) -> None:
         self.condition = condition
@@ -227,10 +232,10 @@ class XmppConnection:
         self.jid = login.jid or ""
         self.url = f"{SCHEME}:{self.jid.partition('@')[2]}"
         self._ids = count()
-        #: The pending answers, by the identifier of the request and the JID of its recipient.
+        #: The pending answers, by the id of the request and the JID of its recipient.
         self._answers: dict[tuple[str, str], asyncio.Future[ElementTree.Element]] = {}
         self._nodes: set[str] = set()
-        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._slots = asyncio.Semaphore(_MAX_UNACKNOWLEDGED)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lost.add_done_callback(retrieve_exception)
 
@@ -242,7 +247,7 @@ class XmppConnection:
         """Send a fragment as an item of a channel's node, and create the node if necessary.
 
         Returns:
-            A task that finishes when the service has acknowledged the item. It fails with
+            A task that ends once the service has acknowledged the item. It fails with
             `ConnectionRefused` if the service refuses the item, or with `Unavailable` if the
             connection is lost.
 
@@ -252,31 +257,31 @@ class XmppConnection:
         """
         node = service.node(channel)
         try:
-            stated = self._client.limits.max_bytes or MAX_BYTES
-            payload = payload_of(body, min(stated, MAX_STANZA))
+            limit = self._client.limits.max_bytes or _DEFAULT_STANZA_BYTES
+            payload = payload_of(body, min(limit, MAX_STANZA_BYTES))
         except ValueError as error:
             raise ConnectionRefused(service.url, str(error), is_final=True) from None
         if node not in self._nodes:
             with suppress(StanzaError):  # the node exists, or publishing reveals the problem
-                await self.request("set", service.jid, create(node, channel))
+                await self.request("set", service.jid, create_element(node, channel))
             self._nodes.add(node)
         await self._slots.acquire()
-        answer = self._send("set", service.jid, publish(node, payload))
-        published = asyncio.create_task(self._published(service, node, answer))
+        answer = self._send("set", service.jid, publish_element(node, payload))
+        published = asyncio.create_task(self._await_published(service, node, answer))
         published.add_done_callback(retrieve_exception)
         return published
 
-    async def _published(
+    async def _await_published(
         self, service: PubSubService, node: str, answer: asyncio.Future[ElementTree.Element]
     ) -> None:
         try:
-            await self._answered(answer)
+            await self._await_answer(answer)
         except StanzaError as error:
             self._nodes.discard(node)
-            allow = f"let the service allow {self.jid} to publish"
+            allow = f"allow {self.jid} to publish at the service"
             raise ConnectionRefused(
                 service.url,
-                f"it refuses an item of {node}: {error}",
+                f"it refused an item for {node}: {error}",
                 is_final=error.condition in _FINAL,
                 remedy=allow if error.condition in _NOT_ALLOWED else None,
             ) from None
@@ -284,19 +289,19 @@ class XmppConnection:
             self._slots.release()
 
     async def subscribe(self, service: PubSubService, channel: str) -> bytes | None:
-        """Subscribe the account to a node, and return the newest fragment that it keeps.
+        """Subscribe the account to a node, and return the newest fragment if the node keeps it.
 
         Raises:
             Unavailable: The service refuses the subscription, or the connection is lost.
         """
         node = service.node(channel)
         try:
-            await self.request("set", service.jid, subscribe(node, self.jid))
-            answer = await self.request("get", service.jid, newest(node))
+            await self.request("set", service.jid, subscribe_element(node, self.jid))
+            answer = await self.request("get", service.jid, newest_item_element(node))
         except StanzaError as error:
-            refusal = f"it refuses to subscribe to {node}: {error}"
+            refusal = f"it refused the subscription to {node}: {error}"
             if error.condition in _NOT_ALLOWED:
-                allow = f"let the service allow {self.jid} to subscribe"
+                allow = f"allow {self.jid} to subscribe at the service"
                 raise NotPermitted(service.url, refusal, allow) from None
             raise Unavailable(service.url, refusal) from None
         items = list(items_in(answer, service.jid))
@@ -309,7 +314,7 @@ class XmppConnection:
             StanzaError: The answer is an error.
             Unavailable: The connection is lost.
         """
-        return await self._answered(self._send(kind, to, child))
+        return await self._await_answer(self._send(kind, to, child))
 
     async def lost(self) -> None:
         """Ping the server until the connection is lost, then raise `Unavailable`."""
@@ -320,7 +325,7 @@ class XmppConnection:
 
     async def _ping_forever(self) -> None:
         while True:
-            await asyncio.sleep(PING_SECONDS)
+            await asyncio.sleep(PING_INTERVAL)
             with suppress(StanzaError, Unavailable):
                 await self.request("get", self.jid.partition("@")[2], _PING)
 
@@ -333,20 +338,22 @@ class XmppConnection:
         if self._lost.done():
             self._lost.result()
         try:
-            self._client.send_raw(request(kind, to, id, child))
+            self._client.send_raw(iq_stanza(kind, to, id, child))
         except NotConnectedError:
-            raise Unavailable(self.url, "the connection is lost") from None
-        asked = id, to.lower()
-        self._answers[asked] = future
-        future.add_done_callback(lambda _: self._answers.pop(asked, None))
+            raise Unavailable(self.url, "the connection was lost") from None
+        key = id, to.lower()
+        self._answers[key] = future
+        future.add_done_callback(lambda _: self._answers.pop(key, None))
         return future
 
-    async def _answered(self, answer: asyncio.Future[ElementTree.Element]) -> ElementTree.Element:
+    async def _await_answer(
+        self, answer: asyncio.Future[ElementTree.Element]
+    ) -> ElementTree.Element:
         try:
             async with asyncio.timeout(TIMEOUT):
                 found = await answer
         except TimeoutError:
-            error = Unavailable(self.url, "a request is not answered in time")
+            error = Unavailable(self.url, "a request timed out")
             self.lose(error)
             raise error from None
         if found.get("type") == "error":
@@ -354,14 +361,14 @@ class XmppConnection:
         return found
 
     def lose(self, error: Exception) -> None:
-        """Record that the connection is lost, and fail all pending requests."""
+        """Mark the connection as lost, and fail all pending requests."""
         settle(self._lost, error)
         for answer in list(self._answers.values()):
             settle(answer, error)
 
     def receive_answer(self, stanza: Any) -> None:
-        # Others may guess the identifier, so check the sender as well. Without a sender, the stanza
-        # is from the account itself (RFC 6120 §8.1.2.1).
+        # Others may guess the id, so check the sender as well. Without a sender, the stanza is from
+        # the account itself (RFC 6120 §8.1.2.1).
         sender = stanza["from"].full or self.jid
         answer = self._answers.get((stanza["id"], sender.lower()))
         if answer is not None and stanza["type"] in ("result", "error"):
@@ -389,7 +396,7 @@ async def connect(
     Args:
         login: The account.
         on_item: Called with each item that arrives, from any node.
-        on_foreign: Called for each message that is not an item of a node.
+        on_foreign: Called for each message that contains no item.
 
     Raises:
         Unavailable: The server cannot be reached, or refuses the connection.
@@ -405,7 +412,7 @@ async def connect(
                 await ready
         except TimeoutError:
             raise Unavailable(connection.url, "no answer in time") from None
-        # Items reach the account only while it is available.
+        # The server delivers items only to available clients.
         client.send_raw("<presence/>")
         yield connection
     finally:
@@ -416,7 +423,7 @@ async def connect(
             with suppress(Exception):
                 client.send_raw(client.stream_footer)
         client.abort()
-        # Nothing else ends this task before the client is garbage-collected.
+        # Otherwise this task would run until the client is garbage-collected.
         if client._run_out_filters is not None:
             client._run_out_filters.cancel()
 
@@ -426,7 +433,7 @@ def _client(login: XmppLogin) -> ClientXMPP:
     from slixmpp import ClientXMPP
 
     class CheckedClient(ClientXMPP):
-        """Checks received data before processing it; a refusal triggers `connection_failed`."""
+        """Checks received data before processing it, and triggers `connection_failed`."""
 
         def init_parser(self) -> None:
             super().init_parser()
@@ -442,12 +449,12 @@ def _client(login: XmppLogin) -> ClientXMPP:
                 super().data_received(data)
 
         async def start_tls(self) -> bool:
-            # A handshake on a closed transport would never end.
+            # A handshake on a closed transport never ends.
             if self.transport is None or self.transport.is_closing():
                 return False
             return await super().start_tls()
 
-    # slixmpp's log lines may contain secrets, and its errors are raised here.
+    # The log of slixmpp may contain secrets. `_handle_events` raises its errors.
     logging.getLogger("slixmpp").setLevel(logging.CRITICAL)
     client = CheckedClient(
         login.jid or "", login.password or "", ssl_context=trusted_context(login.ca)
@@ -455,7 +462,7 @@ def _client(login: XmppLogin) -> ClientXMPP:
     client.enable_direct_tls = login.server is None
     client.auto_authorize = client.auto_subscribe = False
     client.whitespace_keepalive = False
-    # These handlers would keep an entry for each sender.
+    # These handlers would store an entry for each sender.
     for handler in ("Presence", "Roster Update"):
         client.remove_handler(handler)
     return client
@@ -464,7 +471,7 @@ def _client(login: XmppLogin) -> ClientXMPP:
 def _handle_events(
     client: ClientXMPP, connection: XmppConnection, login: XmppLogin
 ) -> asyncio.Future[None]:
-    """Return a future that is done when the session begins, or fails if it cannot begin."""
+    """Return a future that is done once the session has begun, and fails if it cannot begin."""
     from slixmpp.xmlstream.handler import Callback
     from slixmpp.xmlstream.matcher import MatchXPath
 
@@ -478,27 +485,27 @@ def _handle_events(
 
     def refused(_: Any) -> None:
         remedy = "correct the XMPP account and its password"
-        fail(NotPermitted(url, f"it refuses the login of {login.jid!r}", remedy))
+        fail(NotPermitted(url, f"it refused the login of {login.jid!r}", remedy))
 
     def mistrusted(error: Any) -> None:
         why = getattr(error, "verify_message", None) or error
-        fail(Unavailable(url, f"its certificate is not to be trusted: {why}"))
+        fail(Unavailable(url, f"its certificate is not trusted: {why}"))
 
     def failed(error: Any) -> None:
-        fail(Unavailable(url, f"the connection fails: {error}"))
+        fail(Unavailable(url, f"the connection failed: {error}"))
 
     def disconnected(_: Any) -> None:
-        lost = Unavailable(url, "the connection is lost")
+        lost = Unavailable(url, "the connection was lost")
         attempt = client._current_connection_attempt
         if attempt is None:
             fail(lost)
-        else:  # a TLS handshake may have failed, and `mistrusted` reports the reason first
+        else:  # after a failed TLS handshake, let `mistrusted` report the reason first
             loop = asyncio.get_running_loop()
             attempt.add_done_callback(lambda _: loop.call_soon(fail, lost))
 
     def stream_error(error: Any) -> None:
         text = f": {error['text']}" if error["text"] else ""
-        fail(Unavailable(url, f"it ends the stream: {error['condition']}{text}"))
+        fail(Unavailable(url, f"it closed the stream: {error['condition']}{text}"))
 
     client.add_event_handler("session_start", lambda _: settle(ready, None))
     client.add_event_handler("failed_all_auth", refused)

@@ -1,6 +1,6 @@
 """PubSub services, the nodes of channels, and the login to an XMPP server.
 
-The URI of a service determines the nodes of channels:
+The URI of a service determines the nodes of its channels:
 
     xmpp:pubsub.example.org                       rsnotify/<digest of the channel>
     xmpp:pubsub.example.org?;node=deep/down/      deep/down/<digest of the channel>
@@ -22,12 +22,12 @@ from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, channel_topic, trusted_
 
 SCHEME = "xmpp"
 
-_PART = r"[^\s\"&'/:<>@?#;%]{1,1023}"
-_JID = re.compile(rf"(?:{_PART}@)?{_PART}")
+_JID_PART = r"[^\s\"&'/:<>@?#;%]{1,1023}"
+_JID = re.compile(rf"(?:{_JID_PART}@)?{_JID_PART}")
 #: The bare JID of an account, such as `user@example.org`.
-_ACCOUNT = re.compile(rf"{_PART}@{_PART}")
+_ACCOUNT = re.compile(rf"{_JID_PART}@{_JID_PART}")
 _URI = re.compile(rf"{SCHEME}:([^?#/]+)/?(?:\?([^#]*))?")
-_MAX_NODE = 1023
+_MAX_NODE_BYTES = 1023
 
 
 class PubSubService(Struct, frozen=True):
@@ -67,13 +67,13 @@ def parse_service(url: str) -> PubSubService:
     found = _URI.fullmatch(url)
     if found is None or not _JID.fullmatch(jid := unquote(found[1])):
         raise ConfigurationError(
-            f"{url!r} is no PubSub service; write xmpp:pubsub.example.org, "
-            "with ?;node=NAME if need be"
+            f"{url!r} is not the URI of a PubSub service; write xmpp:pubsub.example.org or "
+            "xmpp:pubsub.example.org?;node=NAME"
         )
     pairs = (pair.partition("=") for pair in (found[2] or "").split(";")[1:])
     node = next((unquote(value) for key, _, value in pairs if key == "node"), DEFAULT_PREFIX)
-    if not node.isprintable() or not 0 < len(node.encode()) <= _MAX_NODE:
-        raise ConfigurationError(f"{url!r} has no usable name of a node")
+    if not node.isprintable() or not 0 < len(node.encode()) <= _MAX_NODE_BYTES:
+        raise ConfigurationError(f"{url!r} has an invalid node; write ?;node=NAME")
     return PubSubService(jid.lower(), node)
 
 
@@ -93,12 +93,12 @@ class XmppLogin(Struct, frozen=True, kw_only=True):
     ca: str | None = None
 
     def __repr__(self) -> str:
-        """Leave out the password, for logs."""
+        """Return a representation without the password."""
         return f"XmppLogin(jid={self.jid!r})"
 
     @property
     def is_given(self) -> bool:
-        """Whether an account is given."""
+        """Whether there is an account."""
         return self.jid is not None
 
     @property
@@ -121,13 +121,13 @@ class XmppLogin(Struct, frozen=True, kw_only=True):
                     raise ConfigurationError(f"the {name} for XMPP needs the JID of an account")
             return
         if not _ACCOUNT.fullmatch(self.jid):
-            raise ConfigurationError(f"{self.jid!r} is no XMPP account; write user@example.org")
+            raise ConfigurationError(f"{self.jid!r} is not an XMPP account; write user@example.org")
         if not self.password:
-            raise ConfigurationError(f"the XMPP account {self.jid} needs its password")
+            raise ConfigurationError(f"the XMPP account {self.jid} needs a password")
         if self.server is not None:
             host, _, port = self.server.rpartition(":")
             if not host or not (port.isdecimal() and 0 < int(port) < 65_536):
-                raise ConfigurationError(f"{self.server!r} is no XMPP server; write host:port")
+                raise ConfigurationError(f"{self.server!r} is not an XMPP server; write host:port")
         if self.ca is not None:
             trusted_context(self.ca)
         check_installed()

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a hub: its account, and the service at which it publishes.
+    """The settings of a hub: its account, and the PubSub service at which it publishes.
 
     Args:
         url: The URI of the PubSub service.
         jid: The hub's account, which must be allowed to create nodes at the service.
         password: The password of the account, a secret.
         server: The address of the account's server as `host:port`, if DNS does not provide it.
-        ca: A file with the root certificates that are trusted to verify the server.
+        ca: A file with the trusted root certificates in PEM format; None for the system's.
     """
 
     url: str | None = None
@@ -41,7 +41,7 @@ class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ca: str | None = None
 
     def __repr__(self) -> str:
-        """Leave out the password, for logs."""
+        """Return a representation without the password."""
         return f"XmppSettings(url={self.url!r})"
 
     @property
@@ -59,7 +59,7 @@ class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         try:
             if not parse_service(self.url).has_prefix:
                 raise ConfigurationError(
-                    "a hub has many channels: end the node with /, or leave it out"
+                    "a hub has many channels: end the node with /, or remove it"
                 )
         except ConfigurationError as error:
             raise WrongSetting(("url",), str(error)) from None
@@ -71,11 +71,11 @@ class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise WrongSetting(("jid",), str(error)) from None
 
 
-class XmppPubSub:
+class XmppTransport:
     """The transport for URLs that begin with `xmpp:`."""
 
     name = "XMPP"
-    needs = "name an account, as user@example.org"
+    needs = "name an account, such as user@example.org"
     login = XmppLogin
     settings = XmppSettings
     place = staticmethod(parse_service)
@@ -97,15 +97,15 @@ class XmppPubSub:
 
     def bridge(self, settings: XmppSettings, parts: BridgeParts) -> Bridge:
         """Return a hub's bridge to its PubSub service."""
-        from rsnotify_xmpp.hub_bridge import XmppBridge
+        from rsnotify_xmpp.xmpp_bridge import XmppBridge
 
         return XmppBridge(settings, parts)
 
     def receive_from(self, url: str, topic: str, login: XmppLogin) -> Transport:
-        """Return an account's subscription to the node of a topic."""
-        from rsnotify_xmpp.destination import XmppTransport
+        """Return a reader for the node of a topic."""
+        from rsnotify_xmpp.xmpp_reader import XmppReader
 
-        return XmppTransport(parse_service(url), topic, login)
+        return XmppReader(parse_service(url), topic, login)
 
 
-XMPP = XmppPubSub()
+XMPP = XmppTransport()

@@ -44,7 +44,13 @@ from rsnotify_subscriber.fetching.responses import (
 )
 from rsnotify_subscriber.fetching.small_requests import _response
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, TopicReception
-from rsnotify_xmpp.xmpp_connection import ReceivedStream, error_in, items_in, payload_of, publish
+from rsnotify_xmpp.xmpp_connection import (
+    ReceivedStream,
+    error_in,
+    items_in,
+    payload_of,
+    publish_element,
+)
 from rsnotify_xmpp.xmpp_service import parse_service
 from tests.harnesses.fuzzing.documents import SITEMAPS
 from tests.harnesses.fuzzing.surface import Surface
@@ -331,7 +337,7 @@ MESSAGES = {
     ),
     "xmpp-stanza": Surface(_stanza, (_MESSAGE,), ()),
     "xmpp-payload": Surface(
-        lambda data: ElementTree.fromstring(publish("a", payload_of(data, 262_144))),
+        lambda data: ElementTree.fromstring(publish_element("a", payload_of(data, 262_144))),
         (_FRAGMENT, SITEMAPS[-1]),
         (ValueError,),
     ),

@@ -156,7 +156,7 @@ async def test_a_wrong_password_is_named_and_the_log_waits(
 ):
     async with run_hub(**settings(prosody, xmpp_password="wrong")) as hub:
         line = await watch.line("the XMPP service refuses this hub")
-        assert f"it refuses the login of 'hub@{DOMAIN}'" in line
+        assert f"it refused the login of 'hub@{DOMAIN}'" in line
         assert "correct the XMPP account and its password" in line
         await hub.accepted(fragment(0, 1))
         await behind(hub, 1)
@@ -171,7 +171,7 @@ async def test_a_wrong_certificate_is_named(
     async with Prosody(tmp_path / "wrong", name=name) as server:
         others = {} if wrong == "name" else {"xmpp_ca": None}
         async with run_hub(**settings(server, **others)):
-            await watch.line("its certificate is not to be trusted")
+            await watch.line("its certificate is not trusted")
 
 
 async def test_an_account_that_may_not_publish_is_named_and_delays_no_other_transport(
@@ -181,7 +181,7 @@ async def test_an_account_that_may_not_publish_is_named_and_delays_no_other_tran
     async with run_hub(**settings(prosody, **reader)) as hub:
         await hub.accepted(fragment(0, 1))
         line = await watch.line("cannot be sent to the broker now")
-        assert f"let the service allow reader@{DOMAIN} to publish" in line
+        assert f"allow reader@{DOMAIN} to publish" in line
 
 
 async def test_what_cannot_be_an_item_is_left_out(
@@ -202,10 +202,10 @@ async def test_a_service_that_stops_answering_is_left(
     run_connected: Connected, prosody: Prosody, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.TIMEOUT", 0.5)
-    monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.PING_SECONDS", 0.1)
+    monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.PING_INTERVAL", 0.1)
     async with run_connected() as hub:
         prosody.pause()
-        await watch.line("the XMPP service is away", "not answered in time")
+        await watch.line("the XMPP service is away", "timed out")
         await hub.accepted(fragment(0, 1))
         monkeypatch.undo()
         prosody.resume()
@@ -219,7 +219,7 @@ async def test_a_service_that_sends_without_end_is_left(
     monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.TIMEOUT", PATIENCE)
     async with hostile_server(tmp_path, "text", stage) as server:
         async with run_hub(**settings(server)) as hub:
-            await watch.line("the XMPP service is away", "it sends")
+            await watch.line("the XMPP service is away", "it sent")
             await server.closed.wait()
             await hub.accepted(fragment(0, 1))
         assert server.accepted / server.connections < BOUNDED

@@ -1,8 +1,8 @@
-"""Receive fragments from the node of an XMPP PubSub service (docs/xmpp.md).
+"""Receive fragments from a node of an XMPP PubSub service (docs/xmpp.md).
 
-A service has no log that could be read from a given instant, but it keeps the newest fragment of a
-node. A fragment states where it begins, so the newest one shows whether anything is missing. If the
-service keeps none, the transport reports a gap, and the Destination reads the lists.
+A service has no log to read from a given instant, but it keeps the newest fragment of a node. A
+fragment states when it begins, so the newest one reveals a gap. If the service keeps none, the
+reader reports a gap, and the Destination reads the lists.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 
 @dataclass
-class XmppTransport:
-    """An account's subscription to one node; a `Transport`.
+class XmppReader:
+    """Receives the fragments of one node with an account; a `Transport`.
 
-    The connection goes to the account's server, regardless of the service that the Source names.
-    The subscription remains when the connection ends, because other connections of the account may
+    It connects to the account's server, regardless of the service that the Source names. The
+    subscription remains when the connection ends, because other connections of the account may
     need it.
 
     Attributes:
@@ -54,11 +54,13 @@ class XmppTransport:
                 else:
                     listener.fragment(newest)
                 await connection.lost()
-        except ConfigurationError as error:  # temporary if a certificate is being replaced
+        except ConfigurationError as error:  # may be temporary while a certificate is replaced
             raise Unavailable(self.service.url, str(error)) from None
 
     def _ignore(self) -> None:
         self.ignored += 1
         logger.debug(
-            "a message over XMPP is not a fragment of %s; %s so far", self.topic, self.ignored
+            "ignored an XMPP message that is not a fragment of %s (%s so far)",
+            self.topic,
+            self.ignored,
         )

@@ -11,9 +11,9 @@ from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import SCHEME, parse_service
 from rsnotify_xmpp.xmpp_transport import XmppSettings
 
-#: The code under which messages to the hub's account count as refused. Nobody can publish through
-#: this account.
-FOREIGN = "xmpp-message"
+#: The code under which messages to the hub's account are counted as refused. The account cannot be
+#: used to publish.
+FOREIGN_MESSAGE = "xmpp-message"
 
 
 class XmppBridge(Bridge):
@@ -30,7 +30,7 @@ class XmppBridge(Bridge):
 
     async def _connect(self) -> None:
         self._cursors.check_owner()
-        async with connect(self._login, on_foreign=self._ignore) as connection:
+        async with connect(self._login, on_foreign=self._count_foreign) as connection:
             self._log.info("connected to %s, for %s", connection.url, self._service.url)
             sender = BacklogSender(
                 self.transport,
@@ -46,8 +46,8 @@ class XmppBridge(Bridge):
                 self._warned.clear()
                 await connection.lost()
 
-    def _ignore(self) -> None:
-        self._statistics.refused[FOREIGN] += 1
+    def _count_foreign(self) -> None:
+        self._statistics.refused[FOREIGN_MESSAGE] += 1
 
     async def _publish(
         self, connection: XmppConnection, selection: TopicSelection, body: bytes, _: str
