@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import PatchError
 from rsnotify_patching import json_patch as json_patches
-from rsnotify_patching.budget import PatchBudget
 from rsnotify_patching.json_patch import json_merge_patch as merge_patch
 from rsnotify_patching.json_patch import json_patch as apply_patch
+from rsnotify_patching.patch_budget import PatchBudget
 from tests.examples_count import examples
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=5)

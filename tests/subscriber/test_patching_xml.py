@@ -15,7 +15,7 @@ from lxml import etree
 
 from rsnotify.errors import PatchError
 from rsnotify_patching import xml_patch as xml
-from rsnotify_patching.budget import PatchBudget
+from rsnotify_patching.patch_budget import PatchBudget
 from rsnotify_patching.xml_patch import xml_patch
 from tests.examples_count import examples
 

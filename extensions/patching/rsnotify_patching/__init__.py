@@ -1,1 +1,1 @@
-"""JSON and XML patch formats (core §14.4), which a Destination looks up by media type."""
+"""JSON and XML patches (core §14.4), which a Destination looks up by media type."""

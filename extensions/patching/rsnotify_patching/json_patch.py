@@ -10,13 +10,13 @@ from jsonpatch import JsonPatch
 from jsonpointer import resolve_pointer
 
 from rsnotify.errors import PatchError
-from rsnotify_patching.budget import PatchBudget
+from rsnotify_patching.patch_budget import PatchBudget
 
 _INDENT = re.compile(r"[\[{]\n([ \t]*)")
 
 
 def json_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply a JSON Patch, and keep the formatting of `before` if it is a common one.
+    """Apply a JSON Patch, and preserve the formatting of `before` if it is common.
 
     Raises:
         PatchError: The patch costs too much.
@@ -28,22 +28,22 @@ def json_patch(before: bytes, patch: bytes) -> bytes:
     for operation in _load(patch):
         # Charge and apply one operation at a time, because copies of copies can double the size
         # with each operation.
-        _charge(budget, value, operation)
+        _charge_operation(budget, value, operation)
         value = JsonPatch([operation]).apply(value, in_place=True)
     return layout.write(value)
 
 
 def json_merge_patch(before: bytes, patch: bytes) -> bytes:
-    """Apply a JSON Merge Patch, and keep the formatting of `before` if it is a common one.
+    """Apply a JSON Merge Patch, and preserve the formatting of `before` if it is common.
 
     Raises:
         ValueError: `before` or `patch` is not JSON.
     """
-    return _Layout(before).write(merged(_load(before), _load(patch)))
+    return _Layout(before).write(merge(_load(before), _load(patch)))
 
 
-def merged(target: Any, patch: Any) -> Any:
-    """Return the result of merging a patch into a JSON value (RFC 7396 §2)."""
+def merge(target: Any, patch: Any) -> Any:
+    """Merge a patch into a JSON value, and return the result (RFC 7396 §2)."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -51,18 +51,18 @@ def merged(target: Any, patch: Any) -> Any:
         if value is None:
             result.pop(name, None)
         else:
-            result[name] = merged(result.get(name), value)
+            result[name] = merge(result.get(name), value)
     return result
 
 
-def _charge(budget: PatchBudget, value: Any, operation: Any) -> None:
+def _charge_operation(budget: PatchBudget, value: Any, operation: Any) -> None:
     budget.begin()
     if isinstance(operation, dict) and operation.get("op") in ("copy", "test"):
         place = "from" if operation["op"] == "copy" else "path"
-        _weigh(budget, resolve_pointer(value, str(operation.get(place))))
+        _charge_value(budget, resolve_pointer(value, str(operation.get(place))))
 
 
-def _weigh(budget: PatchBudget, value: Any) -> None:
+def _charge_value(budget: PatchBudget, value: Any) -> None:
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -84,9 +84,9 @@ def _refuse(constant: str) -> None:
 
 
 class _Layout:
-    """The formatting of a JSON text, used to write the patched text with the Source's exact bytes.
+    """The formatting of a JSON text, to write the patched text with the same bytes as the Source.
 
-    The formatting is a guess. The hash of the result shows whether it was right.
+    It is guessed. The hash of the result shows whether the guess was right.
     """
 
     def __init__(self, text: bytes) -> None:

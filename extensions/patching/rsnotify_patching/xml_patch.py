@@ -4,8 +4,8 @@ Selectors are limited to the part of XPath that RFC 5261 §4.1 allows. This modu
 itself instead of using an XPath engine: names without a prefix are in the default namespace of the
 patch, which XPath 1.0 does not support, and no selector can run forever.
 
-lxml has no text nodes. It stores text at the beginning of an element or after a node, and a
-`TextSlot` stands for such a position. An operation adds nodes to a slot, and may split its text.
+lxml has no text nodes. It stores text at the start of an element or after a node. A `TextSlot`
+represents such a position. An operation inserts nodes into a slot, and may split its text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xml.sax.saxutils import quoteattr
 from lxml import etree
 
 from rsnotify.errors import PatchError
-from rsnotify_patching.budget import PatchBudget
+from rsnotify_patching.patch_budget import PatchBudget
 
 #: An element, comment or processing instruction of lxml, whose types have no common base class.
 Node = Any
@@ -39,17 +39,17 @@ _XML_ID = "{http://www.w3.org/XML/1998/namespace}id"
 
 
 class TextSlot(NamedTuple):
-    """A position for text: at the beginning of an element, or after a node."""
+    """A position for text: at the start of an element, or after a node (its tail)."""
 
     node: Node
-    behind: bool
+    is_tail: bool
 
     @property
     def text(self) -> str:
-        return (self.node.tail if self.behind else self.node.text) or ""
+        return (self.node.tail if self.is_tail else self.node.text) or ""
 
     def put(self, text: str) -> None:
-        if self.behind:
+        if self.is_tail:
             self.node.tail = text or None
         else:
             self.node.text = text or None
@@ -85,7 +85,7 @@ def clark_name(name: str, namespaces: Namespaces, default: str | None = None) ->
     if colon:
         namespace = "http://www.w3.org/XML/1998/namespace"
         if prefix != "xml" and (namespace := namespaces.get(prefix)) is None:
-            raise PatchError(f"the prefix {prefix} stands for nothing", "invalid-namespace-prefix")
+            raise PatchError(f"the prefix {prefix} is not declared", "invalid-namespace-prefix")
     return local if namespace is None else f"{{{namespace}}}{local}"
 
 
@@ -116,7 +116,7 @@ class NodeSelection:
                 break
             position = step.end()
         if len(found) != 1:
-            reason = f"{selector!r} leads to {len(found)} nodes, not to one"
+            reason = f"{selector!r} matches {len(found)} nodes instead of one"
             raise PatchError(reason, "unlocated-node")
         return found[0]
 
@@ -124,7 +124,7 @@ class NodeSelection:
         self, parent: SelectedNode, step: re.Match[str], names: Namespaces
     ) -> list[SelectedNode]:
         if isinstance(parent, tuple) or (parent is not None and not is_element(parent)):
-            return []  # text, attributes and the like have no children
+            return []  # only elements have children
         found = list(self._axis(parent, step["test"], names))
         for index, name, quoted in _PREDICATE.findall(step["predicates"]):
             if index:
@@ -221,8 +221,8 @@ def parse(text: str | bytes, condition: str) -> Node:
     """Parse a document without a DOCTYPE, and return its root.
 
     Raises:
-        PatchError: The document is not well-formed, with `condition` as the error condition, or it
-            has a DOCTYPE.
+        PatchError: The document is not well-formed, which is reported as `condition`, or it has a
+            DOCTYPE.
     """
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, strip_cdata=False
@@ -230,7 +230,7 @@ def parse(text: str | bytes, condition: str) -> Node:
     try:
         root = etree.fromstring(text, parser)
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise PatchError(f"it is no XML document: {error}", condition) from None
+        raise PatchError(f"it is not well-formed XML: {error}", condition) from None
     if root.getroottree().docinfo.internalDTD is not None:
         raise PatchError("a DOCTYPE is not accepted", "invalid-entity-declaration")
     return root
@@ -258,7 +258,7 @@ def insert(slot: TextSlot, at: int, text: str, nodes: Sequence[Node]) -> None:
         return
     slot.put("")
     for node in reversed(nodes):
-        if slot.behind:
+        if slot.is_tail:
             slot.node.addnext(node)
         else:
             slot.node.insert(0, node)
@@ -275,7 +275,7 @@ def remove(node: Node) -> None:
 
 
 class XmlTree:
-    """A document, and the details needed to write it in its original form."""
+    """A document, with the details needed to write it in its original form."""
 
     def __init__(self, text: bytes) -> None:
         self.root = parse(text, "invalid-patch-directive")
@@ -285,16 +285,16 @@ class XmlTree:
 
     def write(self) -> bytes:
         """Return the document, with its original XML declaration and surrounding white space."""
-        return self._head + self._shown(self._encoding) + self._end
+        return self._head + self._serialize(self._encoding) + self._end
 
-    def _shown(self, encoding: str) -> bytes:
+    def _serialize(self, encoding: str) -> bytes:
         return b"\n".join(
             etree.tostring(node, encoding=encoding, xml_declaration=False, with_tail=False)
             for node in top_level(self.root)
         )
 
     def replace_root(self, new: Node) -> None:
-        """Replace the root, and keep the comments before and after it."""
+        """Replace the root, but keep the comments before and after it."""
         nodes = top_level(self.root)
         place = nodes.index(self.root)
         new.getparent().remove(new)
@@ -316,7 +316,7 @@ class XmlTree:
         """
         mark = f"mark-{token_hex(16)}"
         element.set(mark, "")
-        text = self._shown("UTF-8").decode()
+        text = self._serialize("UTF-8").decode()
         head, rest = text.split(f' {mark}=""', 1)
         begin = head.rindex("<")  # `<` is escaped in attribute values
         tag = re.sub(rf"\sxmlns:{re.escape(prefix)}=(\"[^\"]*\"|'[^']*')", "", head[begin:])
@@ -342,7 +342,7 @@ def xml_patch(before: bytes, patch: bytes) -> bytes:
 
 
 class _Operation:
-    """An operation that changes a tree, and moves the content of the patch element into it."""
+    """An operation, which changes a tree and moves the content of the patch element into it."""
 
     def __init__(self, tree: XmlTree, element: Node, budget: PatchBudget) -> None:
         self._tree = tree
@@ -364,19 +364,20 @@ class _Operation:
 
     def _text(self) -> str:
         if len(self._element):
-            raise PatchError("it has nodes where only text can be", "invalid-node-types")
+            raise PatchError("it contains nodes, but only text is allowed", "invalid-node-types")
         return self._element.text or ""
 
     def _only_node(self, kind: object) -> Node:
         """Return the operation's only node, which must be of this kind.
 
         Raises:
-            PatchError: The content is not one such node, apart from white space.
+            PatchError: The content, apart from white space, is not a single such node.
         """
         nodes = list(self._element)
         texts = [self._element.text, *(node.tail for node in nodes)]
         if len(nodes) != 1 or not all(map(is_space, texts)) or _kind(nodes[0]) is not kind:
-            raise PatchError("it does not have one node of the same type", "invalid-node-types")
+            reason = "it must contain exactly one node, of the type of the target"
+            raise PatchError(reason, "invalid-node-types")
         return nodes[0]
 
     # Adding (RFC 5261 §4.3)
@@ -394,7 +395,7 @@ class _Operation:
 
     def _add_attribute(self, target: SelectedNode, name: str) -> None:
         if _element(target).get(name) is not None:
-            raise PatchError(f"the attribute {name} is there already")
+            raise PatchError(f"the attribute {name} already exists")
         self._set(AttributeNode(target, name))
 
     def _add_nodes(self, target: SelectedNode) -> None:
@@ -416,7 +417,8 @@ class _Operation:
         if isinstance(target, TextSlot):
             insert(target, len(target.text) if after else 0, text, nodes)
         elif isinstance(target, tuple):
-            raise PatchError("nothing stands beside an attribute", "invalid-patch-directive")
+            reason = "nodes cannot be added next to an attribute or namespace"
+            raise PatchError(reason, "invalid-patch-directive")
         elif target.getparent() is None:
             _add_beside_root(target, text, nodes, after=after)
         elif after:
@@ -455,7 +457,8 @@ class _Operation:
             raise PatchError(f"{space!r} is not a value of ws", "invalid-attribute-value")
         if isinstance(target, (TextSlot, AttributeNode, NamespaceNode)):
             if space is not None:
-                raise PatchError("ws is for nodes that text surrounds", "invalid-attribute-value")
+                reason = "ws is not allowed for text, attributes and namespaces"
+                raise PatchError(reason, "invalid-attribute-value")
             self._remove_detail(target)
         elif target is self._tree.root:
             raise PatchError("the root cannot be removed", "invalid-root-element-operation")
@@ -486,7 +489,7 @@ class _Operation:
 
     def _declare(self, element: Node, prefix: str, namespace: str) -> None:
         if not namespace:
-            raise PatchError("a prefix cannot stand for no namespace", "invalid-namespace-uri")
+            raise PatchError("the namespace is empty", "invalid-namespace-uri")
         self._tree.declare(element, prefix, namespace)
 
 
@@ -496,20 +499,21 @@ def _kind(node: Node) -> object:
 
 def _element(target: SelectedNode) -> Node:
     if isinstance(target, tuple) or not is_element(target):
-        raise PatchError("it is for an element", "invalid-patch-directive")
+        raise PatchError("the target must be an element", "invalid-patch-directive")
     return target
 
 
 def _add_beside_root(target: Node, text: str, nodes: Sequence[Node], *, after: bool) -> None:
     texts = [text, *(node.tail for node in nodes)]
     if any(map(is_element, nodes)) or not all(map(is_space, texts)):
-        raise PatchError("only comments stand beside the root", "invalid-root-element-operation")
+        reason = "only comments and processing instructions can be next to the root"
+        raise PatchError(reason, "invalid-root-element-operation")
     for node in reversed(nodes) if after else nodes:
         (target.addnext if after else target.addprevious)(node)
 
 
 def _remove_beside_root(node: Node) -> None:
-    # lxml can only remove a node from a parent. This node has none, so append it to a new element.
+    # lxml can only remove a node from a parent, which this node lacks, so move it to a new element.
     etree.Element("removed").append(node)
 
 

@@ -2,10 +2,10 @@
 
 Consumers begin at the last page and follow `prev` (§3.5). The last page, which has the changes of
 the open Change List, keeps its URI. A consumer that has just read the collection therefore finds
-the newest changes there, even if older ones have since moved to a separate page.
+the newest changes there, even if older ones have moved to a separate page in the meantime.
 
-`next` leads only to pages of closed Change Lists. A consumer that went forward from one of them to
-the last page could miss changes that move to a separate page at that moment.
+`next` leads only to pages of closed Change Lists. A consumer that followed it to the last page
+could miss changes that move to a separate page at that moment.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 The root node has the members of the open Change List, and relations to the pages of closed Change
 Lists. One response therefore shows the whole search tree, and a consumer never reaches a member
-before it can know about older ones.
+before it knows where the older ones are.
 
-Consumers order members with a precision of milliseconds, like JavaScript, but a resource can change
-several times within a millisecond. In that case, a member is dated one millisecond after the
-previous one. The date in a member may therefore be up to a second later than the date in its IRI,
-which is the datetime in the Change List.
+Many consumers order members by milliseconds, like JavaScript, but a resource can change several
+times within a millisecond. In that case, a member is dated one millisecond after the previous one.
+The date in a member may therefore be up to a second later than the date in its IRI, which is the
+datetime in the Change List.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ACTIVITIES = {
 
 _MILLISECOND, _SECOND = 1_000, 1_000_000
 _DATED = re.compile(rb'as:object <([^>]*)> ; as:published "([^"]*)"')
-#: Minimum number of dates to keep before the view drops those that no longer matter.
-_FEW = 1_000
+#: The view keeps this many dates before it drops those that no longer matter.
+_MIN_DATES = 1_000
 
-# Characters that `changes.check_uri` accepts after the scheme and authority, but RFC 3986 does not.
-_ODD = re.compile(r"[\[\]]|%(?![0-9A-Fa-f]{2})")
+#: Characters that `changes.check_uri` accepts after the scheme and authority, but not RFC 3986.
+_INVALID = re.compile(r"[\[\]]|%(?![0-9A-Fa-f]{2})")
 _AUTHORITY = re.compile(r"[^:]*:(?://[^/?#]*)?")
 
 
@@ -58,7 +58,7 @@ class LDESView(View):
         self._relations = ""
         #: The date (µs) of the last member of each IRI, while it can affect the date of the next.
         self._dates: dict[str, int] = {}
-        self._most_dates = _FEW
+        self._max_dates = _MIN_DATES
 
     def resume(self, page: bytes, end: int) -> None:
         self._dates = _dates_in(page.splitlines(), end)
@@ -84,13 +84,13 @@ class LDESView(View):
 
     def _date(self, iri: str, changed_at: int) -> int:
         """Return the date (µs) by which consumers order the next member of a resource."""
-        begun = changed_at - changed_at % _MILLISECOND
+        millisecond = changed_at - changed_at % _MILLISECOND
         before, date = self._dates.get(iri, 0), changed_at
-        if before >= begun:
+        if before >= millisecond:
             date = min(before + _MILLISECOND, changed_at + _SECOND)
-        if len(self._dates) >= self._most_dates:
-            self._dates = {each: at for each, at in self._dates.items() if at >= begun}
-            self._most_dates = 2 * len(self._dates) + _FEW
+        if len(self._dates) >= self._max_dates:
+            self._dates = {each: at for each, at in self._dates.items() if at >= millisecond}
+            self._max_dates = 2 * len(self._dates) + _MIN_DATES
         self._dates[iri] = date
         return date
 
@@ -124,7 +124,7 @@ class LDESView(View):
         return {_ROOT: self.page(head, entries)}
 
     def _relation(self, closed: FinishedDocument) -> str:
-        """Return the relations to a closed Change List's page: its interval plus a second."""
+        """Return the relations to a closed Change List's page, for its interval plus a second."""
         to = f"tree:node <{self.name(closed).rpartition('/')[2]}> ; tree:path as:published"
         later, until = _instant(closed.begin), _instant(closed.end + _SECOND)
         return (
@@ -134,18 +134,18 @@ class LDESView(View):
 
 
 def _iri(uri: str) -> str:
-    """Percent-encode the characters of a URI that would make strict parsers reject the document."""
-    if _ODD.search(uri) is None and uri.count("#") <= 1:
+    """Percent-encode the characters of a URI that strict Turtle parsers reject."""
+    if _INVALID.search(uri) is None and uri.count("#") <= 1:
         return uri
     start = _AUTHORITY.match(uri)
     assert start is not None
     rest, mark, fragment = uri[start.end() :].partition("#")
     rest += mark + fragment.replace("#", "%23")
-    return start[0] + _ODD.sub(lambda odd: f"%{ord(odd[0]):X}", rest)
+    return start[0] + _INVALID.sub(lambda found: f"%{ord(found[0]):X}", rest)
 
 
 def _dates_in(lines: Sequence[bytes], end: int) -> dict[str, int]:
-    """Return the last dates (µs) by IRI that can affect the members for changes after an instant.
+    """Return the last date (µs) of each IRI that can still affect members for changes after `end`.
 
     A page has these dates in its members and, for resources that changed earlier, in remarks at its
     end.
