@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_demo.demo_processes import DestinationStatus
+from rsnotify_demo.destination_process import DestinationStatus
 from rsnotify_demo.monitor import (
     SENSORS,
     STATIONS,

@@ -1,4 +1,4 @@
-"""Run the demo: start all processes, change the Source, stop, and audit the copy."""
+"""Runs the demo: starts all processes, changes the Source, and finally audits the copy."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ import typer
 from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.processes import Process, ProcessError
 from rsnotify.runtime.tasks import running, wait_for_event
-from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, open_link
+from rsnotify_demo.destination_process import DemoDestination, DestinationStatus
 from rsnotify_demo.monitor import SENSORS, DemoMonitor, Observations
 from rsnotify_demo.page import Facts, serve_page
+from rsnotify_demo.push_link import open_link
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _NEXT = """
-Next, with files of your own, in three terminals:
+Next, try it with your own files, in three terminals:
   {0} hub
   {0} source FOLDER --hub http://127.0.0.1:8080/
   {0} follow http://127.0.0.1:8000/ copy"""
-#: Seconds that the Destination has to catch up at the end.
-_CATCH_UP_SECONDS = 60
+#: Seconds within which the Destination should catch up at the end.
+_CATCH_UP_TIMEOUT = 60
 
 
 async def run_demo(
@@ -62,7 +63,7 @@ async def run_demo(
                 await wait_for_event(stop, seconds)
         if (outcome := report.outcome()) is not None:
             typer.echo(outcome)
-        typer.echo("The Source has stopped changing. Audit of the Destination against it:")
+        typer.echo("The Source has stopped changing. Auditing the copy against it:")
         await _catch_up(monitor)
         code = await _audit(source, destination.folder)
     typer.echo(_NEXT.format(_own_command()))
@@ -70,7 +71,7 @@ async def run_demo(
 
 
 def _own_command() -> str:
-    """Return the command with which the user can start rsnotify in this folder."""
+    """Return the command that starts rsnotify in this folder."""
     if shutil.which("rsnotify"):
         return "rsnotify"
     # After `make demo` in a checkout, rsnotify is not on the PATH.
@@ -110,15 +111,15 @@ async def _keep_changing(observations: Observations, rate: float) -> None:
 
 
 #: The lag of a copy that only polls every 10 s: each change waits for the next poll.
-_POLLING = "half within 5,000 ms, 99 % within 9,900 ms"
+_POLLING_LAG = "half within 5,000 ms, 99 % within 9,900 ms"
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_MEANINGS = """\
+_LEGEND = """\
 changes    files that the Source has written or deleted since the start
-copy       how many of them the files of the Destination show; the others are on their way
-push       up: changes come from the hub at once; else the Destination polls the Source
-flush      the time of one flush to this disk, which the Source makes before it sends a change
+copy       how many of these changes the copy contains; the others are in transit
+push       up: the hub pushes changes; otherwise, the Destination polls the Source
+flush      duration of a flush to this disk, which precedes the push of a change
 lag        from a change at the Source to the file in the copy, in the last second
-polling    the lag of a copy that only polls, every 10 s
+polling    the lag of a copy that only polls every 10 s
 """
 
 
@@ -126,7 +127,7 @@ class _DemoReport(StatusReport[DestinationStatus]):
     """Shows each status until the report is closed: live in a terminal, otherwise as lines."""
 
     def __init__(self) -> None:
-        super().__init__("The Destination starts")
+        super().__init__("Starting the Destination")
         #: Set before the first status.
         self.monitor: DemoMonitor | None = None
         self._started = asyncio.get_running_loop().time()
@@ -138,7 +139,7 @@ class _DemoReport(StatusReport[DestinationStatus]):
             self._blocks = "12345678"
 
     def __enter__(self) -> Self:
-        typer.echo(_MEANINGS)
+        typer.echo(_LEGEND)
         return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
@@ -151,19 +152,19 @@ class _DemoReport(StatusReport[DestinationStatus]):
             super().show(status)
 
     def state(self, status: DestinationStatus) -> object:
-        return self._passed()
+        return self._elapsed()
 
     def sentence(self, status: DestinationStatus) -> str:
         facts = "   ".join(f"{name} {fact}" for name, fact in self._facts(status).items())
-        return f"{self._passed():5.0f} s   {facts}"
+        return f"{self._elapsed():5.0f} s   {facts}"
 
     def display(self, status: DestinationStatus) -> RenderableType:
         from rich.text import Text
 
         assert self.monitor is not None
         bars = self.monitor.lags.sparkline(self._blocks)
-        rows = {"time": f"{self._passed():.0f} s"} | self._facts(status)
-        rows |= {"by second": f"{bars} (low is 1 ms, high 10 s)", "polling": _POLLING}
+        rows = {"time": f"{self._elapsed():.0f} s"} | self._facts(status)
+        rows |= {"by second": f"{bars} (low is 1 ms, high 10 s)", "polling": _POLLING_LAG}
         return Text("\n".join(f"{name:9}  {row}" for name, row in rows.items()))
 
     def outcome(self) -> str | None:
@@ -171,13 +172,13 @@ class _DemoReport(StatusReport[DestinationStatus]):
         typical = None if self.monitor is None else self.monitor.lags.typical()
         if typical is None:
             return None
-        polling = f"If the copy only polled, every 10 s: {_POLLING}"
+        polling = f"With polling only, every 10 s: {_POLLING_LAG}"
         return f"Lag in a typical second: {_lag(*typical)}\n{polling}"
 
     def _facts(self, status: DestinationStatus) -> dict[str, str]:
         assert self.monitor is not None
         frame, flush_ms = self.monitor.frame, self.monitor.flush_ms
-        # Both figures come from the same comparison of the files, so they are consistent.
+        # Both numbers come from the same comparison, so they are consistent.
         changes, behind = (0, 0) if frame is None else (frame.changes, frame.copy.behind)
         return {
             "changes": f"{changes:,}",
@@ -187,13 +188,13 @@ class _DemoReport(StatusReport[DestinationStatus]):
             "lag": _lag(status.lag_ms, status.lag_p99_ms),
         }
 
-    def _passed(self) -> float:
+    def _elapsed(self) -> float:
         return asyncio.get_running_loop().time() - self._started
 
 
 def _lag(half: float | None, most: float | None) -> str:
     if half is None or most is None:
-        return "- (no change came)"
+        return "- (no changes)"
     return f"half within {half:,.1f} ms, 99 % within {most:,.1f} ms"
 
 
@@ -201,7 +202,7 @@ async def _catch_up(monitor: DemoMonitor) -> None:
     """Undo what the user broke, and wait for the copy to catch up, up to a time limit."""
     monitor.end()
     with suppress(TimeoutError):
-        async with asyncio.timeout(_CATCH_UP_SECONDS):
+        async with asyncio.timeout(_CATCH_UP_TIMEOUT):
             # The current comparison may have read a file before its last change.
             await monitor.next_frame()
             while (await monitor.next_frame())[0].copy.behind:

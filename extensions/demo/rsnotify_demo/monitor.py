@@ -1,9 +1,9 @@
-"""Monitor the demo, frame by frame: its resources, the differences of the copy, and its events.
+"""Monitors the demo: its resources, the differences between the copy and the Source, and events.
 
 The resources are a folder of observations that change fast. The monitor compares the copy with the
-Source by reading the files of the copy. Events are sentences, for example about when a gap opened
-and what closed it. The monitor also measures the duration of a flush to the disk, because each
-change waits for at least two flushes.
+Source by reading the copy's files. Events are sentences, for example about when a gap opened and
+how it was closed. The monitor also measures how long a flush to the disk takes, because each change
+waits for at least two flushes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from msgspec import Struct, field
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.state_folders import flush_milliseconds
-from rsnotify_demo.demo_processes import DemoDestination, DestinationStatus, ProcessState, PushLink
+from rsnotify_demo.destination_process import DemoDestination, DestinationStatus, ProcessState
+from rsnotify_demo.push_link import PushLink
 
-#: Number of sensors that report all the time.
+#: Number of sensors, which report all the time.
 SENSORS = 60
-#: Number of stations that report simultaneously in a flood.
+#: Number of stations, which all report at once in a flood.
 STATIONS = 440
 
 _OBSERVATION = """\
@@ -44,10 +45,10 @@ _OBSERVATION = """\
     sosa:hasSimpleResult {value:.2f} ;
     sosa:resultTime "{time}"^^xsd:dateTime .
 """
-#: Seconds over which the rate is averaged.
-_WINDOW = 5.0
+#: Seconds over which the rate of changes is averaged.
+_RATE_SECONDS = 5.0
 #: Number of files written in a flood before other tasks may run.
-_AT_ONCE = 20
+_FILES_PER_YIELD = 20
 
 
 class ObservedResource(Struct):
@@ -61,7 +62,7 @@ class ObservedResource(Struct):
 class Observations:
     """A folder of linked data that changes fast: one small Turtle file per sensor.
 
-    `resources` includes the stations that the first flood will create.
+    `resources` includes the stations, whose files the first flood creates.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +82,7 @@ class Observations:
         self.changes = 0
 
     def change(self) -> None:
-        """Update a file, or occasionally delete one or create it again."""
+        """Update a file, or occasionally delete or recreate one."""
         sensor = self._random.choice(self._sensors)
         if sensor.content is not None and self._random.random() < 0.05:
             self._remove(sensor)
@@ -89,22 +90,22 @@ class Observations:
             self._observe(sensor)
 
     async def flood(self) -> None:
-        """Change the files of all stations at once. Do nothing during another flood."""
+        """Change the files of all stations, unless another flood is in progress."""
         if self.flooding:
             return
         self.flooding = True
         try:
             for number, station in enumerate(self._stations):
                 self._observe(station)
-                if number % _AT_ONCE == 0:
+                if number % _FILES_PER_YIELD == 0:
                     await asyncio.sleep(0)
         finally:
             self.flooding = False
 
     def per_second(self, now: float) -> float:
-        """Return the recent rate of changes. `now` must always come from the same clock."""
+        """Return the recent rate of changes. `now` is from a monotonic clock."""
         self._recent.append((now, self.changes))
-        while now - self._recent[0][0] > _WINDOW:
+        while now - self._recent[0][0] > _RATE_SECONDS:
             self._recent.popleft()
         since, before = self._recent[0]
         return (self.changes - before) / (now - since) if now > since else 0.0
@@ -135,7 +136,7 @@ _VERSION = re.compile(rb'owl:versionInfo "(\d+)"')
 
 
 class CopyState(StrEnum):
-    """The state of a resource in the copy: one letter, because each frame has hundreds of them."""
+    """The state of a resource in the copy: a letter, because each frame has hundreds of them."""
 
     SAME = "s"
     #: The copy has another version.
@@ -200,20 +201,19 @@ class Comparison:
 
 
 _PULLED = re.compile(r"^([\d,]+) changes? from the (.+) \S+$")
-#: Messages of the Destination that have a separate event, or that are harmless because a resource
-#: has changed again while it was being fetched.
+#: Messages of the Destination that another event reports, or that are harmless because a resource
+#: changed again while it was being fetched.
 _IGNORED = ("push is down", "could not apply")
-#: Number of events kept.
-_KEPT = 60
-#: A gap opens when the copy lacks both the changes of this many seconds and this many changes.
+_MAX_EVENTS = 60
+#: A gap opens when the copy lacks at least this many changes, and the changes of this many seconds.
 _OPEN_SECONDS = 1.0
 _OPEN_CHANGES = 8
-#: The gap closes after this many frames in a row in which the copy lacks only changes in transit.
+#: The gap closes after this many successive frames in which the copy lacks only changes in transit.
 _FRAMES_TO_CLOSE = 4
 _IN_TRANSIT_SECONDS = 0.12
 _IN_TRANSIT_CHANGES = 3
-#: Pulls within this time share one event.
-_PULLS_INTERVAL = timedelta(seconds=5)
+#: Pulls within this time share an event.
+_PULL_INTERVAL = timedelta(seconds=5)
 
 
 class LoggedEvent(Struct, frozen=True):
@@ -226,7 +226,7 @@ class LoggedEvent(Struct, frozen=True):
 
 
 class EventLog:
-    """Keeps the latest events, decides whether a gap is open, and counts pulled changes."""
+    """Stores the latest events, decides whether a gap is open, and counts pulled changes."""
 
     def __init__(self, rate: float) -> None:
         self._opens_at = max(_OPEN_CHANGES, _OPEN_SECONDS * rate)
@@ -240,7 +240,7 @@ class EventLog:
         self._pulls_reported: Instant | None = None
         self._push: str | None = None
         self.pulled = 0
-        self.events: deque[LoggedEvent] = deque(maxlen=_KEPT)
+        self.events: deque[LoggedEvent] = deque(maxlen=_MAX_EVENTS)
 
     @property
     def open(self) -> bool:
@@ -251,7 +251,8 @@ class EventLog:
         self._number += 1
         self.events.append(LoggedEvent(self._number, at, kind, text))
 
-    def note(self, at: Instant, text: str) -> None:
+    def add_message(self, at: Instant, text: str) -> None:
+        """Process a log message of the Destination."""
         match = _PULLED.match(text)
         if match is not None:
             count, document = int(match.group(1).replace(",", "")), match.group(2)
@@ -261,15 +262,16 @@ class EventLog:
         elif not text.startswith(_IGNORED):
             self.add(at, "note", f"Destination: {text}")
 
-    def push(self, at: Instant, state: str | None) -> None:
+    def update_push(self, at: Instant, state: str | None) -> None:
         """Process the state of push at the Destination; None if the Destination is not running."""
         if state == "up" and self._push != "up":
-            self.add(at, "push", "Push is up: the hub first sends the changes after T")
+            self.add(at, "push", "Push is up: the hub sends the changes since T")
         elif self._push == "up" and state not in ("up", None):
             self.add(at, "push", "Push is down: the Destination polls the Source")
         self._push = state
 
-    def behind(self, at: Instant, changes: int) -> None:
+    def update_behind(self, at: Instant, changes: int) -> None:
+        """Process the number of changes that the copy lacks."""
         if self._opened is not None:
             self._largest = max(self._largest, changes)
             self._quiet_frames = self._quiet_frames + 1 if changes <= self._in_transit else 0
@@ -285,7 +287,7 @@ class EventLog:
 
     def _report_pulls(self, at: Instant) -> None:
         reported = self._pulls_reported
-        if self._unreported and reported and at - reported >= _PULLS_INTERVAL:
+        if self._unreported and reported and at - reported >= _PULL_INTERVAL:
             counts = self._unreported.items()
             read = (f"{counted(count, 'change')} from the {name}" for name, count in counts)
             self.add(at, "pull", f"The Destination reads {' and '.join(read)}")
@@ -314,7 +316,7 @@ _DECADES = 4
 class LagHistory:
     """The median and the 99th percentile of the lag in each second.
 
-    The first second is left out because its changes waited for the Destination to start.
+    The first second is ignored, because its changes waited for the Destination to start.
     """
 
     def __init__(self) -> None:
@@ -343,14 +345,13 @@ class LagHistory:
         return bars
 
 
-#: Seconds between two frames.
+#: Seconds between frames.
 FRAME_INTERVAL = 0.2
-#: Number of frames per request to the hub.
 _FRAMES_PER_HUB_REQUEST = 5
-#: Number of earlier frames that a new page shows: one minute's worth.
-_PAST = 300
-_HUB_SECONDS = 2
-#: Seconds between two measurements of a flush.
+#: Number of earlier frames that a new page shows: one minute.
+_MAX_POINTS = 300
+_HUB_TIMEOUT_SECONDS = 2
+#: Seconds between measurements of a flush.
 _FLUSH_INTERVAL = 5.0
 
 
@@ -388,9 +389,9 @@ class Frame(Struct, frozen=True):
 
 
 class DemoMonitor:
-    """Observes all parts of the demo, and performs the actions of the page.
+    """Observes the Source, hub, Destination and link, and performs the actions of the page.
 
-    `flush_ms`, the duration of a flush to the disk, is None until the first measurement.
+    `flush_ms` is how long a flush to the disk takes; None until the first measurement.
     """
 
     def __init__(
@@ -412,7 +413,7 @@ class DemoMonitor:
         self._flood: asyncio.Task[None] | None = None
         self.frame: Frame | None = None
         self.flush_ms: float | None = None
-        self.past: deque[Point] = deque(maxlen=_PAST)
+        self.past: deque[Point] = deque(maxlen=_MAX_POINTS)
         self.log = EventLog(rate)
         self.lags = LagHistory()
         self.actions: dict[str, Callable[[], None]] = {
@@ -446,7 +447,7 @@ class DemoMonitor:
             self._log_action("You start the Destination: it continues from T")
 
     def end(self) -> None:
-        """Undo what the user broke, and ignore any further actions from the page."""
+        """Undo what the user broke, and ignore all further actions from the page."""
         self.actions = dict.fromkeys(self.actions, lambda: None)
         self.restore()
         self.start()
@@ -468,7 +469,7 @@ class DemoMonitor:
             await asyncio.sleep(_FLUSH_INTERVAL)
 
     async def run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=_HUB_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=_HUB_TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             number = 0
             while True:
@@ -519,11 +520,11 @@ class DemoMonitor:
 
     def _log_events(self, frame: Frame) -> None:
         for text in self._destination.new_messages():
-            self.log.note(frame.at, text)
+            self.log.add_message(frame.at, text)
         running = frame.process is ProcessState.RUNNING
-        self.log.push(frame.at, frame.status.push if running else None)
+        self.log.update_push(frame.at, frame.status.push if running else None)
         if frame.status.through is not None:  # after the baseline synchronization
-            self.log.behind(frame.at, frame.copy.behind)
+            self.log.update_behind(frame.at, frame.copy.behind)
 
     async def _request_hub_facts(self, session: aiohttp.ClientSession) -> HubFacts:
         try:

@@ -1,4 +1,4 @@
-"""Serve the demo's page over HTTP: its files, its events, and its buttons."""
+"""Serves the demo's page over HTTP: its files, its events, and its buttons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts that do not change: the addresses of all parts, and the rate."""
+    """Facts that do not change: the addresses of the Source, hub and copy, and the rate."""
 
     source: str
     hub: str
@@ -31,7 +31,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message to a page. The first message has everything, later ones only new data."""
+    """A message to a page. The first one has all data, and later ones only new data."""
 
     frame: Frame
     events: list[LoggedEvent] = msgspec.field(name="told", default_factory=list)
@@ -41,7 +41,7 @@ class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @asynccontextmanager
 async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIterator[str]:
-    """Serve the page for the duration of a context, and yield its URL."""
+    """Serve the page while the context is active, and yield its URL."""
     with listen("127.0.0.1", port) as listener:
         ended = asyncio.Event()
         app = web.Application(middlewares=[_only_this_machine])
@@ -57,10 +57,10 @@ async def serve_page(monitor: DemoMonitor, facts: Facts, port: int) -> AsyncIter
 
 @web.middleware
 async def _only_this_machine(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Refuse requests that another site causes a browser to send (CSRF, DNS rebinding)."""
+    """Refuse requests that another site makes a browser send (CSRF, DNS rebinding)."""
     host, own = request.host.rpartition(":")[0], f"http://{request.host}"
     if host not in _LOCAL or request.headers.get("Origin", own) != own:
-        raise web.HTTPForbidden(text="the demo is for pages of its own\n")
+        raise web.HTTPForbidden(text="only the demo's own page may send requests\n")
     return await handler(request)
 
 
@@ -76,7 +76,7 @@ def _action(monitor: DemoMonitor) -> _Handler:
 
 
 def _events(monitor: DemoMonitor, facts: Facts, ended: asyncio.Event) -> _Handler:
-    """Return a handler that sends frames as Server-Sent Events. A slow page gets fewer frames."""
+    """Return a handler that sends frames as Server-Sent Events. Slow pages get fewer frames."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={**PAGE_HEADERS, "Content-Type": "text/event-stream"})

@@ -1,11 +1,11 @@
-/** The last minute: how many changes the copy lacked, and what was broken meanwhile. */
+/** The last minute: how many changes the copy lacked, and when something was broken. */
 
 import { find, number, setText, shape } from "./dom.js";
 
-const POINTS = 300;
+const MAX_POINTS = 300;
 const HEIGHT = 100;
-/** The minimal range of the axis, so that a few changes in transit look small. */
-const LEAST = 40;
+/** The minimum range of the axis, so that a few changes in transit look small. */
+const MIN_RANGE = 40;
 
 export class Chart {
   constructor() {
@@ -15,33 +15,33 @@ export class Chart {
     this.points = [];
   }
 
-  /** Begin with the points of the past. */
+  /** Begin with earlier points. */
   begin(points) {
-    this.points = points.slice(-POINTS);
+    this.points = points.slice(-MAX_POINTS);
   }
 
   /** Add a point: {behind, whole, running}. */
   add(point) {
     this.points.push(point);
-    if (this.points.length > POINTS) this.points.shift();
+    if (this.points.length > MAX_POINTS) this.points.shift();
     this.draw();
   }
 
   draw() {
     const { points } = this;
-    const most = Math.max(LEAST, ...points.map(point => point.behind));
-    const first = POINTS - points.length;
+    const most = Math.max(MIN_RANGE, ...points.map(point => point.behind));
+    const first = MAX_POINTS - points.length;
     const y = point => (HEIGHT - (point.behind / most) * (HEIGHT - 6)).toFixed(2);
     const line = points.map((point, index) => `${first + index},${y(point)}`).join(" ");
     this.line.setAttribute("d", `M${line}`);
-    this.area.setAttribute("d", `M${first},${HEIGHT} L${line} L${POINTS - 1},${HEIGHT} Z`);
+    this.area.setAttribute("d", `M${first},${HEIGHT} L${line} L${MAX_POINTS - 1},${HEIGHT} Z`);
     this.cut.setAttribute("d", bands(points, first, point => !point.whole));
     this.stopped.setAttribute("d", bands(points, first, point => !point.running));
     setText(find(".most"), `${number(most)} changes`);
   }
 }
 
-/** Draw a band over the whole height where a condition holds. */
+/** Return a path with a band over the whole height wherever a condition holds. */
 function bands(points, first, holds) {
   let path = "";
   let begin = null;

@@ -1,10 +1,10 @@
-/** The copy as a field of squares, one for each resource. */
+/** The copy as a grid of squares, one for each resource. */
 
 import { element, find, number, setData, setText } from "./dom.js";
 
 const field = find(".resources");
 
-/** Show the state of each resource: one letter each, see the legend. */
+/** Show the state of each resource, which is a letter (see `CopyState`). */
 export function showCopy({ states, differing }) {
   while (field.childElementCount < states.length) field.append(element("i"));
   for (const [index, square] of [...field.children].entries()) {
@@ -13,6 +13,6 @@ export function showCopy({ states, differing }) {
   const held = states.length - [...states].filter(state => state === "n").length;
   const text = differing
     ? `${number(differing)} of ${number(held)} differ`
-    : `all ${number(held)} as at the Source`;
+    : `all ${number(held)} match the Source`;
   setText(find("#amount"), text);
 }

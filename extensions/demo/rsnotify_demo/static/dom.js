@@ -1,29 +1,29 @@
-/** Elements made from values. Text always stays text and never becomes markup. */
+/** Helpers that create and update elements. Text never becomes markup. */
 
 export const find = (selector, within = document) => within.querySelector(selector);
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make an element of HTML. */
+/** Create an HTML element. */
 export const element = (name, ...children) => {
   const made = document.createElement(name);
   made.append(...children);
   return made;
 };
 
-/** Make an element of SVG. */
+/** Create an SVG element. */
 export const shape = (name, className) => {
   const made = document.createElementNS(SVG, name);
   made.setAttribute("class", className);
   return made;
 };
 
-/** Set an element's text, if it differs. */
+/** Set an element's text if it differs. */
 export const setText = (node, text) => {
   if (node.textContent !== text) node.textContent = text;
 };
 
-/** Set or delete a data attribute of an element, if it differs. */
+/** Set or delete a data attribute of an element if it differs. */
 export const setData = (node, name, value) => {
   if (value === null || value === false) delete node.dataset[name];
   else if (node.dataset[name] !== String(value)) node.dataset[name] = value;
@@ -38,5 +38,5 @@ export const count = (number, thing) =>
 export const number = value => whole.format(value);
 export const decimal = value => tenths.format(value);
 
-/** Return an instant's time of day, in the zone of the browser. */
+/** Return the time of day of an instant, in the browser's time zone. */
 export const clock = instant => new Date(instant).toLocaleTimeString("en-GB");

@@ -1,10 +1,10 @@
-/** The page: it receives frames as Server-Sent Events, and sends clicks. */
+/** The page, which receives frames as Server-Sent Events, and sends actions. */
 
 import { Chart } from "./chart.js";
 import { showCopy } from "./copy.js";
 import { find, setData, setText } from "./dom.js";
+import { addEvent, clearEvents } from "./events.js";
 import { showFacts, showParts } from "./parts.js";
-import { addEvent, clearEvents } from "./story.js";
 
 const chart = new Chart();
 
@@ -37,6 +37,6 @@ document.addEventListener("click", async event => {
     const answer = await fetch(`do/${action}`, { method: "POST" });
     if (!answer.ok) throw new Error(answer.statusText);
   } catch {
-    connection("lost", "The demo does not answer");
+    connection("lost", "The demo does not respond");
   }
 });

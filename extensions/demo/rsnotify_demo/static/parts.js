@@ -2,9 +2,9 @@
 
 import { clock, count, decimal, find, number, setData, setText } from "./dom.js";
 
-const PULL_SHOWS = 1500;
+const PULL_HIGHLIGHT_MS = 1500;
 
-/** Show the addresses of all parts. */
+/** Show the addresses of the Source, hub and copy. */
 export function showFacts(facts) {
   find("#source .where").href = facts.source + "capabilitylist.xml";
   find("#hub .where").href = facts.hub;
@@ -53,7 +53,7 @@ function showDestination({ life, status, gap, changes, copy }) {
   setData(part, "state", !running ? "stopped" : gap ? "behind" : "level");
   const text = !running ? life : gap ? "catching up" : "level";
   setText(find(".figure", part), text);
-  // Both numbers are of one comparison of the files, so that they do not contradict.
+  // Both numbers come from the same comparison, so they are consistent.
   setText(find(".note", part), `${count(status.resources, "resource")} held, with ${
     number(Math.max(0, changes - copy.behind))} of ${count(changes, "change")}`);
   const stopped = life === "stopped" || life === "stopping";
@@ -74,7 +74,7 @@ function showGap({ copy, status, age, gap, flush_ms }) {
 function showPull({ pulled }) {
   if (pulled > (showPull.before ?? pulled)) showPull.at = performance.now();
   showPull.before = pulled;
-  setData(find("#pull"), "live", performance.now() - showPull.at < PULL_SHOWS ? "" : null);
+  setData(find("#pull"), "live", performance.now() - showPull.at < PULL_HIGHLIGHT_MS ? "" : null);
 }
 
 const milliseconds = value => value === null ? "-" : `${decimal(value)} ms`;

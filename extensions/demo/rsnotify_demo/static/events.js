@@ -1,8 +1,8 @@
-/** The events, the newest on top. */
+/** The list of events, newest first. */
 
 import { clock, element, find } from "./dom.js";
 
-const MOST = 60;
+const MAX_EVENTS = 60;
 const list = find("#story ol");
 
 /** Remove all events. */
@@ -15,5 +15,5 @@ export function addEvent({ at, kind, text }) {
   const item = element("li", time, element("span", text));
   item.dataset.kind = kind;
   list.prepend(item);
-  while (list.childElementCount > MOST) list.lastElementChild.remove();
+  while (list.childElementCount > MAX_EVENTS) list.lastElementChild.remove();
 }
