@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.format.writer import Profile
-from rsnotify_validation.validation_walk import validate
+from rsnotify_validation.target_validation import validate_target
 from tests.ports import free_port
 
 OPTIONS = (
@@ -96,7 +96,9 @@ async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Prof
     async with asyncio.timeout(PATIENCE), source(folder, *options):
         found, round_ = set[str](), 0
         while found != UNDESCRIBED:
-            result = await validate(f"{base}.well-known/resourcesync", deep=True, spec=profile)
+            result = await validate_target(
+                f"{base}.well-known/resourcesync", deep=True, spec=profile
+            )
             seen = {document.capability for document in result.documents if document.entries}
             if seen >= KINDS:
                 # Nothing changes any more, so that it soon agrees with itself.
@@ -150,7 +152,7 @@ async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool):
             # Files are looked at until then, as a validation reads and checks every document.
             names = [f"/{path.name}" for path in (tmp_path / "state").rglob("*")]
             if has_all_parts([*names, UNWRITTEN]):
-                result = await validate(f"{base}.well-known/resourcesync", deep=True)
+                result = await validate_target(f"{base}.well-known/resourcesync", deep=True)
                 names = [document.name for document in result.documents]
                 found = {
                     finding.rule for document in result.documents for finding in document.findings

@@ -36,7 +36,7 @@ from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from rsnotify_subscriber.push.websocket_transport import WebSocketTransport
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
 from rsnotify_validation.inspection import inspect
-from rsnotify_validation.validation_walk import validate
+from rsnotify_validation.target_validation import validate_target
 from tests.hub.helpers import START, TOPIC, LogWatch, RunHub
 from tests.security.corpus import vectors
 from tests.security.network import PORTS, SITE, Network
@@ -216,7 +216,7 @@ async def validating(world: World, urls: list[str], anywhere: bool) -> None:
     index = Document(Capability.RESOURCE_LIST, parts, index=True, at=START)
     world.serve({"/list.xml": write_document(index)})
     url = world.site("list.xml")
-    await attempted(validate(url, deep=True, allow_private_addresses=anywhere))
+    await attempted(validate_target(url, deep=True, allow_private_addresses=anywhere))
 
 
 # -- the gateway ----------------------------------------------------------------------------------

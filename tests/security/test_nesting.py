@@ -45,7 +45,7 @@ def test_brackets_within_texts_are_no_nesting():
 
 
 def test_rdf_in_xml_is_refused():
-    with pytest.raises(WrongDocument, match="not RDF that is accepted"):
+    with pytest.raises(WrongDocument, match="not a supported RDF format"):
         parse_page(b"<rdf:RDF/>", "application/rdf+xml", URI, StreamTerms())
 
 

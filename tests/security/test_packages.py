@@ -14,7 +14,7 @@ from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.content.packages import ZipPackage
-from rsnotify_validation.validation_walk import validate
+from rsnotify_validation.target_validation import validate_target
 from tests.security.corpus import vectors
 from tests.security.zip_recipes import PackageVector
 from tests.subscriber.destination import Destination
@@ -141,7 +141,7 @@ async def test_every_wrong_package_is_reported(source: PackedSource, tmp_path: P
         source.answers["/data/resources-0.zip"] = body(data)
         (tmp_path / "package.zip").write_bytes(data)
         for target in (source.base + "resources-0.zip", str(tmp_path / "package.zip")):
-            result = await validate(target)
+            result = await validate_target(target)
             found = {finding.rule for one in result.documents for finding in one.findings}
             is_reported = bool(found - {"package-not-described"})
             if is_reported != (vector.reported or vector.outcome != "used"):

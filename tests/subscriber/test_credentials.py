@@ -20,7 +20,7 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import load
 from rsnotify_validation.inspection import inspect
-from rsnotify_validation.validation_walk import validate
+from rsnotify_validation.target_validation import validate_target
 from tests.subscriber.destination import PATIENCE, Destination, files_of
 from tests.subscriber.processes import run
 from tests.subscriber.source import SmallSource, body, path_of, redirect
@@ -112,7 +112,7 @@ async def test_a_user_and_password_in_the_url_are_used_for_all_and_shown_nowhere
     await destination.become_equal(url)
     assert (await audit(url, destination.folder)).in_step
     found = await inspect(url)
-    checked = await validate(f"{url}.well-known/resourcesync", deep=True)
+    checked = await validate_target(f"{url}.well-known/resourcesync", deep=True)
     assert source.base + "changelist.xml" in {one.name for one in checked.documents}
     await destination.catch_up(source.site, credentials=Credentials(login=f"me:{SECRET}"))
     kept = b"".join(files_of(destination.folder.with_name("mirror.rsnotify")).values())

@@ -30,9 +30,9 @@ OK, WARNING, FAILED = Level
 @pytest.mark.parametrize(
     ("check", "level", "said"),
     [
-        (flush_verdict(HERE, 0.01), WARNING, "it is memory, or ignores flushes"),
+        (flush_verdict(HERE, 0.01), WARNING, "it is in memory, or ignores flushes"),
         (flush_verdict(HERE, 0.5), OK, "0.50 ms: fast"),
-        (flush_verdict(HERE, 9.0), OK, "9.00 ms: usual"),
+        (flush_verdict(HERE, 9.0), OK, "9.00 ms: normal"),
         (flush_verdict(HERE, 80.0), WARNING, "80.00 ms: slow"),
         (check_space(HERE, 10**8 - 1), FAILED, "100.0 MB free"),
         (check_space(HERE, 5 * 10**8), WARNING, "500.0 MB free"),
@@ -78,9 +78,9 @@ def test_the_extras_are_named_whose_packages_are_installed(monkeypatch: pytest.M
         "no-such>=1; extra == 'b'",
     ]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
-    assert check_packages().found == "all 1 that are required; extras: a"
+    assert check_packages().found == "all 1 required; extras: a"
     monkeypatch.setattr("importlib.metadata.requires", lambda _: required[:1])
-    assert check_packages().found == "all 1 that are required; extras: none"
+    assert check_packages().found == "all 1 required; extras: none"
 
 
 def test_a_port_in_use_is_only_a_failure_if_it_was_named(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_port_in_use_is_only_a_failure_if_it_was_named(tmp_path: Path) -> None
         shown = CliRunner().invoke(application(), arguments)
         facts = json.loads(CliRunner().invoke(application(), [*arguments, "--json"]).stdout)
     assert shown.exit_code == 1
-    assert f"port {port}: another program uses it; stop what uses it" in shown.stdout
+    assert f"port {port}: another program uses it; stop the process that uses it" in shown.stdout
     assert facts["passed"] is False
     assert [check["level"] for check in facts["checks"] if check["name"] == "port"] == ["failed"]
     assert list(tmp_path.iterdir()) == []
@@ -117,12 +117,12 @@ async def test_a_source_is_checked_down_to_its_hubs(source: SmallSource) -> None
     source.answers["/websub"] = status(405)
     checks = await examined(source.site)
     assert (checks["hub"].level, checks["WebSocket"].level) == (OK, FAILED)
-    assert "answers 405; it is not a hub of rsnotify" in checks["hub"].found
+    assert "responds with 405; it is not an rsnotify hub" in checks["hub"].found
     assert "(status 404)" in checks["WebSocket"].found
     assert checks["mqtt"].level is FAILED
     assert all("--hub" in checks[name].remedy for name in ("WebSocket", "mqtt"))
     source.answers["/.well-known/rsnotify-hub"] = body(b'{"websub": "http://h/"}')
-    assert "a hub of rsnotify that offers websub" in (await examined(source.site))["hub"].found
+    assert "an rsnotify hub that offers websub" in (await examined(source.site))["hub"].found
 
 
 async def test_what_is_missing_is_reported_with_what_to_do(source: SmallSource) -> None:

@@ -17,7 +17,7 @@ from rsnotify_validation import inspection as walk
 from rsnotify_validation.commands import ASCII_GUIDES, Guides, age, inspection_lines
 from rsnotify_validation.inspection import (
     Granularity,
-    InspectionFinding,
+    InspectedDocument,
     NamedLink,
     granularity_of,
     inspect,
@@ -28,17 +28,17 @@ from tests.subscriber.source import SmallSource, body, page, status
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def below(found: InspectionFinding) -> list[InspectionFinding]:
+def below(found: InspectedDocument) -> list[InspectedDocument]:
     """Return every document of a tree, the topmost first."""
     return [found, *(one for part in found.parts for one in below(part))]
 
 
-def of(found: InspectionFinding, capability: str | None) -> InspectionFinding:
+def of(found: InspectedDocument, capability: str | None) -> InspectedDocument:
     (one,) = [one for one in below(found) if one.capability == capability]
     return one
 
 
-def text_of(found: InspectionFinding, now: datetime = NOW) -> str:
+def text_of(found: InspectedDocument, now: datetime = NOW) -> str:
     """Return the tree as text, without colors and lines."""
     text = "\n".join(inspection_lines(found, now, Guides()))
     return re.sub(r"\x1b\[[\d;]*m|^[ │├└─]+", "", text, flags=re.MULTILINE)
@@ -81,10 +81,10 @@ async def test_whatever_leads_to_a_source_leads_to_its_whole_tree(
 
 def test_the_tree_is_drawn_with_what_each_document_has() -> None:
     at = "2026-01-01T12:00:00.000000Z (just now)"
-    change_list = InspectionFinding("http://a/2", "changelist", entries=1, from_=NOW, bytes=9)
+    change_list = InspectedDocument("http://a/2", "changelist", entries=1, from_=NOW, bytes=9)
     hub = (NamedLink("hub", "ws://b/ws"),)
-    channel = InspectionFinding("http://a/3", "change-notification", links=hub)
-    found = InspectionFinding("http://a/1", "capabilitylist", parts=[change_list, channel])
+    channel = InspectedDocument("http://a/3", "change-notification", links=hub)
+    found = InspectedDocument("http://a/1", "capabilitylist", parts=[change_list, channel])
     for guides, drawn in (
         (Guides(), ("├─ ", "│  ", "└─ ")),
         (ASCII_GUIDES, ("|- ", "|  ", "`- ")),
@@ -154,7 +154,7 @@ async def test_what_cannot_be_read_stands_in_the_tree_as_that(source: SmallSourc
 async def test_a_document_that_calls_itself_otherwise_is_warned_of(source: SmallSource) -> None:
     source.publish("resourcelist.xml", Document(Capability.CHANGE_LIST, from_=NOW))
     text = text_of(await inspect(source.url))
-    assert "! the document above calls it resourcelist" in text
+    assert "! its parent document calls it resourcelist" in text
 
 
 async def test_two_lists_of_one_capability_are_shown_and_warned_of(source: SmallSource) -> None:
@@ -177,7 +177,7 @@ async def test_a_capability_list_that_the_description_forgets_is_shown(source: S
 async def test_an_index_is_read_up_to_a_bound_and_says_so(
     source: SmallSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "MOST_PARTS", 2)
+    monkeypatch.setattr(walk, "MAX_PARTS", 2)
     source.per_list = 3
     for n in range(15):
         source.put(f"r{n}", b"1")
@@ -187,13 +187,13 @@ async def test_an_index_is_read_up_to_a_bound_and_says_so(
     assert [one.entries for one in index.parts] == [3, 3]
     text = text_of(found)
     assert "Resource List Index" in text
-    assert "3 of those below left unread" in text
+    assert "3 documents below not read" in text
 
 
 async def test_no_more_than_a_number_of_documents_is_read(
     source: SmallSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "MOST_DOCUMENTS", 3)
+    monkeypatch.setattr(walk, "MAX_DOCUMENTS", 3)
     found = await inspect(source.url)
     assert len(below(found)) == 3
     assert of(found, Capability.CAPABILITY_LIST).unread == 2
@@ -232,7 +232,7 @@ async def test_packages_are_counted_and_not_fetched_but_their_manifests_are_read
     parts = [(one.entries, one.problem) for one in dumped.parts]
     assert parts == [(1, None), (None, "the server says 404")]
     text = text_of(found)
-    assert "2 packages, 8.0 MB in all" in text
+    assert "2 packages, 8.0 MB in total" in text
     assert "completed 2026-01-01T12:00:02.000000Z (in 2 seconds)" in text
 
 

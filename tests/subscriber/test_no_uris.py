@@ -14,7 +14,7 @@ from rsnotify_subscriber import audit
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_validation.inspection import inspect
-from rsnotify_validation.validation_walk import validate
+from rsnotify_validation.target_validation import validate_target
 from tests.examples_count import part
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, status
@@ -127,7 +127,7 @@ async def test_who_looks_into_the_source_is_told(uri: str, source: SmallSource) 
     source.publish("capabilitylist.xml", spoilt)
     found = await inspect(source.url)
     assert found.problem is not None
-    assert not (await validate(source.url, deep=True)).valid
+    assert not (await validate_target(source.url, deep=True)).valid
 
 
 async def test_an_audit_tells_what_cannot_be_compared(

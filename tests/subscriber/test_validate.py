@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from rsnotify.errors import NotFound
 from rsnotify.runtime.command_line import application
-from rsnotify_validation import RULES, Severity
-from rsnotify_validation import validation_walk as walk
+from rsnotify_validation import RULES, Severity, target_validation
 from rsnotify_validation.document_check import ValidationResult
-from rsnotify_validation.validation_walk import validate
+from rsnotify_validation.target_validation import validate_target
 from tests.subscriber.processes import run
 from tests.subscriber.source import Server
 from tests.subscriber.tree import Tree, package
@@ -52,7 +51,7 @@ async def tree() -> AsyncIterator[Tree]:
 
 async def found_in(tree: Tree, name: str = DESCRIPTION) -> list[tuple[str, str]]:
     """Validate deeply; return the documents at fault and the rules."""
-    return found(await validate(tree.base + name, deep=True), tree.base)
+    return found(await validate_target(tree.base + name, deep=True), tree.base)
 
 
 def found(result: ValidationResult, base: str = "") -> list[tuple[str, str]]:
@@ -64,7 +63,7 @@ def found(result: ValidationResult, base: str = "") -> list[tuple[str, str]]:
 
 
 async def test_a_tree_in_which_everything_agrees_is_valid(tree: Tree) -> None:
-    result = await validate(tree.base + DESCRIPTION, deep=True)
+    result = await validate_target(tree.base + DESCRIPTION, deep=True)
     assert found(result) == []
     looked_at = {document.name.removeprefix(tree.base) for document in result.documents}
     assert looked_at == set(tree.documents) | set(tree.members)
@@ -91,15 +90,17 @@ async def test_a_site_or_page_leads_to_the_topmost_document_and_a_missing_one_do
         tree.pages = {} if answer is None else {name: answer}
         if validated is NotFound:
             with pytest.raises(NotFound):
-                await validate(tree.base + name)
+                await validate_target(tree.base + name)
             continue
-        result = await validate(tree.base + name)
+        result = await validate_target(tree.base + name)
         assert result.found == validated, name
         assert [one.name for one in result.documents] == [validated or tree.base + name]
         assert result.valid == (validated is not None)
     del tree.documents[DESCRIPTION]
     tree.pages = {"about": b"<html>about us</html>"}
-    result = await validate(tree.base + "about")  # leads to no Source, so it is at fault itself
+    result = await validate_target(
+        tree.base + "about"
+    )  # leads to no Source, so it is at fault itself
     assert (result.found, result.valid) == (None, False)
 
 
@@ -195,22 +196,22 @@ async def test_a_capability_list_must_be_listed_above(tree: Tree) -> None:
 async def test_only_so_many_documents_are_looked_at(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "_MOST_FETCHED", 3)
+    monkeypatch.setattr(target_validation, "_MAX_FETCHED", 3)
     assert await found_in(tree) == [("capabilitylist.xml", "tree-not-followed")]
 
 
 async def test_what_is_compressed_is_read(tree: Tree, tmp_path: Path) -> None:
     file = tmp_path / "changes.xml.gz"
     file.write_bytes(gzip.compress(CHANGE_LIST.encode()))
-    assert found(await validate(str(file))) == [(str(file), "change-value")]
+    assert found(await validate_target(str(file))) == [(str(file), "change-value")]
     file.write_bytes(gzip.compress(CHANGE_LIST.encode())[:-20])
-    assert (str(file), "not-well-formed") in found(await validate(str(file)))
+    assert (str(file), "not-well-formed") in found(await validate_target(str(file)))
 
 
 async def test_a_package_that_is_a_file_is_validated_and_stays(tmp_path: Path) -> None:
     file = tmp_path / "dump.zip"
     file.write_bytes(package({"manifest.xml": CHANGE_LIST.encode(), "more": b""}))
-    rules = {rule for _, rule in found(await validate(str(file)))}
+    rules = {rule for _, rule in found(await validate_target(str(file)))}
     assert rules == {"change-value", "package-not-described"}
     assert file.exists()
 
@@ -220,18 +221,18 @@ async def test_the_tree_below_a_file_is_followed_as_far_as_it_is_on_the_web(
 ) -> None:
     file = tmp_path / "description.xml"
     file.write_bytes(tree.files()[DESCRIPTION])
-    result = await validate(str(file), deep=True, allow_private_addresses=True)
+    result = await validate_target(str(file), deep=True, allow_private_addresses=True)
     assert found(result) == []
     assert len(result.documents) > 10
     # Nobody named the host, so that documents may not lead to it.
-    assert found(await validate(str(file), deep=True)) == [(str(file), "tree-not-followed")]
+    assert found(await validate_target(str(file), deep=True)) == [(str(file), "tree-not-followed")]
 
 
 async def test_many_places_of_one_rule_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "changes.xml"
     entry = '<url><loc>http://example.com/res1</loc><rs:md change="made"/></url>\n'
     file.write_text(CHANGE_LIST.replace(entry, entry * 250))
-    result = await validate(str(file))
+    result = await validate_target(str(file))
     assert len(result.documents[0].findings) == 100
     assert result.documents[0].more == {"change-value": 150}
     assert result.count(Severity.ERROR) == 250
@@ -239,9 +240,9 @@ async def test_many_places_of_one_rule_are_counted(tmp_path: Path) -> None:
 
 async def test_what_is_not_there_is_an_error(tree: Tree, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        await validate(tree.base + "nothing.xml")
+        await validate_target(tree.base + "nothing.xml")
     with pytest.raises(FileNotFoundError):
-        await validate(str(tmp_path / "nothing.xml"))
+        await validate_target(str(tmp_path / "nothing.xml"))
 
 
 # The command
@@ -253,7 +254,9 @@ async def test_the_command_writes_a_line_for_each_finding(tmp_path: Path) -> Non
     code, output, _ = await run("validate", file)
     assert code == 1
     first, verdict = output.splitlines()
-    assert first.startswith(f"{file}:5: error core §7 change-value: change must be one of")
+    assert first.startswith(
+        f"{file}:5: error core §7 change-value: change must be created, updated"
+    )
     assert verdict == "not valid: 1 document, 1 error, 0 warnings"
 
 

@@ -114,7 +114,7 @@ async def test_the_command_says_so_beside_in_step_and_an_audit_and_an_inspection
     assert found.limits[0].startswith(SENTENCE)
     inspected = await inspect(source.url)
     warnings = [warning for part in inspected.parts for warning in part.warnings]
-    assert f"{SENTENCE}; changed content is not seen" in warnings
+    assert f"{SENTENCE}; changes of their content are not detected" in warnings
 
 
 async def test_dates_count_no_more_once_content_has_changed_without_them(

@@ -1,7 +1,7 @@
 """Validation of ResourceSync documents, and inspection of Sources.
 
 `validate` checks a whole document, and `Validator` a document that arrives in chunks. Both take
-bytes and return findings, and do no I/O. `RULES` contains all rules by name.
+bytes, return findings, and do no I/O. `RULES` contains all rules by name.
 """
 
 from typing import TYPE_CHECKING
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from rsnotify_validation.kinds import Finding, Rule, Severity
+    from rsnotify_validation.findings import Finding, Rule, Severity
     from rsnotify_validation.rules import RULES
     from rsnotify_validation.validator import Validator, validate
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "rsnotify_validation.kinds": ("Finding", "Rule", "Severity"),
+            "rsnotify_validation.findings": ("Finding", "Rule", "Severity"),
             "rsnotify_validation.rules": ("RULES",),
             "rsnotify_validation.validator": ("Validator", "validate"),
         },

@@ -35,7 +35,7 @@ from rsnotify_subscriber.commands.follow_options import Json, MaybeUrl, NetworkA
 if TYPE_CHECKING:
     from rsnotify_validation import Finding
     from rsnotify_validation.document_check import CheckedDocument, ValidationResult
-    from rsnotify_validation.inspection import InspectionFinding
+    from rsnotify_validation.inspection import InspectedDocument
 
 ROLE = "check"
 
@@ -47,7 +47,7 @@ def validate(
         typer.Argument(metavar="FILE|URL", help="A document, a package of a dump, or a site."),
     ],
     deep: Annotated[
-        bool, typer.Option("--deep", help="Validate the documents it leads to, and compare.")
+        bool, typer.Option("--deep", help="Also validate all documents that it leads to.")
     ] = False,
     spec: Annotated[
         Profile, typer.Option(metavar="1.1|1.0", help="The version of ResourceSync.")
@@ -58,7 +58,7 @@ def validate(
     *,
     arguments: NetworkArguments,
 ) -> None:
-    """Report every rule that a document or a package breaks.
+    """Report the rules that a document or package breaks.
 
     Exit code 0: valid. 1: not valid. 2: it cannot be read.
 
@@ -70,7 +70,7 @@ def validate(
     from rich.console import Console
     from rich.text import Text
 
-    from rsnotify_validation.validation_walk import validate as validate_target
+    from rsnotify_validation.target_validation import validate_target
 
     check_badge_file(badge)
     credentials = arguments.credentials
@@ -89,9 +89,9 @@ def validate(
                 )
             )
     except RsnotifyError as error:
-        write_failure(_LABEL, without_credentials(target), str(error), junit, badge)
+        write_failure(_BADGE_LABEL, without_credentials(target), str(error), junit, badge)
         raise
-    write_reports(list(reported(result)), badge_of(result), junit, badge)
+    write_reports(list(reported_checks(result)), badge_of(result), junit, badge)
     facts = msgspec.structs.asdict(result) | {"valid": result.valid}
     print_result(facts, validation_lines(result), json=json)
     raise typer.Exit(0 if result.valid else 1)
@@ -101,9 +101,9 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
     from rsnotify_validation import Severity
 
     if result.found is not None:
-        yield f"validating {result.found}, to which {result.target} leads"
+        yield f"validating {result.found}, reached from {result.target}"
     for document in result.documents:
-        yield from _lines(document)
+        yield from _finding_lines(document)
     counts = (
         (len(result.documents), "document"),
         (result.count(Severity.ERROR), "error"),
@@ -113,8 +113,8 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
     yield f"{'valid' if result.valid else 'not valid'}: {totals}"
 
 
-def reported(result: ValidationResult) -> Iterator[ReportedCheck]:
-    """Yield each rule that a document breaks, for a JUnit report. Warnings count as skipped."""
+def reported_checks(result: ValidationResult) -> Iterator[ReportedCheck]:
+    """Yield the broken rules of each document, for a JUnit report. Warnings count as skipped."""
     from rsnotify_validation import Severity
 
     outcomes = {Severity.ERROR: Outcome.FAILED, Severity.WARNING: Outcome.SKIPPED}
@@ -124,15 +124,14 @@ def reported(result: ValidationResult) -> Iterator[ReportedCheck]:
             by_rule.setdefault(found.rule, []).append(found)
         for rule, places in by_rule.items():
             first = places[0]
-            text = "\n".join(_line(document, found) for found in places)
+            text = "\n".join(_finding_line(document, found) for found in places)
             outcome = outcomes[first.severity]
             yield ReportedCheck(document.name, rule, outcome, first.section, text)
         if not any(found.is_error for found in document.findings):
             yield ReportedCheck(document.name, "valid")
 
 
-#: The badge's label.
-_LABEL = "ResourceSync"
+_BADGE_LABEL = "ResourceSync"
 
 
 def badge_of(result: ValidationResult) -> Badge:
@@ -140,27 +139,27 @@ def badge_of(result: ValidationResult) -> Badge:
 
     errors, warnings = result.count(Severity.ERROR), result.count(Severity.WARNING)
     if errors:
-        return Badge(_LABEL, counted(errors, "error"), Color.BAD)
+        return Badge(_BADGE_LABEL, counted(errors, "error"), Color.BAD)
     if warnings:
-        return Badge(_LABEL, f"valid, {counted(warnings, 'warning')}", Color.FAIR)
-    return Badge(_LABEL, "valid", Color.GOOD)
+        return Badge(_BADGE_LABEL, f"valid, {counted(warnings, 'warning')}", Color.FAIR)
+    return Badge(_BADGE_LABEL, "valid", Color.GOOD)
 
 
-def _line(document: CheckedDocument, found: Finding) -> str:
+def _finding_line(document: CheckedDocument, found: Finding) -> str:
     place = document.name if found.line is None else f"{document.name}:{found.line}"
     element = found.element if found.entry is None else f"{found.element}, entry {found.entry}"
     return f"{place}: {found.severity} {found.section} {found.rule}: {found.message} [{element}]"
 
 
-def _lines(document: CheckedDocument) -> Iterator[str]:
+def _finding_lines(document: CheckedDocument) -> Iterator[str]:
     for found in document.findings:
-        yield _line(document, found)
+        yield _finding_line(document, found)
     for rule, number in document.more.items():
-        yield f"{document.name}: {rule}: at {number:,} more places"
+        yield f"{document.name}: {rule}: {number:,} more"
 
 
-#: For each capability, the names of the document, of one entry, and of several entries.
-_WORDS = {
+#: For each capability, the name of the document, and the names of one and of several entries.
+_NAMES = {
     Capability.DESCRIPTION: ("Source Description", "set of resources", "sets of resources"),
     Capability.CAPABILITY_LIST: ("Capability List", "capability", "capabilities"),
     Capability.RESOURCE_LIST: ("Resource List", "resource", "resources"),
@@ -174,7 +173,7 @@ _WORDS = {
     Capability.RESOURCE_DUMP_ARCHIVE: ("Resource Dump Archive", "dump", "dumps"),
     Capability.CHANGE_DUMP_ARCHIVE: ("Change Dump Archive", "dump", "dumps"),
     Capability.CHANGE_NOTIFICATION: ("channel", "change", "changes"),
-    Capability.FRAMEWORK_NOTIFICATION: ("channel of the framework", "change", "changes"),
+    Capability.FRAMEWORK_NOTIFICATION: ("framework channel", "change", "changes"),
     "robots.txt": ("robots.txt", "Sitemap", "Sitemaps"),
     None: ("Sitemap", "resource", "resources"),
 }
@@ -183,7 +182,7 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 @with_arguments
 def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> None:
-    """Show the tree of documents of the Source, or of the set of resources, at URL.
+    """Show the tree of documents of a Source or of one set of resources.
 
     Exit code 0: shown. 2: it cannot be inspected at all.
 
@@ -209,15 +208,15 @@ def inspect(url: Url, json: Json = False, *, arguments: NetworkArguments) -> Non
 
 
 def _echo(styled: str) -> None:
-    # Typer itself removes styles if the output is not a terminal.
+    # typer removes the styles itself if the output is not a terminal.
     typer.echo(styled, color=False if os.environ.get("NO_COLOR") else None)
 
 
 class Guides(NamedTuple):
     """The prefixes of lines in a drawn tree.
 
-    Before a document: `branch`, or `last` for the last one. Before the lines below that document:
-    `trunk`, or `nothing` after the last one.
+    A document is preceded by `branch`, or by `last` if it is the last one. The lines below it are
+    preceded by `trunk`, or by `nothing` if it is the last one.
     """
 
     branch: str = "├─ "
@@ -238,9 +237,9 @@ def _guides() -> Guides:
 
 
 def inspection_lines(
-    found: InspectionFinding, now: Instant, guides: Guides, first: str = "", rest: str = ""
+    found: InspectedDocument, now: Instant, guides: Guides, first: str = "", rest: str = ""
 ) -> Iterator[str]:
-    """Yield the lines of a tree of documents, styled for a terminal.
+    """Yield the lines that draw a tree of documents, styled for a terminal.
 
     `first` is the prefix of the first line, and `rest` the prefix of all other lines.
     """
@@ -256,16 +255,16 @@ def inspection_lines(
         yield from inspection_lines(part, now, guides, rest + lead[0], rest + lead[1])
 
 
-def _words(found: InspectionFinding) -> tuple[str, str, str]:
-    return _WORDS.get(found.capability) or (printable(str(found.capability)), "entry", "entries")
+def _names(found: InspectedDocument) -> tuple[str, str, str]:
+    return _NAMES.get(found.capability) or (printable(str(found.capability)), "entry", "entries")
 
 
-def _title(found: InspectionFinding) -> str:
-    name, _, _ = _words(found)
+def _title(found: InspectedDocument) -> str:
+    name, _, _ = _names(found)
     return f"{name} Index" if found.index else name
 
 
-def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
+def _details(found: InspectedDocument, now: Instant) -> Iterator[str]:
     if found.problem is not None:
         yield f"! {found.problem}"
     for warning in found.warnings:
@@ -279,10 +278,10 @@ def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
         yield f"{link.rel} {link.uri}"
 
 
-def _counts(found: InspectionFinding) -> Iterator[str]:
+def _counts(found: InspectedDocument) -> Iterator[str]:
     from rich.filesize import decimal
 
-    _, one, many = _words(found)
+    _, one, many = _names(found)
     if found.index:
         one, many = "part", "parts"
     count = found.entries or 0
@@ -290,7 +289,7 @@ def _counts(found: InspectionFinding) -> Iterator[str]:
     if found.changes:
         yield " ".join(f"{number:,} {change}" for change, number in found.changes.items())
     if found.listed_bytes:
-        yield f"{decimal(found.listed_bytes)} in all"
+        yield f"{decimal(found.listed_bytes)} in total"
     if found.bytes:
         yield f"document of {decimal(found.bytes)}"
     if found.profile:
@@ -298,10 +297,10 @@ def _counts(found: InspectionFinding) -> Iterator[str]:
     if found.granularity:
         yield f"datetimes to {found.granularity}"
     if found.unread:
-        yield f"{found.unread:,} of those below left unread"
+        yield f"{counted(found.unread, 'document')} below not read"
 
 
-def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
+def _interval(found: InspectedDocument, now: Instant) -> Iterator[str]:
     words = ("at", "completed", "from", "until")
     instants = (found.at, found.completed, found.from_, found.until)
     for word, instant in zip(words, instants, strict=True):
@@ -310,7 +309,7 @@ def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
             yield f"{word} {_with_age(instant, now)}{', open' if is_open else ''}"
 
 
-def _reach(found: InspectionFinding, earliest: Instant, latest: Instant, now: Instant) -> str:
+def _reach(found: InspectedDocument, earliest: Instant, latest: Instant, now: Instant) -> str:
     if (found.capability or "").endswith("-archive"):
         return f"reaches back to {_with_age(earliest, now)}"
     what = "last change" if found.changes else "newest entry"
@@ -322,7 +321,7 @@ def _with_age(instant: Instant, now: Instant) -> str:
 
 
 def age(instant: Instant, now: Instant) -> str:
-    """Return how long ago an instant was, or how far ahead it is, in the largest fitting unit."""
+    """Return how long ago an instant was, or how far ahead it is, in one unit."""
     seconds = int((now - instant).total_seconds())
     for unit, size in _UNITS:
         if count := abs(seconds) // size:
@@ -336,7 +335,7 @@ def doctor(
     url: MaybeUrl = None,
     folder: Annotated[
         Path,
-        option(None, "DIR", "The folder whose disk is checked.", exists=True, file_okay=False),
+        option(None, "DIR", "A folder on the disk to check.", exists=True, file_okay=False),
     ] = Path(),
     port: Annotated[
         list[int] | None,
@@ -344,7 +343,7 @@ def doctor(
             None,
             "PORT",
             "A port that must be free; repeatable.",
-            show_default="8080 and 8000, of a hub and a Source",
+            show_default="8080 and 8000, for a hub and a Source",
             min=1,
             max=65535,
         ),
@@ -353,7 +352,7 @@ def doctor(
     *,
     arguments: NetworkArguments,
 ) -> None:
-    """Check this machine, and a Source or a hub, and say what to repair.
+    """Check this machine, and optionally a Source or hub, and suggest remedies.
 
     Exit code 1: a check failed.
 

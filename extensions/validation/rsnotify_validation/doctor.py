@@ -1,4 +1,4 @@
-"""The checks of `rsnotify doctor`: of this machine, and of a Source or hub as seen from it."""
+"""The checks of `rsnotify doctor`: of this machine, and of a Source or hub as reached from it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Level(StrEnum):
 
 
 class Check(Struct, frozen=True):
-    """The result of one check: what was found and, unless it is good, what to do about it."""
+    """The result of one check: what was found and, if it is a problem, what to do about it."""
 
     name: str
     level: Level
@@ -69,9 +69,10 @@ _BOUND = re.compile(r"(>=|<)\s*([\d.]+)")
 _DEFAULT_PORTS = {8080: "rsnotify hub", 8000: "rsnotify source"}
 #: If the clock shows an earlier year, it was never set.
 _EARLIEST_YEAR = 2026
-#: Maximum number of flushes that are measured, and maximum seconds for all of them.
-_FLUSHES, _FLUSH_SECONDS = 15, 1.5
-_FEW_BYTES, _FEWER_BYTES = 1_000_000_000, 100_000_000
+#: Maximum number of measured flushes, and maximum seconds for all of them.
+_MAX_FLUSHES, _MAX_FLUSH_SECONDS = 15, 1.5
+#: Free bytes below which the disk gets a warning, and below which it fails the check.
+_LOW_BYTES, _TOO_FEW_BYTES = 1_000_000_000, 100_000_000
 
 
 def machine_checks(folder: Path, ports: Sequence[int] | None) -> Iterator[Check]:
@@ -81,22 +82,22 @@ def machine_checks(folder: Path, ports: Sequence[int] | None) -> Iterator[Check]
     for port in ports or _DEFAULT_PORTS:
         yield check_port(port, Level.FAILED if ports else Level.WARNING)
     yield check_year(datetime.now(UTC).year)
-    yield _flush(folder)
+    yield check_flush(folder)
     yield check_space(folder, shutil.disk_usage(folder).free)
 
 
 def check_packages() -> Check:
     required = metadata.requires("rsnotify") or ()
     wanted = [each for each in required if "extra ==" not in each]
-    wrong = [problem for each in wanted if (problem := _problem_of(each)) is not None]
-    if wrong:
+    problems = [problem for each in wanted if (problem := _problem_of(each)) is not None]
+    if problems:
         remedy = "run `pip install --upgrade rsnotify`"
-        return Check("packages", Level.FAILED, ", ".join(wrong), remedy)
-    extras = ", ".join(_extras(required)) or "none"
-    return Check("packages", Level.OK, f"all {len(wanted)} that are required; extras: {extras}")
+        return Check("packages", Level.FAILED, ", ".join(problems), remedy)
+    extras = ", ".join(_usable_extras(required)) or "none"
+    return Check("packages", Level.OK, f"all {len(wanted)} required; extras: {extras}")
 
 
-def _extras(required: Sequence[str]) -> list[str]:
+def _usable_extras(required: Sequence[str]) -> list[str]:
     """Return the extras whose packages are all installed in the required versions."""
     usable: dict[str, bool] = {}
     for each in required:
@@ -106,7 +107,7 @@ def _extras(required: Sequence[str]) -> list[str]:
 
 
 def _problem_of(requirement: str) -> str | None:
-    """Return why a package does not meet its requirement, or None if it does."""
+    """Return why a requirement is not met, or None if it is."""
     found = _REQUIREMENT.match(requirement)
     name = found[1] if found else requirement
     try:
@@ -129,26 +130,26 @@ def check_port(port: int, level: Level) -> Check:
         listen("0.0.0.0", port).close()
     except RsnotifyError as error:
         reason = str(error).partition("; ")[0]
-        remedy = f"stop what uses it, or choose another with --port{use}"
+        remedy = f"stop the process that uses it, or choose another port with --port{use}"
         return Check("port", level, reason, remedy)
     return Check("port", Level.OK, f"{port} is free{use}")
 
 
 def check_year(year: int) -> Check:
     if year < _EARLIEST_YEAR:
-        remedy = "set the clock, as certificates and datetimes depend on it"
+        remedy = "set the clock, because certificates and datetimes depend on it"
         return Check("clock", Level.FAILED, f"it shows the year {year}", remedy)
     return Check("clock", Level.OK, f"it shows the year {year}")
 
 
-def _flush(folder: Path) -> Check:
+def check_flush(folder: Path) -> Check:
     times: list[float] = []
     began = monotonic()
     try:
-        while len(times) < _FLUSHES and monotonic() - began < _FLUSH_SECONDS:
+        while len(times) < _MAX_FLUSHES and monotonic() - began < _MAX_FLUSH_SECONDS:
             times.append(flush_milliseconds(folder))
     except OSError as error:
-        reason = f"{folder} cannot be written: {reason_of(error)}"
+        reason = f"cannot write to {folder}: {reason_of(error)}"
         return Check(
             "disk", Level.FAILED, reason, "choose another folder, or correct its permissions"
         )
@@ -156,31 +157,31 @@ def _flush(folder: Path) -> Check:
 
 
 def flush_verdict(folder: Path, milliseconds: float) -> Check:
-    """Judge the time of a flush. Each change waits for two: at the Source and at the copy."""
+    """Judge the duration of a flush. Each change waits for two: at the Source and at the copy."""
     measured = f"a flush in {folder.resolve()} takes {milliseconds:.2f} ms"
     if milliseconds < 0.05:
-        remedy = "a power failure may lose what was committed; use a real disk for the state"
-        found = f"{measured}, too short for a disk: it is memory, or ignores flushes"
+        remedy = "a power failure may lose committed changes; keep the state on a real disk"
+        found = f"{measured}, too short for a disk: it is in memory, or ignores flushes"
         return Check("disk", Level.WARNING, found, remedy)
-    for limit, word in ((3, "fast"), (15, "usual")):
+    for limit, word in ((3, "fast"), (15, "normal")):
         if milliseconds <= limit:
             return Check("disk", Level.OK, f"{measured}: {word}")
-    remedy = "each change waits for one; put the state (--data, --state) on an SSD"
+    remedy = "each change waits for a flush; keep the state (--data, --state) on an SSD"
     return Check("disk", Level.WARNING, f"{measured}: slow", remedy)
 
 
 def check_space(folder: Path, free: int) -> Check:
     found = f"{decimal(free)} free in {folder.resolve()}"
-    if free >= _FEW_BYTES:
+    if free >= _LOW_BYTES:
         return Check("space", Level.OK, found)
-    level = Level.FAILED if free < _FEWER_BYTES else Level.WARNING
-    return Check("space", level, found, "make room, or choose another disk")
+    level = Level.FAILED if free < _TOO_FEW_BYTES else Level.WARNING
+    return Check("space", level, found, "free up space, or choose another disk")
 
 
 # A Source or a hub
 
-#: Maximum difference of the clocks, in seconds, before datetimes mislead and certificates fail.
-_SKEW, _LARGE_SKEW = 5, 300
+#: Difference of the clocks, in seconds, above which datetimes mislead, and certificates may fail.
+_SKEW_SECONDS, _LARGE_SKEW_SECONDS = 5, 300
 #: The names of the checks of endpoints, by scheme.
 _ENDPOINTS = {"http": "hub", "https": "hub", "ws": "WebSocket", "wss": "WebSocket"}
 _PORTS = {"ws": 80, "wss": 443, "mqtt": 1883, "mqtts": 8883, "xmpp": 5222}
@@ -230,12 +231,12 @@ class _RemoteChecks:
         if document is None:
             await self._source()
         else:
-            self._ok("hub", _described(self._url, document))
+            self._ok("hub", _description(self._url, document))
             if document.websocket is not None:
                 await self._endpoint(document.websocket)
 
     async def _clock(self) -> bool:
-        """Compare the local clock with the server's clock. Return whether the server answers."""
+        """Compare the local clock with the server's clock. Return whether the server responds."""
         origin, began = ResponseOrigin(self._url), datetime.now(UTC)
         try:
             async with self._sessions.get(self._url, {"Cache-Control": "no-cache"}, origin):
@@ -256,14 +257,14 @@ class _RemoteChecks:
             self._report(Check("Source", Level.WARNING, str(several), "check one of them"))
             return
         except RsnotifyError as error:
-            self._failed("Source", error, f"`rsnotify inspect {self._url}` shows what is there")
+            self._failed("Source", error, f"run `rsnotify inspect {self._url}` for details")
             return
         self._ok("Source", f"found at {offer.uri}")
         await self._documents(offer)
         if not offer.hubs:
             remedy = "publish with --hub (rsnotify source), or follow with a short --poll"
             self._report(
-                Check("push", Level.WARNING, "the Source names no hub, so copies poll", remedy)
+                Check("push", Level.WARNING, "the Source has no hub, so Destinations poll", remedy)
             )
         for endpoint in offer.hubs:
             await self._endpoint(endpoint)
@@ -274,12 +275,13 @@ class _RemoteChecks:
         for uri in uris:
             try:
                 if not await self._fetcher.exists(uri):
-                    raise NotFound(uri, "the server has none")
+                    raise NotFound(uri, "the server does not have it")
             except FetchError as error:
-                self._failed("document", error, "publish it, or remove it from the list above it")
+                remedy = "publish it, or remove it from its parent document"
+                self._failed("document", error, remedy)
                 return
         checking = f"`rsnotify validate {self._url} --deep` checks their content"
-        self._ok("documents", f"all {len(uris)} answer; {checking}")
+        self._ok("documents", f"all {len(uris)} are available; {checking}")
 
     async def _endpoint(self, uri: str) -> None:
         scheme = urlsplit(uri).scheme
@@ -291,7 +293,7 @@ class _RemoteChecks:
             if name == "WebSocket":
                 await self._websocket(uri)
             else:
-                (await self._dialed(uri)).close()
+                (await self._dial(uri)).close()
             self._ok(name, f"{uri} accepts connections")
         except FetchError as error:
             remedy = "start it, or correct --hub and --advertise at the Source"
@@ -300,9 +302,9 @@ class _RemoteChecks:
     async def _websub(self, uri: str) -> str:
         document = await self._hub_document(uri)
         if document is not None:
-            return _described(uri, document)
+            return _description(uri, document)
         async with self._hub_sessions(uri) as sessions, sessions.get(uri, {}) as response:
-            return f"{uri} answers {response.status}; it is not a hub of rsnotify"
+            return f"{uri} responds with {response.status}; it is not an rsnotify hub"
 
     @asynccontextmanager
     async def _hub_sessions(self, uri: str) -> AsyncIterator[Sessions]:
@@ -324,7 +326,7 @@ class _RemoteChecks:
             return None
 
     async def _websocket(self, uri: str) -> None:
-        sock = await self._dialed(uri)
+        sock = await self._dial(uri)
         headers = self._sessions.credentials_for(uri)
         try:
             async with connect(
@@ -332,9 +334,9 @@ class _RemoteChecks:
             ):
                 pass
         except (OSError, ValueError, WebSocketException) as error:
-            raise Unavailable(uri, f"no WebSocket: {reason_of(error)}") from None
+            raise Unavailable(uri, f"cannot open a WebSocket: {reason_of(error)}") from None
 
-    async def _dialed(self, uri: str) -> socket.socket:
+    async def _dial(self, uri: str) -> socket.socket:
         parts = urlsplit(uri)
         port = parts.port or _PORTS.get(parts.scheme, 0)
         try:
@@ -344,20 +346,20 @@ class _RemoteChecks:
             raise Unavailable(uri, f"cannot connect: {reason_of(error)}") from None
 
 
-def clock_verdict(skew: float, uncertain: float) -> Check:
+def clock_verdict(skew: float, uncertainty: float) -> Check:
     """Judge the difference between the local clock and a server's clock.
 
     Args:
         skew: How far the local clock is ahead of the server's, in seconds.
-        uncertain: The uncertainty of `skew`, in seconds.
+        uncertainty: The uncertainty of `skew`, in seconds.
     """
-    if abs(skew) <= max(_SKEW, uncertain):
+    if abs(skew) <= max(_SKEW_SECONDS, uncertainty):
         return Check("clock", Level.OK, "agrees with the server's")
     found = f"{abs(skew):,.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
-    level = Level.FAILED if abs(skew) > _LARGE_SKEW else Level.WARNING
-    return Check("clock", level, found, "synchronize both clocks, as with NTP")
+    level = Level.FAILED if abs(skew) > _LARGE_SKEW_SECONDS else Level.WARNING
+    return Check("clock", level, found, "synchronize both clocks, for example with NTP")
 
 
-def _described(uri: str, document: HubDocument) -> str:
-    ways = [name for name in document.__struct_fields__ if getattr(document, name) is not None]
-    return f"{uri} is a hub of rsnotify that offers {', '.join(ways)}"
+def _description(uri: str, document: HubDocument) -> str:
+    offered = [name for name in document.__struct_fields__ if getattr(document, name) is not None]
+    return f"{uri} is an rsnotify hub that offers {', '.join(offered)}"

@@ -1,8 +1,4 @@
-"""Checks documents, and compares ZIP packages of dumps with their manifests (core §11.2, §13.2).
-
-Content is streamed through the validator. The result contains all checked documents, with the
-findings in each.
-"""
+"""Checks documents, and compares ZIP packages of dumps with their manifests (core §11.2, §13.2)."""
 
 from __future__ import annotations
 
@@ -34,15 +30,12 @@ from rsnotify_validation.outline import Outline, Reference
 from rsnotify_validation.rules import make_finding
 from rsnotify_validation.tree import LocatedFinding, TreePosition
 
-#: Number of inflated bytes of members after which no further members are compared.
-_MOST_INFLATED = 16 * 2**30
+#: No more members of a package are compared once this many bytes have been inflated.
+_MAX_INFLATED_BYTES = 16 * 2**30
 
 
 def bitstream_findings(package: ZipPackage, manifest: Outline) -> Iterator[Finding]:
-    """Compare each bitstream of a package with its entry in the manifest.
-
-    This reads from the disk.
-    """
+    """Compare each bitstream of a package with its entry in the manifest. Blocks on disk I/O."""
     present = set(package.names) - {MANIFEST}
     described = set()
     inflated = 0
@@ -52,7 +45,7 @@ def bitstream_findings(package: ZipPackage, manifest: Outline) -> Iterator[Findi
         finding = partial(make_finding, line=reference.line, element="rs:md", entry=reference.entry)
         if name not in present:
             yield finding("package-path-missing", detail=f"path is {reference.path!r}")
-        elif inflated <= _MOST_INFLATED:
+        elif inflated <= _MAX_INFLATED_BYTES:
             digester = Digester(reference.hash)
             try:
                 for piece in package.pieces(reference.path or ""):
@@ -60,16 +53,19 @@ def bitstream_findings(package: ZipPackage, manifest: Outline) -> Iterator[Findi
             except ContentMismatch as error:
                 yield finding("package-unsafe", detail=error.reason)
             else:
-                yield from compare(reference, digester, f"path {reference.path!r}", reference.line)
+                what = f"path {reference.path!r}"
+                yield from content_findings(reference, digester, what, reference.line)
             inflated += digester.length
     for name in sorted(present - described):
         yield make_finding("package-not-described", None, "package", repr(name))
 
 
-def compare(entry: Reference, content: Digester, what: str, line: int | None) -> Iterator[Finding]:
+def content_findings(
+    entry: Reference, content: Digester, what: str, line: int | None
+) -> Iterator[Finding]:
     """Compare content with its entry, and yield a finding if they differ.
 
-    `line` is the line of the entry, or None if the finding does not belong there.
+    `line` is the line of the entry, or None if the entry is in another document.
     """
     if agree(entry.hash, content.hashes) is False:
         detail = f"{what} has hash {content.hashes}, not {entry.hash}"
@@ -79,8 +75,8 @@ def compare(entry: Reference, content: Digester, what: str, line: int | None) ->
         yield make_finding("package-content", line, "rs:md", detail, entry.entry)
 
 
-#: Maximum number of findings of one rule that are kept for one document. Others are only counted.
-_MOST_PLACES = 100
+#: Maximum number of findings kept per rule and document. Further findings are only counted.
+_MAX_PER_RULE = 100
 
 
 class CheckedDocument(Struct):
@@ -104,10 +100,10 @@ class CheckedDocument(Struct):
     def add(self, findings: Iterable[Finding]) -> None:
         """Add findings, keeping a limited number of them for each rule."""
         for finding in findings:
-            if finding in self.findings[-_MOST_PLACES:]:
-                continue  # two documents lead to this one and result in the same finding
+            if finding in self.findings[-_MAX_PER_RULE:]:
+                continue  # two documents that reference this one result in the same finding
             places = sum(one.rule == finding.rule for one in self.findings)
-            if places < _MOST_PLACES:
+            if places < _MAX_PER_RULE:
                 self.findings.append(finding)
             else:
                 self.more[finding.rule] = self.more.get(finding.rule, 0) + 1
@@ -119,12 +115,16 @@ class CheckedDocument(Struct):
 
 
 class ValidationResult(Struct):
-    """The result of a validation, with the checked documents in the order of checking."""
+    """The result of a validation.
+
+    Args:
+        documents: The checked documents, in the order of checking.
+        found: The URI of the validated document, if `target` leads to it but is not a document.
+    """
 
     target: str
     spec: str
     documents: list[CheckedDocument] = []
-    #: The URI of the validated document, if `target` is not a document itself but leads to it.
     found: str | None = None
 
     def count(self, severity: Severity) -> int:
@@ -135,18 +135,17 @@ class ValidationResult(Struct):
         return self.count(Severity.ERROR) == 0
 
 
-#: Maximum size of a package in bytes.
-_MOST_PACKAGE_BYTES = 4 * 2**30
-_PIECE = 131_072
-_ZIP = b"PK\x03\x04"
-#: The media types that servers use for documents.
+_MAX_PACKAGE_BYTES = 4 * 2**30
+_CHUNK_BYTES = 131_072
+_ZIP_SIGNATURE = b"PK\x03\x04"
+#: Media types that servers use for documents.
 _DOCUMENT_TYPES = frozenset(
     {"application/xml", "text/xml", "text/plain", "application/octet-stream", "application/gzip"}
 )
 
 
 class PackageReceived(RsnotifyError):
-    """Raised when a ZIP file is received in place of a document."""
+    """The response is a ZIP file, not a document."""
 
 
 class DocumentChecker:
@@ -168,8 +167,8 @@ class DocumentChecker:
         self._progress = progress
         self._checked: dict[str, CheckedDocument] = {}
 
-    def note(self, found: Iterable[LocatedFinding]) -> None:
-        """Add findings about documents that were already checked."""
+    def add_findings(self, found: Iterable[LocatedFinding]) -> None:
+        """Add findings to documents that were already checked."""
         for located in found:
             self._checked[located.name].add([located.finding])
 
@@ -181,33 +180,33 @@ class DocumentChecker:
         """
         name = str(path)
         with path.open("rb") as file:
-            is_package = file.read(len(_ZIP)) == _ZIP
+            is_package = file.read(len(_ZIP_SIGNATURE)) == _ZIP_SIGNATURE
         if not is_package:
-            outline, checked = await self._read(name, inflated_if_gzip(_pieces(path)))
-            self._begin(checked)
-            return _placed("", name, outline)
-        self._begin(CheckedDocument(name))
-        return await self._package(_linked(path, self._folder), name, "")
+            outline, checked = await self._read(name, inflated_if_gzip(_chunks(path)))
+            self._add_document(checked)
+            return _position("", name, outline)
+        self._add_document(CheckedDocument(name))
+        return await self._package(_symlink(path, self._folder), name, "")
 
     async def fetch(self, uri: str, *, may_be_page: bool = False) -> TreePosition:
         """Fetch and check a document or package.
 
         Raises:
             FetchError: The document or package cannot be fetched.
-            WrongDocument: `may_be_page` is set, and the type and content of the response show that
-                it is a page or resource, not a document.
+            WrongDocument: `may_be_page` is set, and the response is a page or resource rather than
+                a document.
         """
         try:
             outline, checked, media_type = await self._get(uri)
         except PackageReceived:
             return await self.fetch_package(Reference(uri, 1))
         if may_be_page and outline.kind is None and media_type not in _DOCUMENT_TYPES:
-            raise WrongDocument(f"it is no ResourceSync document but {media_type}", source=uri)
-        self._begin(checked)
-        return _placed(uri, uri, outline)
+            raise WrongDocument(f"it is {media_type}, not a ResourceSync document", source=uri)
+        self._add_document(checked)
+        return _position(uri, uri, outline)
 
     async def peek(self, uri: str) -> TreePosition | None:
-        """Fetch and read a document without adding findings about it. Return None on failure."""
+        """Fetch a document without adding findings about it. Return None on failure."""
         try:
             outline, *_ = await self._get(uri)
         except (FetchError, PackageReceived):
@@ -215,19 +214,19 @@ class DocumentChecker:
         return TreePosition(uri, uri, outline)
 
     async def fetch_package(self, reference: Reference) -> TreePosition:
-        """Fetch a package, check it and its manifest, and return the manifest's position.
+        """Fetch a package, check it and its manifest, and return the position of the manifest.
 
         Raises:
             FetchError: The package cannot be fetched.
         """
         uri = reference.uri
-        content = await self._fetcher.content(Resource(uri), most=_MOST_PACKAGE_BYTES)
-        checked = self._begin(CheckedDocument(uri))
-        digester = await asyncio.to_thread(_digested, content, reference.hash)
-        checked.add(compare(reference, digester, "the package", None))
+        content = await self._fetcher.content(Resource(uri), most=_MAX_PACKAGE_BYTES)
+        checked = self._add_document(CheckedDocument(uri))
+        digester = await asyncio.to_thread(_digest, content, reference.hash)
+        checked.add(content_findings(reference, digester, "the package", None))
         return await self._package(content.path, uri, uri)
 
-    def _begin(self, checked: CheckedDocument) -> CheckedDocument:
+    def _add_document(self, checked: CheckedDocument) -> CheckedDocument:
         self._checked[checked.name] = checked
         self._result.documents.append(checked)
         self._progress(checked.name)
@@ -247,7 +246,7 @@ class DocumentChecker:
         begun = False
         try:
             async for chunk in chunks:
-                if not begun and chunk.startswith(_ZIP):
+                if not begun and chunk.startswith(_ZIP_SIGNATURE):
                     raise PackageReceived
                 begun = True
                 checked.add(validator.feed(chunk))
@@ -269,8 +268,8 @@ class DocumentChecker:
         try:
             if MANIFEST not in package.names:
                 return self._unusable(uri, name, "package-manifest-missing")
-            outline, found = await asyncio.to_thread(self._validated, package.pieces(MANIFEST))
-            manifest = self._begin(CheckedDocument(f"{name}!{MANIFEST}"))
+            outline, found = await asyncio.to_thread(self._validate, package.pieces(MANIFEST))
+            manifest = self._add_document(CheckedDocument(f"{name}!{MANIFEST}"))
             manifest.capability, manifest.entries = outline.capability, outline.entries
             manifest.add(found)
             for finding in await asyncio.to_thread(list, bitstream_findings(package, outline)):
@@ -279,9 +278,9 @@ class DocumentChecker:
             return self._unusable(uri, name, "package-unsafe", error.reason)
         finally:
             await asyncio.to_thread(package.close)
-        return _placed(uri, manifest.name, outline)
+        return _position(uri, manifest.name, outline)
 
-    def _validated(self, chunks: Iterable[bytes]) -> tuple[Outline, list[Finding]]:
+    def _validate(self, chunks: Iterable[bytes]) -> tuple[Outline, list[Finding]]:
         validator = Validator(self._spec)
         found = list(chain.from_iterable(map(validator.feed, chunks)))
         return validator.outline, found + validator.close()
@@ -291,33 +290,33 @@ class DocumentChecker:
         return TreePosition(uri, name, Outline())
 
 
-def _placed(uri: str, name: str, outline: Outline) -> TreePosition:
+def _position(uri: str, name: str, outline: Outline) -> TreePosition:
     """Return the position of a document.
 
-    The references of a manifest are dropped, because its bitstreams have already been checked.
+    A manifest's references are dropped, because its bitstreams have already been checked.
     """
     if outline.kind is not None and outline.kind.is_manifest:
         outline.references.clear()
     return TreePosition(uri, name, outline)
 
 
-def _digested(content: Content, announced: str | None) -> Digester:
+def _digest(content: Content, announced: str | None) -> Digester:
     content.write()
     digester = Digester(announced)
     with content.path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digester.update(piece)
+        while chunk := file.read(_CHUNK_BYTES):
+            digester.update(chunk)
     return digester
 
 
-def _linked(path: Path, folder: Path) -> Path:
-    """Return a symbolic link to a file, because closing a package removes its file."""
+def _symlink(path: Path, folder: Path) -> Path:
+    """Return a symbolic link to a file, because closing a package deletes its file."""
     link = folder / "package"
     link.symlink_to(path.resolve())
     return link
 
 
-async def _pieces(path: Path) -> AsyncIterator[bytes]:
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk

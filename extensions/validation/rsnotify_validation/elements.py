@@ -1,9 +1,9 @@
 """Reads the elements of a document with their line numbers.
 
-This module uses Expat, while other modules use lxml, because only Expat knows the line of every
-element during streaming. libxml2 counts only to 65,535 in some of its structures, and a target
-parser of lxml has no lines at all. Reading is safe: a DOCTYPE ends it before any entity is
-declared, and there is no network access.
+This module uses Expat, unlike other modules, which use lxml, because only Expat knows the line of
+every element during streaming. libxml2 counts lines only to 65,535 in some of its structures, and
+lxml's parser targets get no lines at all. Reading is safe: it stops at a DOCTYPE, before any entity
+is declared, and does not access the network.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rsnotify.format.xml_parser import expat_parser
 
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _TEXTS = frozenset({"loc", "lastmod", "changefreq", "priority"})
-#: Separates namespace and name, because no URI contains a space.
+#: Separates namespace and name. No URI contains a space.
 _SEPARATOR = " "
-#: Expat scans a long tag again for each piece of input. Pieces are therefore large, and the length
-#: of tags is limited. The limit leaves room for inline content.
-_SLICE = 65_536
-_TOKEN_BYTES = 2_000_000
+#: Expat rescans an incomplete tag with each slice of input. Slices are therefore large, and tags
+#: are limited to a length that allows inline content.
+_SLICE_BYTES = 65_536
+_MAX_TAG_BYTES = 2_000_000
 
 
 class Element(NamedTuple):
@@ -68,8 +68,8 @@ class EntryElement(Struct):
 class ElementListener(Protocol):
     """Receives the elements of a document, in document order, and the rules that they break.
 
-    `head` is called for an `rs:md` below the root, `link` for an `rs:ln` below the root, and
-    `entry` at the end of an entry.
+    `head` receives each `rs:md` below the root, `link` each `rs:ln` below the root, and `entry`
+    each complete entry.
     """
 
     def root(self, *, index: bool, line: int) -> None: ...
@@ -82,7 +82,7 @@ class ElementListener(Protocol):
 
 
 class _Stop(Exception):
-    """Raised to stop reading the document."""
+    """Stops reading the document."""
 
 
 class ElementReader:
@@ -106,17 +106,17 @@ class ElementReader:
         self._entry: EntryElement | None = None
         self._entries = 0
         self._links = 0
-        #: Number of characters and of elements that the current entry, or all content outside of
-        #: entries, may still have.
+        #: How many more characters and elements the current entry, or the content outside of all
+        #: entries, may have.
         self._characters_left = limits.entry_length
         self._elements_left = limits.entry_elements
-        #: The two numbers for the content outside of entries, saved while an entry is being read.
+        #: The numbers for the content outside of all entries, saved while an entry is read.
         self._left_outside = (0, 0)
         self._text_of = ""
         self._text_line = 0
         self._text: list[str] = []
         self._text_length = 0
-        #: The current depth inside a child element of the root or of an entry, or 0 if outside.
+        #: The current depth inside a child element of the root or of an entry; 0 if outside.
         self._depth = 0
         self._parser = expat_parser(_SEPARATOR)
         self._parser.buffer_text = True
@@ -130,9 +130,9 @@ class ElementReader:
             return
         self.bytes += len(chunk)
         self._pending += chunk
-        while len(self._pending) >= _SLICE and not self.ended:
-            self._parse(bytes(self._pending[:_SLICE]), final=False)
-            del self._pending[:_SLICE]
+        while len(self._pending) >= _SLICE_BYTES and not self.ended:
+            self._parse(bytes(self._pending[:_SLICE_BYTES]), final=False)
+            del self._pending[:_SLICE_BYTES]
 
     def close(self) -> None:
         if not self.ended:
@@ -146,17 +146,17 @@ class ElementReader:
             if self._parsed > self._limits.document_bytes:
                 raise self._beyond(f"more than {self._limits.document_bytes} bytes")
             self._parser.Parse(data, final)
-            if self._parsed - self._parser.CurrentByteIndex > _TOKEN_BYTES:
-                raise self._beyond(f"a tag of more than {_TOKEN_BYTES} bytes")
+            if self._parsed - self._parser.CurrentByteIndex > _MAX_TAG_BYTES:
+                raise self._beyond(f"a tag of more than {_MAX_TAG_BYTES} bytes")
         except expat.ExpatError as error:
             self.ended = True
             self._report("not-well-formed", "document", expat.ErrorString(error.code))
         except (LookupError, ValueError) as error:
-            # Python raises these for declared encodings that it cannot pass on to Expat.
+            # Python raises these for declared encodings that Expat cannot use.
             if self._entry_name:
                 raise
             self.ended = True
-            self._report("not-well-formed", "document", f"its encoding cannot be read: {error}")
+            self._report("not-well-formed", "document", f"its encoding is not supported: {error}")
         except _Stop:
             self.ended = True
 
@@ -192,7 +192,7 @@ class ElementReader:
             self._start_in_entry(self._entry, name, attributes)
 
     def _element(self, attributes: dict[str, str]) -> Element:
-        """Return an element, after checking the limit for its attributes."""
+        """Return an element after checking the limit for its attributes."""
         self._characters_left -= sum(len(name) + len(value) for name, value in attributes.items())
         if self._characters_left < 0:
             most = self._limits.entry_length
@@ -202,7 +202,7 @@ class ElementReader:
     def _start_root(self, name: str) -> None:
         namespace, local = _split(name)
         if namespace != SITEMAP_NS or local not in _ROOTS:
-            self._report("root-element", _shown(name), f"it is {name!r}")
+            self._report("root-element", _prefixed(name), f"it is {name!r}")
             raise _Stop
         self._entry_name = _ROOTS[local]
         self._listener.root(index=local == "sitemapindex", line=self._line)
@@ -252,7 +252,7 @@ class ElementReader:
         if namespace == SITEMAP_NS and (local in _ROOTS or local in _ROOTS.values()):
             self._report("element-misplaced", local)
         elif namespace in (SITEMAP_NS, RS_NS, ""):
-            self._report("element-unknown", _shown(name))
+            self._report("element-unknown", _prefixed(name))
 
     def _link(self, attributes: dict[str, str]) -> Element:
         self._links += 1
@@ -287,6 +287,6 @@ def _split(name: str) -> tuple[str, str]:
     return namespace, local
 
 
-def _shown(name: str) -> str:
+def _prefixed(name: str) -> str:
     namespace, local = _split(name)
     return f"rs:{local}" if namespace == RS_NS else local

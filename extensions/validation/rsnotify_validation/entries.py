@@ -1,8 +1,8 @@
 """Checks single entries, and the attributes and values of any `rs:md` and `rs:ln` (core §7).
 
-W3C Datetimes are parsed strictly, and with their written precision: `2013-01-02` is a whole day.
-Two datetimes are compared only up to their precision, so that coarse datetimes are not reported as
-out of order.
+W3C Datetimes are parsed strictly, with their written precision: `2013-01-02` is a whole day.
+Datetimes are compared only up to their precision, so that coarse ones are not reported as out of
+order.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rsnotify_validation.elements import Element, EntryElement
 from rsnotify_validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
 from rsnotify_validation.outline import TIMES
 
-# https://www.w3.org/TR/1998/NOTE-datetime-19980827: a time must be followed by its zone.
+# https://www.w3.org/TR/1998/NOTE-datetime-19980827: a time needs a time zone.
 _FORM = re.compile(
     r"\d{4}(-\d\d(-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d))?)?)?",
     re.ASCII,
 )
 #: The form that core §7 recommends.
 _RECOMMENDED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
-#: The duration of the finest written unit, by the number of matched groups of `_FORM`.
+#: The duration of the finest unit, by the number of matched groups of `_FORM`.
 _DURATIONS = (
     timedelta(days=365),
     timedelta(days=28),
@@ -40,7 +40,7 @@ _DURATIONS = (
 
 
 class StrictDatetime(Struct, frozen=True):
-    """The range of instants that a datetime may denote, from the first to the last."""
+    """The range of instants that a datetime may denote."""
 
     first: Instant
     last: Instant
@@ -69,8 +69,9 @@ def _duration(match: re.Match[str]) -> timedelta:
 
 
 #: Maximum length of a loc (https://www.sitemaps.org/protocol.html).
-_LONGEST_LOC = 2_047
-_SHOWN = 80
+_MAX_LOC_LENGTH = 2_047
+#: Maximum length of a value in a message.
+_MAX_SHOWN_LENGTH = 80
 
 _FREQUENCY = re.compile("always|hourly|daily|weekly|monthly|yearly|never")
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
@@ -80,7 +81,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]++|%[0-9A-Fa-f]{2})++")
 _RELATION = re.compile(r"[a-z][a-z0-9.-]*")
 _HASH = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9A-Fa-f]+)")
-#: Number of hexadecimal digits of a digest, by the hash function's name in the IANA registry.
+#: Number of hexadecimal digits of a digest, by the IANA name of the hash function.
 _DIGITS = {"md5": 32, "sha-1": 40, "sha-224": 56, "sha-256": 64, "sha-384": 96, "sha-512": 128}
 
 _RELATIONS = """
@@ -122,7 +123,7 @@ def _uri(text: str) -> RuleIds:
 
 
 def _loc(text: str) -> RuleIds:
-    return _uri(text) + (("loc-long",) if len(text) > _LONGEST_LOC else ())
+    return _uri(text) + (("loc-long",) if len(text) > _MAX_LOC_LENGTH else ())
 
 
 def _hash(text: str) -> RuleIds:
@@ -153,61 +154,61 @@ def _path(text: str) -> RuleIds:
     if not text.startswith("/"):
         return ("path-rooted",)
     parts = text[1:].split("/")
-    within = all(part not in ("", ".", "..") for part in parts)
-    return () if within and "\\" not in text and "\0" not in text else ("path-within",)
+    is_within = all(part not in ("", ".", "..") for part in parts)
+    return () if is_within and "\\" not in text and "\0" not in text else ("path-within",)
 
 
-def _like(form: re.Pattern[str], rule: str) -> Callable[[str], RuleIds]:
+def _matching(form: re.Pattern[str], rule: str) -> Callable[[str], RuleIds]:
     return lambda text: () if form.fullmatch(text) else (rule,)
 
 
-#: The check for each attribute or element. It returns the rules that a value breaks.
+#: The check for each attribute or element, which returns the rules that a value breaks.
 _CHECKS: dict[str, Callable[[str], RuleIds]] = {
     **dict.fromkeys(
         ("at", "completed", "from", "until", "datetime", "modified", "lastmod"), _datetime
     ),
-    "change": _like(re.compile("|".join(ChangeType)), "change-value"),
-    "changefreq": _like(_FREQUENCY, "changefreq-value"),
-    "encoding": _like(_CODINGS, "encoding-value"),
+    "change": _matching(re.compile("|".join(ChangeType)), "change-value"),
+    "changefreq": _matching(_FREQUENCY, "changefreq-value"),
+    "encoding": _matching(_CODINGS, "encoding-value"),
     "hash": _hash,
     "href": _uri,
-    "length": _like(re.compile("[0-9]+"), "length-value"),
+    "length": _matching(re.compile("[0-9]+"), "length-value"),
     "loc": _loc,
     "path": _path,
     "pri": _priority,
     "rel": _relation,
-    "type": _like(_MEDIA_TYPE, "type-value"),
+    "type": _matching(_MEDIA_TYPE, "type-value"),
 }
 
 
 def broken_by(name: str, value: str) -> RuleIds:
-    """Return the ids of the syntax rules that the value of an attribute or element breaks."""
+    """Return the ids of the syntax rules that a value of an attribute or element breaks."""
     return _CHECKS[name](value) if name in _CHECKS else ()
 
 
 def shown(name: str, value: str) -> str:
     """Return the name and value for a message. A long value is shortened."""
-    text = value if len(value) <= _SHOWN else value[: _SHOWN - 1] + "…"
+    text = value if len(value) <= _MAX_SHOWN_LENGTH else value[: _MAX_SHOWN_LENGTH - 1] + "…"
     return f"{name} is {text!r}"
 
 
-#: Called with the broken rule, the line, the element and an optional detail.
+#: A function that takes the broken rule, the line, the element and an optional detail.
 Report = Callable[..., None]
 
 HEAD_ATTRIBUTES = frozenset({"capability", *TIMES})
 ENTRY_ATTRIBUTES = HEAD_ATTRIBUTES | {
     "change", "datetime", "encoding", "hash", "length", "path", "type",
 }  # fmt: skip
-_OF_LINKED = ("encoding", "hash", "length", "modified", "path", "type", "pri")
-LINK_ATTRIBUTES = frozenset({"rel", "href", *_OF_LINKED})
-#: Kinds whose entries state the kind of the document that they lead to.
-_OF_ANY_KIND = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
+_TARGET_ATTRIBUTES = ("encoding", "hash", "length", "modified", "path", "type", "pri")
+LINK_ATTRIBUTES = frozenset({"rel", "href", *_TARGET_ATTRIBUTES})
+#: Kinds whose entries state the capability of the documents that they lead to.
+_STATE_CAPABILITY = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
 #: Attributes that a mirror shares with the resource (core §14.2).
-_OF_CONTENT = ("encoding", "hash", "length", "type")
+_CONTENT_ATTRIBUTES = ("encoding", "hash", "length", "type")
 
 
 def check_attributes(element: Element, name: str, known: frozenset[str], report: Report) -> None:
-    """Check that all attributes of an element are known and have a valid syntax (core §7)."""
+    """Check that all attributes of an element are known and well-formed (core §7)."""
     for attribute, value in element.attributes.items():
         namespace, _, local = attribute.rpartition(" ")
         if namespace == RS_NS:
@@ -235,7 +236,7 @@ def check_audit(md: Element, report: Report) -> None:
 
 
 def check_order_of_times(element: Element, report: Report) -> None:
-    """Check that neither a snapshot nor an interval ends before it begins (core §7)."""
+    """Check that a snapshot or interval does not end before it begins (core §7)."""
     at, completed, from_, until = (
         read_strict_datetime(element.attributes.get(name)) for name in TIMES
     )
@@ -256,7 +257,7 @@ def check_link(link: Element, report: Report) -> None:
 class EntryCheck:
     """Checks each entry of a document by itself.
 
-    `kind` is None for a document that neither the core specification nor Archives describes.
+    `kind` is None for a document that is specified neither in the core nor in Archives.
     """
 
     def __init__(self, kind: Kind | None, spec: Profile, report: Report) -> None:
@@ -265,27 +266,27 @@ class EntryCheck:
         self._report = report
 
     def check(self, entry: EntryElement) -> None:
-        self._texts(entry)
+        self._check_texts(entry)
         if entry.md is not None:
             check_attributes(entry.md, "rs:md", ENTRY_ATTRIBUTES, self._report)
             check_order_of_times(entry.md, self._report)
         for link in entry.links:
             check_link(link, self._report)
-            self._relation(entry, link)
-        self._link_counts(entry)
+            self._check_relation(entry, link)
+        self._check_link_counts(entry)
         if self._kind is not None:
-            self._parts(self._kind, entry)
-            self._allowed(self._kind, entry)
-            self._capability(self._kind, entry)
+            self._check_required(self._kind, entry)
+            self._check_allowed(self._kind, entry)
+            self._check_capability(self._kind, entry)
 
-    def _texts(self, entry: EntryElement) -> None:
+    def _check_texts(self, entry: EntryElement) -> None:
         if not entry.text("loc"):
             self._report("loc-missing", entry.line, entry.name)
         for name, (text, line) in entry.texts.items():
             for rule in broken_by(name, text) if text or name != "loc" else ():
                 self._report(rule, line, name, shown(name, text))
 
-    def _parts(self, kind: Kind, entry: EntryElement) -> None:
+    def _check_required(self, kind: Kind, entry: EntryElement) -> None:
         """Check that the entry has the parts that its kind requires or recommends."""
         deleted = entry.attribute("change") == ChangeType.DELETED
         for part in kind.entry_required + kind.entry_recommended:
@@ -303,7 +304,7 @@ class EntryCheck:
                 line = entry.line if part in ("lastmod", "describedby") else entry.md_line
                 self._report(f"{kind.id}-entry-{part}-missing", line, entry.name)
 
-    def _allowed(self, kind: Kind, entry: EntryElement) -> None:
+    def _check_allowed(self, kind: Kind, entry: EntryElement) -> None:
         """Check that the entry has no attributes of other kinds (core §7, Appendix A)."""
         if entry.md is None:
             return
@@ -327,7 +328,7 @@ class EntryCheck:
         if found:
             self._report(rule, element.line, name, ", ".join(found))
 
-    def _capability(self, kind: Kind, entry: EntryElement) -> None:
+    def _check_capability(self, kind: Kind, entry: EntryElement) -> None:
         """Check the capability that the entry states (core §8, §9)."""
         if entry.md is None:
             return
@@ -338,27 +339,27 @@ class EntryCheck:
                 self._report("description-capability", line, "rs:md")
         elif capability is None:
             return
-        elif kind.id not in _OF_ANY_KIND:
+        elif kind.id not in _STATE_CAPABILITY:
             self._report("entry-capability-not-used", line, "rs:md")
         elif capability not in CAPABILITIES:
             self._report("capability-unknown", line, "rs:md", shown("it", capability))
         elif kind.id == Capability.CAPABILITY_LIST and capability in NOT_OFFERED:
             self._report("capability-not-offered", line, "rs:md", capability)
 
-    def _relation(self, entry: EntryElement, link: Element) -> None:
+    def _check_relation(self, entry: EntryElement, link: Element) -> None:
         """Check the rules for the link's relation (core §14)."""
         relation = link.attributes.get("rel")
         if relation == Rel.DUPLICATE:
-            self._refuse(link, "rs:ln", "duplicate-attributes", *_OF_CONTENT)
+            self._refuse(link, "rs:ln", "duplicate-attributes", *_CONTENT_ATTRIBUTES)
         elif relation == Rel.ALTERNATE:
             if "type" not in link.attributes:
                 self._report("alternate-type-missing", link.line, "rs:ln")
         elif relation == Rel.TIMEGATE:
-            self._refuse(link, "rs:ln", "timegate-attributes", *_OF_LINKED)
+            self._refuse(link, "rs:ln", "timegate-attributes", *_TARGET_ATTRIBUTES)
         elif relation == Rel.PATCH:
-            self._patch(entry, link)
+            self._check_patch(link)
 
-    def _patch(self, entry: EntryElement, link: Element) -> None:
+    def _check_patch(self, link: Element) -> None:
         if "type" not in link.attributes:
             self._report("patch-type-missing", link.line, "rs:ln")
         if self._kind is None:
@@ -368,13 +369,13 @@ class EntryCheck:
         elif self._kind.is_manifest and "path" not in link.attributes:
             self._report("patch-path-missing", link.line, "rs:ln")
 
-    def _link_counts(self, entry: EntryElement) -> None:
+    def _check_link_counts(self, entry: EntryElement) -> None:
         relations = [link.attributes.get("rel") for link in entry.links]
         for relation in (Rel.MEMENTO, Rel.VIA):
             if relations.count(relation) > 1:
                 self._report(f"{relation}-repeated", entry.line, entry.name)
         if self._is_1_0 and "lastmod" not in entry.texts:
-            # If the kind requires lastmod, `_parts` reports that it is missing.
+            # If the kind requires lastmod, `_check_required` reports that it is missing.
             required = self._kind is not None and "lastmod" in self._kind.entry_required
             if not required and {Rel.MEMENTO, Rel.TIMEGATE, Rel.TIMEMAP} & set(relations):
                 self._report("memento-lastmod-missing", entry.line, entry.name)

@@ -1,69 +1,16 @@
 """The kinds of ResourceSync documents, with their required and recommended parts, as one table.
 
 The table combines Appendix A of the core specification with the sections of the core and of
-Archives. `rules` derives from it the rules on what a kind must or should have. A finding is a rule
-together with the place where a document breaks it.
+Archives. `rules` derives rules from it.
 """
 
 from __future__ import annotations
-
-from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.model import Capability
-
-
-class Severity(StrEnum):
-    """The severity of breaking a rule: an error for a MUST, a warning for a SHOULD."""
-
-    ERROR = "error"
-    WARNING = "warning"
-
-
-class Rule(Struct, frozen=True):
-    """One rule of the specifications.
-
-    Args:
-        id: A stable name, for use in programs.
-        section: The section of the specification that contains the rule, such as `core §12.1`.
-        severity: The severity of breaking the rule.
-        sentence: What is wrong if the rule is broken, and what to do about it.
-    """
-
-    id: str
-    section: str
-    severity: Severity
-    sentence: str
-
-
-class Finding(Struct, frozen=True, omit_defaults=True):
-    """A rule that a document breaks.
-
-    Args:
-        rule: The `id` of the rule.
-        section: The section of the specification that contains the rule.
-        severity: The severity of breaking the rule.
-        line: The line where the element at fault begins, or None if there is no such line.
-        element: The element at fault, such as `rs:md`.
-        message: A sentence that says what is wrong and what to do about it.
-        entry: The 1-based position of the `url` or `sitemap` at fault, if there is one.
-    """
-
-    rule: str
-    section: str
-    severity: Severity
-    line: int | None
-    element: str
-    message: str
-    entry: int | None = None
-
-    @property
-    def is_error(self) -> bool:
-        """Whether the finding makes the document invalid."""
-        return self.severity is Severity.ERROR
-
+from rsnotify_validation.findings import Severity
 
 _AT = "at"
 _FROM = "from"
@@ -75,7 +22,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     """One kind of document, identified by its capability and its root element.
 
     Args:
-        name: The name of the kind, with the article.
+        name: The name of the kind, with an article.
         capability: The value of `rs:md/@capability` in the document.
         section: The section of the specification that defines the kind.
         index: Whether the root is a `sitemapindex`.
@@ -85,8 +32,8 @@ class Kind(Struct, frozen=True, kw_only=True):
         recommended: The parts that the document should have.
         entry_required: The parts that each entry must have.
         entry_recommended: The parts that each entry should have.
-        ordered: The severity if the entries are not in chronological order, or None if they need
-            not be.
+        ordered: The severity if the entries are not in chronological order; None if they may have
+            any order.
         changes: Whether the entries are changes.
         packages: Whether the entries are packages.
         documents: Whether the entries are ResourceSync documents.
@@ -114,7 +61,7 @@ class Kind(Struct, frozen=True, kw_only=True):
 
     @property
     def is_manifest(self) -> bool:
-        """Whether this kind is a manifest, which describes the content of a package."""
+        """Whether this kind is a manifest, which lists the content of a package."""
         return self.capability.endswith("-manifest")
 
     @property
@@ -256,11 +203,11 @@ KINDS: tuple[Kind, ...] = (
 )
 
 _BY_CAPABILITY = {(kind.capability, kind.index): kind for kind in KINDS}
-#: The capabilities of documents that are described in other specifications.
+#: The capabilities of documents that are defined in other specifications.
 SPECIFIED_ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION})
 #: All values of `rs:md/@capability`.
 CAPABILITIES = frozenset(kind.capability for kind in KINDS) | SPECIFIED_ELSEWHERE
-#: Capabilities that a Capability List does not offer: documents above it or within packages.
+#: Capabilities that a Capability List must not list: of documents above it, or within packages.
 NOT_OFFERED = frozenset(
     {
         Capability.DESCRIPTION,

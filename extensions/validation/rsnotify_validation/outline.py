@@ -10,17 +10,21 @@ from rsnotify.format.model import Rel
 from rsnotify_validation.elements import EntryElement
 from rsnotify_validation.kinds import Kind
 
-#: Maximum number of references that an outline keeps, unless it is the outline of a manifest. The
-#: validator does not follow more.
+#: Maximum number of references that an outline keeps, unless it is the outline of a manifest. No
+#: other references are followed.
 MAX_REFERENCES = 2_000
 TIMES = ("at", "completed", "from", "until")
 
 
 class Reference(Struct, frozen=True):
-    """An entry or link that leads to another document, a package or a bitstream, as it is written.
+    """An entry or link that leads to another document, a package or a bitstream.
 
-    `line` and `entry` are its line and its position, for findings. `contents` is the URI of a
-    package's Manifest, and `path` the path of a bitstream in its package.
+    Args:
+        uri: The URI as written.
+        line: The line, for findings.
+        entry: The position of the entry, for findings.
+        contents: The URI of a package's Manifest.
+        path: The path of a bitstream in its package.
     """
 
     uri: str
@@ -41,9 +45,9 @@ class Outline(Struct):
         kind: The kind of the document, or None if the specifications do not define it.
         line: The line of the document's `rs:md`, or of its root if there is none.
         times: The times from `TIMES` that the document has.
-        links: For each relation, the target of the first link and its line.
+        links: For each relation, the target and line of the first link.
         references: The first references, up to a limit.
-        fingerprint: A digest of the entries, which is equal for two copies of one Manifest.
+        fingerprint: A digest of the entries, which is equal for two copies of a Manifest.
     """
 
     kind: Kind | None = None
@@ -61,10 +65,7 @@ def times_of(attributes: dict[str, str]) -> dict[str, str]:
 
 
 def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]:
-    """Yield the references of an entry.
-
-    In a Manifest, these are a bitstream and the patches to it (core §14.4).
-    """
+    """Yield the references of an entry. In a Manifest, these are a bitstream and its patches."""
     uri = entry.text("loc")
     attributes = {} if entry.md is None else entry.md.attributes
     if not uri:

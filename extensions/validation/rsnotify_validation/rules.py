@@ -1,7 +1,7 @@
 """All rules of the validator, by `id`.
 
 The rules on the required and recommended parts of each kind of document are derived from the table
-of kinds. All others are written out here. The reference on the documentation site lists all rules.
+of kinds. All others are written out here. The documentation site lists all rules.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rsnotify_validation.kinds import KINDS, Finding, Kind, Rule, Severity
+from rsnotify_validation.findings import Finding, Rule, Severity
+from rsnotify_validation.kinds import KINDS, Kind
 
 _SEVERITIES = {"must": Severity.ERROR, "should": Severity.WARNING}
-#: A rule in a table: a line with the `id`, `must` or `should`, and the section, and then the
-#: sentence in indented lines.
+#: A rule in a table: a line with the `id`, the severity and the section, and the sentence in
+#: indented lines.
 _RULE = re.compile(r"^(\S+): (must|should), (.+)\n((?: +.+\n)+)", re.MULTILINE)
 
 
@@ -27,252 +28,255 @@ def _parse_rules(table: str) -> tuple[Rule, ...]:
 
 #: Rules about the whole document: its elements, its head and its times.
 DOCUMENT_RULES = _parse_rules("""
-# The document as XML.
+# XML.
 not-well-formed: must, core §7
     the document is not well-formed XML; correct it
 doctype: must, safety
-    the document has a DOCTYPE, which no reader should follow; remove it
+    the document has a DOCTYPE, which is unsafe to process; remove it
 limit: must, safety
-    the document is beyond what can be read safely, and was read no further; make it smaller
+    the document exceeds a safety limit, and was not read any further; make it smaller
 root-element: must, core §7
     the root must be urlset or sitemapindex in the namespace
     http://www.sitemaps.org/schemas/sitemap/0.9; rename it, or correct its namespace
-# Its kind.
+# The kind of document.
 plain-sitemap: should, core §6.1
-    there is no rs:md: this is a plain Sitemap; add one for it to be a Resource List
+    without an rs:md, this is a plain Sitemap; add one to make it a Resource List
 md-missing: must, core §7
     a ResourceSync document must have an rs:md below its root; add one with its capability
 md-repeated: must, core §7
-    there is a second rs:md in one place; join them
+    there is more than one rs:md in the same place; merge them
 capability-missing: must, core §7
-    the rs:md of the document must have capability; add what kind of document this is
+    the rs:md of the document must have a capability; add the kind of document
 capability-unknown: should, core §7
-    no specification known here defines this capability; correct it if it is a slip
+    no known specification defines this capability; check its spelling
 index-undefined: must, core §7
-    there is no index of this kind of document; use a urlset
+    there is no index for this kind of document; use a urlset
 capabilitylist-index: should, core §9
     a Source should have no Capability List Index; write one Capability List per set
 # Elements and attributes.
 element-unknown: must, core §7
-    the specifications have no such element here; remove it, or use a namespace of your own
+    the specifications define no such element here; remove it, or use your own namespace
 element-misplaced: must, core §7
-    this element does not belong here, and its content is lost; a urlset has url, a sitemapindex has
-    sitemap, and neither is nested
+    this element does not belong here, and readers ignore it; a urlset contains url elements, a
+    sitemapindex contains sitemap elements, and neither can be nested
 element-repeated: must, core §7
-    this element may occur once; keep one of them
+    this element may occur only once; keep one of them
 attribute-unknown: must, core §7
-    ResourceSync defines no such attribute here; remove it, or use a namespace of your own
+    ResourceSync defines no such attribute here; remove it, or use your own namespace
 attribute-prefixed: must, core §7
-    the attributes of ResourceSync must not have a prefix; remove it
+    ResourceSync attributes must not have a prefix; remove it
 entry-attributes: must, core §10.1
-    url and sitemap have no attributes; use child elements
+    url and sitemap must not have attributes; use child elements
 document-link-attribute: should, core §7
-    below the root, rs:ln has only href and rel; remove the other
+    an rs:ln below the root has only href and rel; remove the other attributes
 datetime-not-in-1.0: must, core §7
-    version 1.0 has no datetime in rs:md; use lastmod, or say that this is version 1.1
+    version 1.0 has no datetime in rs:md; use lastmod, or validate against version 1.1
 datetime-not-allowed: must, core 1.1 §7
-    datetime belongs to the entries of Change Lists and Change Dump Manifests; remove it
+    only entries of Change Lists and Change Dump Manifests have datetime; remove it
 change-not-used: should, core §7
-    change belongs to the entries of Change Lists and Change Dump Manifests; remove it
+    only entries of Change Lists and Change Dump Manifests have change; remove it
 path-not-allowed: must, core §7
-    path belongs to the entries of Manifests only; remove it
+    only entries of Manifests have path; remove it
 entry-capability-not-used: should, core §7
-    in an entry, capability belongs to Source Descriptions, Capability Lists and Framework
-    Notifications; remove it
+    only entries of Source Descriptions, Capability Lists and Framework Notifications have
+    capability; remove it
 # Times.
 document-at-not-allowed: must, core Appendix A
-    this kind of document covers an interval: from and until; remove at and completed
+    this kind of document covers an interval; use from and until instead of at and completed
 document-from-not-allowed: must, core Appendix A
-    this kind of document is a snapshot: at and completed; remove from and until
+    this kind of document is a snapshot; use at and completed instead of from and until
 document-time-not-used: should, core §7
-    at, completed, from and until mean nothing in this kind of document; remove them
+    at, completed, from and until have no meaning in this kind of document; remove them
 entry-at-not-allowed: must, core Appendix A
-    the entries of this kind of document have no at and completed; remove them
+    entries of this kind of document must not have at and completed; remove them
 entry-from-not-allowed: must, core Appendix A
-    the entries of this kind of document have no from and until; remove them
+    entries of this kind of document must not have from and until; remove them
 completed-before-at: must, core §7
-    a snapshot cannot be completed before it began; completed must not be before at
+    completed must not be before at, the start of the snapshot; correct one of them
 completed-without-at: should, core §7
-    completed without at means nothing; add when the snapshot began
+    completed has no meaning without at; add the start of the snapshot
 until-before-from: must, core §7
-    an interval cannot end before it begins; until must not be before from
+    until must not be before from; correct one of them
 until-without-from: should, core §7
-    until without from leaves open where the interval begins; add from
+    without from, the interval has no start; add from
 entry-at-early: should, core §7
-    a part's snapshot began before that of the whole, whose at is then no promise; at of the
-    document must be the earliest
+    the at of an entry should not be before the at of the document, which is the earliest; correct
+    one of them
 entry-interval-outside: should, core §7
-    the entry's interval reaches beyond that of the document; correct from or until
+    the interval of the entry exceeds the interval of the document; correct from or until
 entry-interval-overlap: should, core §12.2
-    the interval begins before the previous one ends, so that changes are listed twice; from should
-    be the until of the previous one
+    the interval overlaps the previous one, so changes may be listed twice; set from to the until of
+    the previous entry
 datetime-outside: must, core 1.1 §7
-    datetime must be within from and until of the document
+    datetime must be between the document's from and until; correct it
 lastmod-outside: should, core §12.1
-    in version 1.0 lastmod is the datetime of the change, and should be within from and until of the
-    document
+    in version 1.0, lastmod is the datetime of the change, and should be between the document's from
+    and until; correct it
 change-not-unique: should, core §12.1
-    in version 1.0 two changes of one resource should not have one datetime; use fractions of a
+    in version 1.0, two changes of a resource should not have the same datetime; use fractions of a
     second
 resource-repeated: should, RFC 3986 §6.2
-    the resource is listed in two spellings of its URI, of which a Destination holds one; remove the
-    other
+    the resource is listed under two spellings of its URI, but a Destination keeps only one; remove
+    the other
 # The audit attributes.
 audit-incomplete: must, audit
-    the audit of a set needs count, hash and digest; give all three, or none
+    an audit needs count, hash and digest; add the missing ones, or remove all three
 audit-value: must, audit
-    count must be a whole number, hash the name of a hash function, and digest 32 hexadecimal digits
-    in lower case; correct it
+    count must be a whole number, hash the name of a hash function, and digest 32 lowercase
+    hexadecimal digits; correct it
 audit-until-missing: must, audit
-    the audit of a set is as of the document's until; add until
+    an audit describes the set at the document's until; add until
 # The document as a whole.
 too-many-entries: must, core §7
-    a document may have 50,000 entries; split it into several and write an index
+    a document may have at most 50,000 entries; split it, and write an index
 too-large: must, core §7
-    a document may have 50 MB; split it into several and write an index
+    a document may have at most 50 MB; split it, and write an index
 capability-repeated: must, core §9
-    a Capability List must have one entry for a capability; use an index for several documents
+    a Capability List must not list a capability twice; use an index for several documents
 capability-not-offered: must, core §9
-    a Capability List offers the documents of one set; this kind of document is not one of them
+    a Capability List lists the documents of one set, and this kind of document is not one of them;
+    remove the entry
 description-capability: must, core §8
-    the rs:md of an entry of a Source Description must have capability capabilitylist, or
-    framework-notification
+    in a Source Description, the capability of an entry must be capabilitylist or framework-
+    notification; correct it
 packages-mixed: should, core §11.1
-    the packages of one dump should be of one format; use one type
+    all packages of a dump should have the same format; use one type
 """)
 
 #: Rules about single values and links.
 VALUE_RULES = _parse_rules("""
 # Values.
 loc-missing: must, core §7
-    the entry must have loc; add the URI of the resource
+    the entry must have a loc; add the URI of the resource
 loc-long: should, core §7
-    a loc of Sitemaps is shorter than 2,048 characters
+    in Sitemaps, a loc should be shorter than 2,048 characters; shorten the URI
 uri-relative: must, core §7
     a URI must be absolute; write it with its scheme and host
 uri-characters: must, core §7
-    a URI must not have such characters; percent-encode them
+    a URI must not contain these characters; percent-encode them
 datetime-syntax: must, core §7
     a datetime must be a W3C Datetime; write it as 2013-01-03T09:00:00Z
 datetime-form: should, core §7
     a complete datetime in UTC is recommended; write it as 2013-01-03T09:00:00Z
 change-value: must, core §7
-    change must be one of created, updated, deleted
+    change must be created, updated or deleted
 changefreq-value: must, core §7
     changefreq must be one of always, hourly, daily, weekly, monthly, yearly, never
 encoding-value: should, core §7
-    encoding should equal the Content-Encoding; write its names, with commas between them
+    encoding should equal the Content-Encoding: one or more names, separated by commas
 hash-syntax: must, core §7
-    hash must be algorithm:digest with a hexadecimal digest, or several with white space between
-    them
+    hash must be algorithm:digest with a hexadecimal digest; separate several of them by white space
 hash-length: must, core §7
-    a digest of this algorithm has another number of hexadecimal digits; correct it
+    the digest has the wrong number of hexadecimal digits for its algorithm; correct it
 hash-algorithm: should, core §7
-    no such hash function is known here; use the name in the IANA registry, as sha-256
+    the hash function is unknown; use a name from the IANA registry, such as sha-256
 length-value: must, core §7
     length must be a whole number of bytes
 type-value: must, core §7
-    type must be a Media Type, such as text/html
+    type must be a media type, such as text/html
 path-rooted: must, core §11.2
-    path must begin with a slash, which is the root of the package
+    path must begin with a slash, which stands for the root of the package; add it
 path-within: must, core §11.2
-    path must lead to a file within the package, without empty parts, dots or backslashes
+    path must not have empty segments, dot segments or backslashes; correct it
 # Links.
 link-href-missing: must, core §7
-    rs:ln must have href; add the URI it leads to
+    rs:ln must have href; add the URI of the target
 link-rel-missing: must, core §7
-    rs:ln must have rel; add how they are related
+    rs:ln must have rel; add the relation type
 rel-syntax: must, core §7
     rel must be a registered relation type or a URI
 rel-unregistered: should, core §7
-    rel must be a registered relation type or a URI, and the registry known here does not have it;
-    use a URI
+    rel is neither a URI nor a relation type that was registered by 2025; use a registered type or a
+    URI
 pri-range: must, core §7
     pri must be a whole number from 1 to 999999
 duplicate-attributes: should, core §14.2
-    a mirror has the encoding, hash, length and type of the resource; give them in rs:md
+    a mirror has the same encoding, hash, length and type as the resource; move them to rs:md
 alternate-type-missing: should, core §14.3
-    an alternate representation should have its type; add the Media Type
+    a link to an alternate representation should have type; add the media type
 patch-not-allowed: must, core §14.4
-    patches belong to the entries of Change Lists and Change Dump Manifests; remove the link
+    only entries of Change Lists and Change Dump Manifests have patches; remove the link
 patch-type-missing: must, core §14.4
-    a patch must have its type; add the Media Type of the description of changes
+    a link to a patch must have type; add the media type of the patch
 patch-path-missing: must, core §14.4
-    in a Change Dump Manifest a patch must have path; add where it is in the package
+    in a Change Dump Manifest, a link to a patch must have path; add its location in the package
 memento-repeated: should, core §14.6
-    an entry has a single memento, the version of its datetime; list others in a TimeMap
+    an entry may link to only one memento, the version at its datetime; list others in a TimeMap
 memento-lastmod-missing: must, core §14.6
-    version 1.0 requires lastmod beside memento, timegate and timemap; add it
+    in version 1.0, an entry with memento, timegate or timemap must have lastmod; add it
 timegate-attributes: should, core §14.6
-    for a TimeGate other attributes than rel and href mean nothing; remove them
+    a link to a TimeGate should have only rel and href; remove the other attributes
 via-repeated: should, core §14.8
-    an aggregator keeps only the link to the original Source; remove the other via
+    an entry should have only one via, the link to the original Source; remove the others
 """)
 
 #: Rules about references between documents, and about packages.
 TREE_RULES = _parse_rules("""
 # Between documents.
 tree-unreachable: must, core §6.2
-    the document that an entry names cannot be fetched; serve it, or remove the entry
+    a referenced document cannot be fetched; serve it, or remove the reference
 tree-not-followed: should, core §6.2
-    the document that an entry names was not checked
+    a referenced document was not checked
 tree-up: must, core §6.2
-    up must lead to the document above, which lists this one; correct one of the two
+    up must lead to the parent document, which lists this one; correct the link or the list
 tree-capability: must, core §6.1
-    the document is not of the kind stated where it is listed; correct one of the two
+    the document's capability differs from the one stated where it is listed; correct one of them
 tree-index: must, core §6.2
-    the link index must lead to an index that lists the document
+    the index link must lead to an index that lists the document; correct the link or the index
 tree-index-missing: should, core §6.2
     a document listed by an index should link to it; add an rs:ln with rel index
 tree-index-nested: must, core §7
-    an index groups documents of the urlset format; an index must not list an index
+    an index must not list another index; list documents of the urlset format
 tree-times: must, core §7
-    at, completed, from or until of the entry differ from those of the document itself
+    the times in the entry differ from the times in the document; correct one of them
 tree-until-missing: must, core §12.2
-    the list is closed, so that its entry must have until
+    the list is closed, so its entry must have until; add it
 tree-until-early: must, core §12.2
-    the list is open, so that its entry must not have until
+    the list is open, so its entry must not have until; remove it
 tree-contents: must, core §11.1
-    the Manifest that contents leads to must equal that in the package
+    the Manifest that contents leads to must equal the one in the package; correct one of them
 tree-well-known: should, core §6.3.2
     a Source Description should be at /.well-known/resourcesync of the host; publish it there
 # Packages.
 package-format: should, core §11.1
     the package is not a readable ZIP file; only programs that know its format can read it
 package-unsafe: must, core §11.2
-    a member of the package has a name or form that no reader should unpack
+    a member of the package is unsafe to unpack; correct its name or format
 package-manifest-missing: must, core §11.2
     a package must have a file manifest.xml at its top level; add the Manifest
 package-path-missing: must, core §11.2
-    the package has no file at this path of its Manifest; add it, or correct the path
+    the package has no file at a path in its Manifest; add the file, or correct the path
 package-not-described: should, core §11.2
-    the Manifest does not describe a file of the package; add an entry
+    the Manifest has no entry for a file in the package; add one
 package-content: must, core §7
-    the content does not have the stated hash or length
+    the content does not match the stated hash or length; correct one of them
 """)
 
 #: The parts of a document that a kind may require, and what to add if a part is missing.
 _DOCUMENT_PARTS = {
-    "at": ("at in its rs:md", "the datetime at which the snapshot began"),
-    "from": ("from in its rs:md", "the datetime since which it has every change"),
-    "up": ("an rs:ln with rel up", "the URI of the document above it"),
-    "describedby": ("an rs:ln with rel describedby", "a document that describes what this is"),
+    "at": ("at in its rs:md", "the start of the snapshot"),
+    "from": ("from in its rs:md", "the datetime since which it contains all changes"),
+    "up": ("an rs:ln with rel up", "the URI of its parent document"),
+    "describedby": ("an rs:ln with rel describedby", "the URI of a document that describes it"),
 }
 #: The parts of an entry that a kind may require, and what to add if a part is missing.
 _ENTRY_PARTS = {
-    "at": ("at in its rs:md", "when the snapshot began"),
-    "capability": ("capability in its rs:md", "which kind of document loc leads to"),
-    "change": ("change in its rs:md", "one of created, updated, deleted"),
-    "describedby": ("an rs:ln with rel describedby", "a document that describes the set"),
-    "from": ("from in its rs:md", "since when it has every change"),
-    "lastmod": ("lastmod", "the datetime of the change, as version 1.0 requires"),
-    "length": ("length in its rs:md", "the bytes of the package"),
-    "path": ("path in its rs:md", "where the bitstream is in the package"),
-    "type": ("type in its rs:md", "the Media Type"),
+    "at": ("at in its rs:md", "the start of the snapshot"),
+    "capability": ("capability in its rs:md", "the kind of document that loc leads to"),
+    "change": ("change in its rs:md", "created, updated or deleted"),
+    "describedby": (
+        "an rs:ln with rel describedby",
+        "the URI of a document that describes the set",
+    ),
+    "from": ("from in its rs:md", "the datetime since which it contains all changes"),
+    "lastmod": ("lastmod", "the datetime of the change, which version 1.0 requires"),
+    "length": ("length in its rs:md", "the size of the package in bytes"),
+    "path": ("path in its rs:md", "the location of the bitstream in the package"),
+    "type": ("type in its rs:md", "the media type"),
 }
 
 
-def _of_kind(kind: Kind) -> Iterator[Rule]:
+def _kind_rules(kind: Kind) -> Iterator[Rule]:
     for verb, severity, parts, entry_parts in (
         ("must", Severity.ERROR, kind.required, kind.entry_required),
         ("should", Severity.WARNING, kind.recommended, kind.entry_recommended),
@@ -287,7 +291,7 @@ def _of_kind(kind: Kind) -> Iterator[Rule]:
             yield Rule(f"{kind.id}-entry-{part}-missing", kind.section, severity, sentence)
     if kind.ordered is not None:
         verb = "must" if kind.ordered is Severity.ERROR else "should"
-        sentence = f"{kind.name} {verb} be in chronological order, the oldest first; sort it"
+        sentence = f"{kind.name} {verb} be in chronological order, oldest first; sort it"
         yield Rule(f"{kind.id}-order", kind.section, kind.ordered, sentence)
 
 
@@ -297,7 +301,7 @@ RULES: dict[str, Rule] = {
     for rule in (
         *DOCUMENT_RULES,
         *VALUE_RULES,
-        *(rule for kind in KINDS for rule in _of_kind(kind)),
+        *(rule for kind in KINDS for rule in _kind_rules(kind)),
         *TREE_RULES,
     )
 }
@@ -306,7 +310,7 @@ RULES: dict[str, Rule] = {
 def make_finding(
     rule: str, line: int | None, element: str, detail: str = "", entry: int | None = None
 ) -> Finding:
-    """Return a finding for a broken rule. `detail` describes what the document contains instead."""
+    """Return a finding for a broken rule. `detail` says what the document contains instead."""
     known = RULES[rule]
     message = f"{known.sentence} ({detail})" if detail else known.sentence
     return Finding(rule, known.section, known.severity, line, element, message, entry)

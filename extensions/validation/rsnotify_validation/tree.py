@@ -1,8 +1,7 @@
-"""Checks whether the references between documents are correct (core §6).
+"""Checks the references between documents (core §6), without I/O.
 
-These functions do no I/O. The caller fetches the documents, and passes the outlines of a document
-and of another one that it leads to. The functions return findings, each with the name of the
-document at fault.
+The caller fetches the documents, and passes the outlines of a document and of another one that it
+leads to. The functions return findings, each with the name of the document at fault.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from msgspec.structs import replace
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Capability, Rel
 from rsnotify_validation.entries import read_strict_datetime
-from rsnotify_validation.kinds import TOPICS, Finding, Kind
+from rsnotify_validation.findings import Finding
+from rsnotify_validation.kinds import TOPICS, Kind
 from rsnotify_validation.outline import Outline, Reference
 from rsnotify_validation.rules import make_finding
 
 _ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
-#: Kinds for which core §12.2 (and §13.1, by analogy) specifies when an entry has `until`.
+#: Kinds for which core §12.2 (and §13.1 by analogy) specifies whether entries have `until`.
 _UNTIL_IS_SPECIFIED = frozenset({"changelist-index", "changedump-index"})
 
 
@@ -54,14 +54,14 @@ def references_below(place: TreePosition) -> Iterator[Reference]:
     """Yield the references to the documents and packages below a document.
 
     Each reference has the capability that the document below must have. Its URI is absolute if the
-    document itself has a URI.
+    parent document has a URI.
     """
     kind = place.outline.kind
     if kind is None:
         return
     if kind.documents or kind.packages:
         for reference in place.outline.references:
-            capability = _expected(kind, reference)
+            capability = _expected_capability(kind, reference)
             if capability not in TOPICS:
                 uri = resolve(place.uri, reference.uri)
                 yield replace(reference, uri=uri, capability=capability)
@@ -71,7 +71,7 @@ def references_below(place: TreePosition) -> Iterator[Reference]:
         yield Reference(uri, line, capability=f"{kind.capability}-archive")
 
 
-def _expected(kind: Kind, reference: Reference) -> str | None:
+def _expected_capability(kind: Kind, reference: Reference) -> str | None:
     if kind.packages:
         return f"{kind.capability}-manifest"
     if kind.index:
@@ -97,8 +97,8 @@ def link_target(place: TreePosition, rel: str) -> str | None:
 def expected_up(parent: TreePosition) -> str | None:
     """Return the correct target of `up` in the documents below, or None if any target is allowed.
 
-    Below an index, an archive or a dump, the correct target is not that document but the target of
-    its own `up` link, the Capability List (core Examples 16 and 21).
+    Below an index, archive or dump, `up` must not lead to that document but, like its own `up`
+    link, to the Capability List (core Examples 16 and 21).
     """
     return parent.uri or None if is_directly_above(parent) else link_target(parent, Rel.UP)
 
@@ -112,7 +112,7 @@ def is_directly_above(parent: TreePosition) -> bool:
 def is_index(place: TreePosition, part: TreePosition) -> bool:
     """Return whether a document is an index that lists the given part.
 
-    Several indexes may list the same document: the live index, and a copy of it in an archive.
+    A document may be listed in several indexes: the current index, and a copy in an archive.
     """
     kind = place.outline.kind
     same = place.outline.capability == part.outline.capability
@@ -129,7 +129,7 @@ def check_pair(
     kind, outline = parent.outline.kind, child.outline
     expected = reference.capability
     if outline.capability is not None and expected not in (None, outline.capability):
-        detail = f"{parent.name} states {expected}, and the document {outline.capability}"
+        detail = f"{parent.name} states {expected}, the document {outline.capability}"
         yield child.finding("tree-capability", outline.line, "rs:md", detail)
         return
     if kind is None:
@@ -154,7 +154,7 @@ def _check_part(
 def _check_times(
     parent: TreePosition, reference: Reference, child: TreePosition
 ) -> Iterator[LocatedFinding]:
-    """Check the times in an entry against the times of the document (core §7, §12.2)."""
+    """Check the times in an entry against the times in the document (core §7, §12.2)."""
     times, actual = reference.times, child.outline.times
     if not times:
         return
@@ -169,7 +169,7 @@ def _check_times(
     for name, text in times.items():
         stated, own = read_strict_datetime(text), read_strict_datetime(actual.get(name))
         if stated and own and (stated.is_before(own) or own.is_before(stated)):
-            detail = f"{name} {text}, and {child.name} has {actual[name]}"
+            detail = f"{name} is {text}, but {actual[name]} in {child.name}"
             yield at_fault("tree-times", detail=detail)
 
 

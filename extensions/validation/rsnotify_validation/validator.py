@@ -1,9 +1,9 @@
 """Validates a single document: bytes in, findings out, in bounded memory.
 
-The validator does no I/O. Call `feed` with each chunk as it arrives, and `close` once at the end.
-Both return their findings, nearly in document order. Validation stops early only if the document
-cannot be read any further: because of malformed XML, a DOCTYPE, a root element of another
-vocabulary, or a limit. This module also checks the order, times and repetitions of entries.
+Call `feed` with each chunk as it arrives, and `close` once at the end. Both return their findings,
+roughly in document order. Validation stops early only if the document cannot be read any further:
+because of malformed XML, a DOCTYPE, a foreign root element, or a limit. This module also checks the
+order, times and repetitions of entries.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from rsnotify_validation.entries import (
     read_strict_datetime,
     shown,
 )
-from rsnotify_validation.kinds import CAPABILITIES, SPECIFIED_ELSEWHERE, Finding, Kind, kind_of
+from rsnotify_validation.findings import Finding
+from rsnotify_validation.kinds import CAPABILITIES, SPECIFIED_ELSEWHERE, Kind, kind_of
 from rsnotify_validation.outline import MAX_REFERENCES, Outline, references_of, times_of
 from rsnotify_validation.rules import make_finding
 
-#: The kinds of document whose entries are resources.
+#: The kinds of documents whose entries are resources.
 _RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP_MANIFEST})
 
 
@@ -58,23 +59,23 @@ class SequenceCheck:
 
     def add(self, entry: EntryElement) -> None:
         if self._kind.changes:
-            self._change(entry)
+            self._check_change(entry)
         elif self._kind.id in _RESOURCES:
-            self._spelling(entry)
+            self._check_spelling(entry)
         elif self._kind.entry_time == "from":
-            self._interval(entry)
+            self._check_interval(entry)
         elif self._kind.entry_time == "at":
-            self._snapshot(entry)
+            self._check_snapshot(entry)
         if self._kind.packages:
-            self._package(entry)
+            self._check_package(entry)
         if self._kind.id == Capability.CAPABILITY_LIST:
-            self._capability(entry)
+            self._check_capability(entry)
 
-    def _change(self, entry: EntryElement) -> None:
+    def _check_change(self, entry: EntryElement) -> None:
         """Check the datetime of a change (core §12.1; 1.1 §7).
 
-        In version 1.0, the datetime of a change is `lastmod`. In 1.1 it is `datetime`: `lastmod`
-        may then have any value, and without `datetime` only the position in the list counts.
+        In version 1.0, the datetime of a change is `lastmod`. In 1.1, it is `datetime`: `lastmod`
+        may have any value, and without `datetime`, only the position in the list matters.
         """
         name = "lastmod" if self._is_1_0 else "datetime"
         text = entry.text(name) if self._is_1_0 else entry.attribute(name)
@@ -85,11 +86,11 @@ class SequenceCheck:
         element = name if self._is_1_0 else "rs:md"
         if self._is_outside(moment, moment):
             self._report(f"{name}-outside", line, element, text)
-        self._in_order(moment, line, element, text or "")
+        self._check_order(moment, line, element, text or "")
         if self._is_1_0:
-            self._unique(entry, moment, line)
+            self._check_unique(entry, moment, line)
 
-    def _in_order(self, moment: StrictDatetime, line: int, element: str, text: str) -> None:
+    def _check_order(self, moment: StrictDatetime, line: int, element: str, text: str) -> None:
         if self._latest is not None and moment.is_before(self._latest):
             if self._kind.ordered is not None:
                 self._report(f"{self._kind.id}-order", line, element, text)
@@ -97,7 +98,7 @@ class SequenceCheck:
             self._latest = moment
             self._uris_of_latest.clear()
 
-    def _unique(self, entry: EntryElement, moment: StrictDatetime, line: int) -> None:
+    def _check_unique(self, entry: EntryElement, moment: StrictDatetime, line: int) -> None:
         uri = entry.text("loc")
         if moment != self._latest or uri is None or len(self._uris_of_latest) > MAX_ENTRIES:
             return
@@ -105,7 +106,7 @@ class SequenceCheck:
             self._report("change-not-unique", line, "lastmod", uri)
         self._uris_of_latest.add(uri)
 
-    def _spelling(self, entry: EntryElement) -> None:
+    def _check_spelling(self, entry: EntryElement) -> None:
         uri = entry.text("loc")
         if uri is None or len(self._spellings) > MAX_ENTRIES:
             return
@@ -118,7 +119,7 @@ class SequenceCheck:
         late = last is not None and self._until is not None and self._until.is_before(last)
         return early or late
 
-    def _interval(self, entry: EntryElement) -> None:
+    def _check_interval(self, entry: EntryElement) -> None:
         from_ = read_strict_datetime(entry.attribute("from"))
         until = read_strict_datetime(entry.attribute("until"))
         line = entry.md_line
@@ -127,18 +128,18 @@ class SequenceCheck:
         if from_ is None:
             return
         before = self._latest
-        self._in_order(from_, line, "rs:md", entry.attribute("from") or "")
+        self._check_order(from_, line, "rs:md", entry.attribute("from") or "")
         in_order = before is not None and not from_.is_before(before)
         if in_order and self._previous_until is not None and from_.is_before(self._previous_until):
             self._report("entry-interval-overlap", line, "rs:md")
         self._previous_until = until
 
-    def _snapshot(self, entry: EntryElement) -> None:
+    def _check_snapshot(self, entry: EntryElement) -> None:
         at = read_strict_datetime(entry.attribute("at"))
         if at is not None and self._at is not None and at.is_before(self._at):
             self._report("entry-at-early", entry.md_line, "rs:md")
 
-    def _package(self, entry: EntryElement) -> None:
+    def _check_package(self, entry: EntryElement) -> None:
         format_ = entry.attribute("type")
         if format_ is None:
             return
@@ -146,7 +147,7 @@ class SequenceCheck:
             self._report("packages-mixed", entry.md_line, "rs:md", f"{self._format}, {format_}")
         self._format = self._format or format_
 
-    def _capability(self, entry: EntryElement) -> None:
+    def _check_capability(self, entry: EntryElement) -> None:
         capability = entry.attribute("capability")
         if capability is None:
             return
@@ -217,9 +218,8 @@ def validate(
 class _Document:
     """Checks the elements of a document as soon as its `rs:md` has stated the kind.
 
-    Entries that come before `rs:md` wait for it, up to the number of entries that one document may
-    have. The entries of a plain Sitemap, which has no `rs:md`, are checked at its end or at that
-    limit.
+    Entries before `rs:md` wait for it, up to the maximum number of entries in a document. A plain
+    Sitemap has no `rs:md`, so its entries are checked at its end or at that limit.
     """
 
     def __init__(self, spec: Profile) -> None:
@@ -293,15 +293,12 @@ class _Document:
             self._check(entry)
 
     def stop_waiting(self) -> None:
-        """Check the waiting entries without an `rs:md`.
-
-        The document has ended, or is too long to be valid.
-        """
+        """Check the waiting entries without an `rs:md`, at the end or beyond a limit."""
         if self._waiting is not None:
             self._start_checking(None, None)
 
     def end(self) -> None:
-        """Check for parts that can be found missing only at the end of the document."""
+        """Report the missing parts that may be anywhere in the document."""
         kind = self.outline.kind
         if self._head is None:
             rule = "md-missing" if self._is_resourcesync else "plain-sitemap"

@@ -1,8 +1,7 @@
-"""Validates a document, or the tree of all documents that it leads to.
+"""Validates a file or URL and, with `--deep`, all documents that it leads to.
 
-The rules are in `rsnotify_validation`. Each document and package is fetched only once, even if
-several documents name it. The number of fetches is limited, because a document may name a hundred
-thousand others.
+Each document and package is fetched only once, even if several documents reference it. The number
+of fetches is limited, because a document may reference a hundred thousand others.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from rsnotify_validation.tree import (
     references_below,
 )
 
-#: The endings of the URI paths of documents and packages.
-_DOCUMENT_NAMES = (".xml", ".gz", ".zip", "/.well-known/resourcesync")
+#: The suffixes of the paths of documents and packages.
+_DOCUMENT_SUFFIXES = (".xml", ".gz", ".zip", "/.well-known/resourcesync")
 #: Maximum number of documents and packages that are fetched.
-_MOST_FETCHED = 1_000
+_MAX_FETCHED = 1_000
 
 
-async def validate(
+async def validate_target(
     target: str,
     *,
     deep: bool = False,
@@ -56,12 +55,11 @@ async def validate(
     credentials: Credentials = NO_CREDENTIALS,
     progress: Callable[[str], None] = lambda name: None,
 ) -> ValidationResult:
-    """Validate a document, or the tree that it leads to.
+    """Validate a document or, with `deep`, the whole tree that it leads to.
 
     Args:
-        target: A file path, or an http(s) URI. It leads to a document, a ZIP package of a dump, or
-            a site, page or resource of a Source. In the last case, the Source's topmost document is
-            validated.
+        target: A file path or an http(s) URI: a document, a ZIP package of a dump, or a site, page
+            or resource of a Source. In the last case, the Source's topmost document is validated.
         deep: Whether to also validate the documents that `target` leads to, and to compare them.
         spec: The version of the specification.
         allow_private_addresses: Whether documents may name hosts at private addresses.
@@ -88,20 +86,20 @@ async def validate(
             else:
                 root = await checker.file(Path(target))
             if deep:
-                await _Walk(checker, root).down()
+                await _TreeValidation(checker, root).run()
     for document in result.documents:
         document.findings.sort(key=lambda finding: finding.line or 0)
     return result
 
 
 async def _root(checker: DocumentChecker, fetcher: Fetcher, uri: str) -> TreePosition:
-    """Check the document at a URI or, if that is a site or page, the document that it leads to.
+    """Check the document at a URI or, if that is a site or page, its Source's topmost document.
 
-    If the URI looks like the name of a document, no other document is tried, because a missing list
-    is an error.
+    If the URI looks like a document, no other document is tried, because a missing list is an
+    error.
     """
     path = urlsplit(uri).path.lower()
-    if path.endswith(_DOCUMENT_NAMES):
+    if path.endswith(_DOCUMENT_SUFFIXES):
         return await checker.fetch(uri)
     try:
         return await checker.fetch(uri, may_be_page=True)
@@ -123,7 +121,9 @@ def _is_uri(target: str) -> bool:
     return target.lower().startswith(("http://", "https://"))
 
 
-class _Walk:
+class _TreeValidation:
+    """Checks all documents below the root, breadth-first, and their links to each other."""
+
     def __init__(self, checker: DocumentChecker, root: TreePosition) -> None:
         self._checker = checker
         self._root = root
@@ -131,30 +131,30 @@ class _Walk:
         self._peeked: dict[str, TreePosition | None] = {}
         self._waiting = deque([root])
 
-    async def down(self) -> None:
-        await self._above(self._root)
+    async def run(self) -> None:
+        await self._check_parent(self._root)
         while self._waiting:
             parent = self._waiting.popleft()
-            await self._well_known(parent)
+            await self._check_well_known(parent)
             for reference in references_below(parent):
                 if not await self._follow(parent, reference):
                     return
 
     async def _follow(self, parent: TreePosition, reference: Reference) -> bool:
-        """Check a document that another one leads to. Return whether more may be fetched."""
-        if reference.uri not in self._places and len(self._places) >= _MOST_FETCHED:
-            detail = f"{_MOST_FETCHED} documents and packages were, and no more are"
-            self._at_fault(parent, "tree-not-followed", reference, detail)
+        """Check a referenced document. Return False once the limit of fetches is reached."""
+        if reference.uri not in self._places and len(self._places) >= _MAX_FETCHED:
+            detail = f"only {_MAX_FETCHED} documents and packages are checked"
+            self._report_reference(parent, "tree-not-followed", reference, detail)
             return False
-        child = await self._place(parent, reference)
+        child = await self._fetch(parent, reference)
         if child is not None:
-            self._checker.note(check_pair(parent, reference, child))
-            await self._up(parent, child)
-            await self._index(parent, child)
-            await self._copy(parent, reference, child)
+            self._checker.add_findings(check_pair(parent, reference, child))
+            await self._check_up(parent, child)
+            await self._check_index(parent, child)
+            await self._check_copy(parent, reference, child)
         return True
 
-    async def _place(self, parent: TreePosition, reference: Reference) -> TreePosition | None:
+    async def _fetch(self, parent: TreePosition, reference: Reference) -> TreePosition | None:
         uri = reference.uri
         if uri in self._places:
             return self._places[uri]
@@ -167,70 +167,75 @@ class _Walk:
             examine = self._checker.fetch_package(reference) if is_package else None
             place = await (examine or self._checker.fetch(uri))
         except RefusedAddress as error:
-            self._at_fault(parent, "tree-not-followed", reference, str(error))
+            self._report_reference(parent, "tree-not-followed", reference, str(error))
             return None
         except FetchError as error:
-            self._at_fault(parent, "tree-unreachable", reference, str(error))
+            self._report_reference(parent, "tree-unreachable", reference, str(error))
             return None
         self._places[uri] = place
         self._waiting.append(place)
         return place
 
-    def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
-        self._checker.note([parent.finding(rule, reference.line, "loc", detail, reference.entry)])
+    def _report_reference(
+        self, parent: TreePosition, rule: str, reference: Reference, detail: str
+    ) -> None:
+        finding = parent.finding(rule, reference.line, "loc", detail, reference.entry)
+        self._checker.add_findings([finding])
 
-    def _wrong_link(self, place: TreePosition, rel: str, detail: str) -> None:
+    def _report_link(self, place: TreePosition, rel: str, detail: str) -> None:
         _, line = place.outline.links[rel]
-        self._checker.note([place.finding(f"tree-{rel}", line, "rs:ln", detail)])
+        self._checker.add_findings([place.finding(f"tree-{rel}", line, "rs:ln", detail)])
 
-    async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
+    async def _check_copy(
+        self, dump: TreePosition, reference: Reference, manifest: TreePosition
+    ) -> None:
         """Compare a package's Manifest with the copy next to the package (core §11.1, §13.1)."""
         if reference.contents is None:
             return
         uri = resolve(dump.uri, reference.contents)
         beside = replace(reference, uri=uri, contents=uri)
-        copy = await self._place(dump, beside)
+        copy = await self._fetch(dump, beside)
         if copy is not None:
-            self._checker.note(check_pair(dump, beside, copy))
-            self._checker.note(check_copy(dump, reference, manifest, copy))
+            self._checker.add_findings(check_pair(dump, beside, copy))
+            self._checker.add_findings(check_copy(dump, reference, manifest, copy))
 
-    async def _up(self, parent: TreePosition, child: TreePosition) -> None:
-        """Check that a document has a link to the one above it (core §6.2)."""
+    async def _check_up(self, parent: TreePosition, child: TreePosition) -> None:
+        """Check that the `up` link of a document leads to its parent (core §6.2)."""
         leads, expected = link_target(child, Rel.UP), expected_up(parent)
         if leads is None or leads == expected:
             return
         if is_directly_above(parent):
-            # One document may be at several URIs, as is often the case for a Source Description.
+            # A document may have several URIs. This is common for Source Descriptions.
             above = await self._peek(leads)
             same = above is not None and above.outline.capability == parent.outline.capability
             if above is not None and same and lists(above, child.uri):
                 return
         elif expected is None:
             return
-        self._wrong_link(child, Rel.UP, f"it leads to {leads}, not {expected or parent.name}")
+        self._report_link(child, Rel.UP, f"it leads to {leads}, not {expected or parent.name}")
 
-    async def _index(self, parent: TreePosition, child: TreePosition) -> None:
-        """Check that a part has a link to the index that lists it (core §6.2)."""
+    async def _check_index(self, parent: TreePosition, child: TreePosition) -> None:
+        """Check that the `index` link of a document leads to an index that lists it (core §6.2)."""
         leads = link_target(child, Rel.INDEX)
         if leads is None or leads == parent.uri or not (parent.uri and is_index(parent, child)):
             return
         index = await self._peek(leads)
         if index is None or not is_index(index, child):
-            self._wrong_link(child, Rel.INDEX, f"{leads} does not list it")
+            self._report_link(child, Rel.INDEX, f"{leads} does not list it")
 
-    async def _above(self, root: TreePosition) -> None:
-        """Check that the document above a Capability List can be fetched and lists it."""
+    async def _check_parent(self, root: TreePosition) -> None:
+        """Check that the parent of a Capability List can be fetched and lists it."""
         leads = link_target(root, Rel.UP)
         if root.outline.capability != Capability.CAPABILITY_LIST or not root.uri or not leads:
             return
         above = await self._peek(leads)
         if above is None:
             line = root.outline.links[Rel.UP][1]
-            self._at_fault(root, "tree-unreachable", Reference(leads, line), leads)
+            self._report_reference(root, "tree-unreachable", Reference(leads, line), leads)
         elif not lists(above, root.uri):
-            self._wrong_link(root, Rel.UP, f"{leads} does not list it")
+            self._report_link(root, Rel.UP, f"{leads} does not list it")
 
-    async def _well_known(self, place: TreePosition) -> None:
+    async def _check_well_known(self, place: TreePosition) -> None:
         """Check that a Source Description is at the well-known URI (core §6.3.2)."""
         if place.outline.capability != Capability.DESCRIPTION or not place.uri:
             return
@@ -240,9 +245,10 @@ class _Walk:
         found = await self._peek(there)
         if found is None or found.outline.capability != Capability.DESCRIPTION:
             line = place.outline.line
-            self._checker.note([place.finding("tree-well-known", line, "rs:md", there)])
+            self._checker.add_findings([place.finding("tree-well-known", line, "rs:md", there)])
 
     async def _peek(self, uri: str) -> TreePosition | None:
+        """Return a document without checking it. Return None if it cannot be fetched."""
         if (known := self._places.get(uri)) is not None:
             return known
         if uri not in self._peeked:
