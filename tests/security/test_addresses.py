@@ -22,8 +22,8 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.mqtt_broker import parse_broker
-from rsnotify_gateway.adapters.change_discovery import ChangeDiscoveryAdapter
 from rsnotify_gateway.adapters.feeds import FeedAdapter
+from rsnotify_gateway.adapters.iiif import IIIFAdapter
 from rsnotify_gateway.adapters.ldes import LdesAdapter
 from rsnotify_gateway.adapters.sitemaps import SitemapAdapter
 from rsnotify_gateway.client import OriginClient
@@ -322,7 +322,7 @@ WAYS: dict[str, Way] = {
     ),
     "gateway: feeds": by_gateway(feed_adapter, lambda url: FEED % escape(url), "application/xml"),
     "gateway: IIIF": by_gateway(
-        lambda url, client: ChangeDiscoveryAdapter(url, client, None),
+        lambda url, client: IIIFAdapter(url, client, None),
         lambda url: json.dumps({"type": "OrderedCollection", "last": url}),
         "application/json",
     ),

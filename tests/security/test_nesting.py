@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import DocumentError, TooLarge, WrongDocument
-from rsnotify_gateway.adapters.change_discovery import parse_page as parse_activities
 from rsnotify_gateway.adapters.event_streams import EventMapping, read_event
+from rsnotify_gateway.adapters.iiif import parse_page as parse_activities
 from rsnotify_gateway.adapters.ldes import StreamTerms, parse_page
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_validation.inspection import origin_statements

@@ -9,10 +9,10 @@ import msgspec
 
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import format_datetime
-from rsnotify_gateway.adapters.change_discovery import parse_collection
-from rsnotify_gateway.adapters.change_discovery import parse_page as parse_activities
 from rsnotify_gateway.adapters.event_streams import EventMapping, EventParser, read_event
 from rsnotify_gateway.adapters.feeds import parse_feed
+from rsnotify_gateway.adapters.iiif import parse_collection
+from rsnotify_gateway.adapters.iiif import parse_page as parse_activities
 from rsnotify_gateway.adapters.ldes import StreamTerms
 from rsnotify_gateway.adapters.ldes import parse_page as parse_stream
 from rsnotify_gateway.adapters.oai_pmh import OaiParser

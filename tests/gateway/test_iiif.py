@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import DocumentError, InvalidDocument, TooLarge, Unavailable
-from rsnotify_gateway.adapters import change_discovery
+from rsnotify_gateway.adapters import iiif
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import Activities, at, numbered
 from tests.gateway.origin_server import SITE, Site
@@ -294,7 +294,7 @@ async def test_only_activities_of_another_era_are_no_traceback(
 async def test_a_collection_without_end_is_a_problem(
     site: Site, stream: Activities, checking: Checking, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(change_discovery, "_MAX_PAGES", 20)
+    monkeypatch.setattr(iiif, "_MAX_PAGES", 20)
 
     def write(path: str) -> None:
         number = int(path.rpartition("-")[2]) if "-" in path else 0

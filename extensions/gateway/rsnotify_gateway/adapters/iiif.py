@@ -202,7 +202,7 @@ class ActivityCursor(OriginCursor, omit_defaults=True):
     gap: str | None = None
 
 
-class ChangeDiscoveryAdapter:
+class IIIFAdapter:
     """Reads a collection. At level 1, it reads all of it every `compare` seconds."""
 
     def __init__(self, url: str, client: OriginClient, compare: float | None) -> None:
@@ -441,7 +441,5 @@ class _CollectionReading:
 
 
 IIIF = OriginType(
-    lambda origin, client, _: ChangeDiscoveryAdapter(
-        without_login(origin.url), client, origin.compare
-    )
+    lambda origin, client, _: IIIFAdapter(without_login(origin.url), client, origin.compare)
 )
