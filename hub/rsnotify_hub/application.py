@@ -34,7 +34,7 @@ from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.websub_handler import defer_continue
 
-log = logging.getLogger("rsnotify.hub")
+logger = logging.getLogger("rsnotify.hub")
 
 HUB = web.AppKey("hub", HubService)
 
@@ -79,7 +79,7 @@ async def serve(
             shutdown_timeout=_SHUTDOWN_SECONDS,
             keepalive_timeout=server.idle_seconds,
             auto_decompress=False,  # a small body cannot become a large one
-            logger=_http_log,
+            logger=_http_logger,
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(runner.cleanup)
@@ -198,7 +198,7 @@ def with_plain_reasons() -> Middleware:
             return web.Response(status=502, text=f"{error}\n")
         except StorageError as error:
             if reported.is_new(str(error)):
-                log.error("%s", error)
+                logger.error("%s", error)
             return web.Response(
                 status=503,
                 text="the hub cannot write its data now\n",
@@ -336,5 +336,5 @@ def _without_request(record: logging.LogRecord) -> bool:
     return True
 
 
-_http_log = logging.getLogger("rsnotify.hub.http")
-_http_log.addFilter(_without_request)
+_http_logger = logging.getLogger("rsnotify.hub.http")
+_http_logger.addFilter(_without_request)

@@ -126,7 +126,7 @@ class Bridge(DeliveryChannel):
         self._cursors = cursors
         self._retry = Retry(parts.retry_seconds, _MAX_RETRY_SECONDS)
         self._clock = parts.clock
-        self._log = logging.getLogger(f"rsnotify.hub.{transport}")
+        self._logger = logging.getLogger(f"rsnotify.hub.{transport}")
         self._random = Random()
         self._sender: BacklogSender | None = None
         self._task: asyncio.Task[None] | None = None
@@ -179,7 +179,7 @@ class Bridge(DeliveryChannel):
             except Exception:
                 # A bug must not end the connection to the broker for good.
                 self._error = "an unexpected error, which the log has"
-                self._log.exception(
+                self._logger.exception(
                     "the connection to the %s failed; the hub connects again", self._name
                 )
             failures += 1
@@ -196,7 +196,7 @@ class Bridge(DeliveryChannel):
         else:
             text = "the %s is away; fragments wait in the log: %s"
         level = logging.INFO if text in self._warned else logging.WARNING
-        self._log.log(level, text, self._name, error)
+        self._logger.log(level, text, self._name, error)
         self._warned.add(text)
 
     @abstractmethod
@@ -233,7 +233,7 @@ class BacklogSender:
     retry: Retry
 
     def __post_init__(self) -> None:
-        self._log = logging.getLogger(f"rsnotify.hub.{self.transport}")
+        self._logger = logging.getLogger(f"rsnotify.hub.{self.transport}")
         self._random = Random()
         self._slots = asyncio.Semaphore(_CONCURRENCY)
         self._tasks: dict[TopicSelection, asyncio.Task[None]] = {}
@@ -286,7 +286,7 @@ class BacklogSender:
             pass  # the connection is lost; the bridge reports that and reconnects
         except Exception:
             self._readers.pop(selection, None)  # its last entries may not have been sent
-            self._log.exception("sending %s to the broker failed", selection.topic)
+            self._logger.exception("sending %s to the broker failed", selection.topic)
         finally:
             self._tasks.pop(selection, None)
 
@@ -302,7 +302,7 @@ class BacklogSender:
         self.statistics.count(self.transport, DeliveryOutcome.FAILED)
         self.statistics.retries += 1
         level = logging.WARNING if failures == 1 else logging.INFO
-        self._log.log(level, "%s cannot be sent to the broker now: %s", topic, error)
+        self._logger.log(level, "%s cannot be sent to the broker now: %s", topic, error)
         await asyncio.sleep(self.retry.delay(failures, self._random))
 
     async def _send_page(self, selection: TopicSelection) -> None:
@@ -385,7 +385,9 @@ class BacklogSender:
             # Destinations detect the gap and read the Change List.
             self.statistics.count(self.transport, DeliveryOutcome.FAILED)
             transport = self.transport.upper()
-            self._log.warning("a fragment of %s is left out over %s: %s", topic, transport, error)
+            self._logger.warning(
+                "a fragment of %s is left out over %s: %s", topic, transport, error
+            )
             return False
         return True
 

@@ -60,7 +60,7 @@ from rsnotify_hub.websub.sender import WebSubChannel
 from rsnotify_hub.websub.verification import IntentVerification
 from rsnotify_hub.websub.websub_handler import WebSubHandler
 
-log = logging.getLogger("rsnotify.hub")
+logger = logging.getLogger("rsnotify.hub")
 
 #: The timeout of the readiness check, in seconds.
 SECONDS = 5.0
@@ -105,7 +105,7 @@ class Readiness:
             trouble = f"the store does not answer within {self.seconds:.0f} seconds"
         if trouble is not None:
             if self._reported.is_new(trouble):
-                log.error("this hub is not ready: %s", trouble)
+                logger.error("this hub is not ready: %s", trouble)
             raise Refusal(Code.UNAVAILABLE, trouble)
         checking.result()
 
@@ -318,7 +318,7 @@ class HubService:
             await self._callbacks.expire()
             await self._topics.trim()
         except StorageError as error:
-            log.warning("leases and logs cannot be cleaned up now: %s", error)
+            logger.warning("leases and logs cannot be cleaned up now: %s", error)
         await self._opened.check_servers()
 
 

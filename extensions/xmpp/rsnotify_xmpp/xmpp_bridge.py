@@ -31,7 +31,7 @@ class XmppBridge(Bridge):
     async def _connect(self) -> None:
         self._cursors.check_owner()
         async with connect(self._login, on_foreign=self._count_foreign) as connection:
-            self._log.info("connected to %s, for %s", connection.url, self._service.url)
+            self._logger.info("connected to %s, for %s", connection.url, self._service.url)
             sender = BacklogSender(
                 self.transport,
                 partial(self._publish, connection),

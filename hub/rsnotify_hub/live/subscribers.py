@@ -57,7 +57,7 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry
 
-log = logging.getLogger("rsnotify.hub.live")
+logger = logging.getLogger("rsnotify.hub.live")
 
 #: Seconds that a subscriber has to read the data in its transport after it was cut off.
 CUT_OFF_SECONDS = 10.0
@@ -121,7 +121,7 @@ class LiveChannel(DeliveryChannel):
             connection.queue = SendQueue(self._max_bytes, self._max_frames)
         ahead = connection.transport.get_write_buffer_size()
         if not connection.queue.put(data, count, ahead=ahead):
-            log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
+            logger.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
             self._statistics.count(subscriber.encoding.transport, DeliveryOutcome.CUT_OFF)
             # The queue is discarded with the connection.
             connection.cut_off(seconds=CUT_OFF_SECONDS)
@@ -258,7 +258,7 @@ def _write_rest(connection: LiveConnection, data: bytes, sent: int) -> None:
         connection.transport.write(memoryview(data)[sent:])
     except Exception:
         # The transport has ended and will soon report it. Other members must still get the data.
-        log.debug("a subscriber could not be written to", exc_info=True)
+        logger.debug("a subscriber could not be written to", exc_info=True)
 
 
 class Encoding(ABC):
@@ -438,7 +438,7 @@ class Replays:
                     else:
                         entries = await group.read(after=position, since=since)
                 except StorageError as error:
-                    log.error("a replay of %s failed: %s", topic, error)
+                    logger.error("a replay of %s failed: %s", topic, error)
                     raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
                 data = await encoding.encode_page([entry.fragment for entry in entries])
                 connection.send(data)
@@ -463,7 +463,7 @@ async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
         subscriber.refused(refusal)
     except Exception:
         # After an internal error, this client reconnects, and other clients are not affected.
-        log.exception("a connection failed")
+        logger.exception("a connection failed")
         subscriber.failed()
 
 
@@ -544,11 +544,11 @@ class SelectionGroup:
             if self._reader.holds:
                 self._wake_in(self._reader.wait)
         except StorageError as error:
-            log.error("a part of %s cannot be sent: %s", self.selection.topic, error)
+            logger.error("a part of %s cannot be sent: %s", self.selection.topic, error)
             self._wake_in(_RETRY_SECONDS)
         except Exception:
             # An internal error must not end the subscriptions of the group.
-            log.exception("a part of %s could not be sent", self.selection.topic)
+            logger.exception("a part of %s could not be sent", self.selection.topic)
             self._wake_in(_RETRY_SECONDS)
         finally:
             self._task = None

@@ -34,7 +34,7 @@ from rsnotify_hub.fragments import Fragment, covers, heartbeat_interval, is_late
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
 
-log = logging.getLogger("rsnotify.hub.topics")
+logger = logging.getLogger("rsnotify.hub.topics")
 
 #: Maximum size of the recent entries of each log that stay in memory.
 RECENT_BYTES = 256 * 1024
@@ -343,7 +343,7 @@ class TopicLog:
     def _reported(self, error: Exception) -> RsnotifyError:
         if isinstance(error, RsnotifyError):
             return error
-        log.error("a write to the log of %s failed", self.topic, exc_info=error)
+        logger.error("a write to the log of %s failed", self.topic, exc_info=error)
         return StorageError("the hub cannot write its data: a fault of its own")
 
     async def _delete(self) -> None:
@@ -369,7 +369,7 @@ class TopicLog:
                 continue
             if await contradicts(fragment, self.topic, self.store):
                 # No subscriber may receive both.
-                log.warning(
+                logger.warning(
                     "the Source of %s no longer knows changes that it had published; it was "
                     "restored, or lost its journal. The hub deletes the log of the topic and "
                     "begins a new one",
@@ -419,7 +419,7 @@ class TopicLog:
                 call(channel)
             except Exception:
                 # A bug in one channel must not affect the other channels or publishing.
-                log.exception("a delivery channel failed")
+                logger.exception("a delivery channel failed")
 
 
 def _is_same_kind(one: Fragment | None, other: Fragment | None) -> bool:

@@ -50,7 +50,7 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.urls import check_url
 
-log = logging.getLogger("rsnotify.hub.mqtt")
+logger = logging.getLogger("rsnotify.hub.mqtt")
 
 #: Seconds for which the broker keeps the messages of Sources while the hub is down.
 SESSION_SECONDS = 7 * 86_400
@@ -104,7 +104,7 @@ class MqttBridge(Bridge):
             manual_ack=True,
         ) as connection:
             url, version = self._broker.url, connection.version
-            log.info("connected to the MQTT broker %s, in MQTT %s", url, version)
+            logger.info("connected to the MQTT broker %s, in MQTT %s", url, version)
             sender = BacklogSender(
                 self.transport,
                 partial(self._publish, connection),
@@ -155,16 +155,16 @@ class MqttBridge(Bridge):
     async def _subscribe(self, connection: BrokerConnection, messages: MqttInbox) -> None:
         if messages.pattern is not None:
             await connection.subscribe(messages.pattern)
-            log.info("accepting what Sources publish as %s", messages.pattern)
+            logger.info("accepting what Sources publish as %s", messages.pattern)
         pattern = self._requested.pattern
         if pattern is not None:
             try:
                 await connection.subscribe(pattern)
-                log.info("parts of topics can be requested over MQTT as %s", pattern)
+                logger.info("parts of topics can be requested over MQTT as %s", pattern)
             except Unavailable as error:
                 # A broker's ACL from before this version does not allow the name. All Destinations
                 # then receive whole topics.
-                log.info("no part of a topic can be requested over MQTT: %s", error)
+                logger.info("no part of a topic can be requested over MQTT: %s", error)
 
     async def _clean_up(self, sender: BacklogSender) -> None:
         while True:
@@ -177,7 +177,7 @@ class MqttBridge(Bridge):
         try:
             await sender.end(selection)
         except ConnectionRefused as error:
-            log.info("a part of %s cannot be deleted yet: %s", selection.topic, error)
+            logger.info("a part of %s cannot be deleted yet: %s", selection.topic, error)
             self._requested.restore(selection)
         except BaseException:
             # The connection is lost. The next connection deletes the retained message.
@@ -187,7 +187,7 @@ class MqttBridge(Bridge):
             sender.wake(selection.topic)  # the part was restored, or requested again
             return
         await self._cursors.delete(selection)
-        log.info("a part of %s is no longer published over MQTT", selection.topic)
+        logger.info("a part of %s is no longer published over MQTT", selection.topic)
 
 
 async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
@@ -265,7 +265,9 @@ class MqttInbox:
                     self._count_fault(message)
                     break
                 reason = type(error).__name__
-                log.warning("a message over MQTT as %r is tried again: %s", message.topic, reason)
+                logger.warning(
+                    "a message over MQTT as %r is tried again: %s", message.topic, reason
+                )
             await asyncio.sleep(pause)
         return None
 
@@ -282,7 +284,7 @@ class MqttInbox:
 
     def _count_fault(self, message: MqttMessage) -> None:
         self.statistics.refused[FAULT] += 1
-        log.exception("a message over MQTT as %r could not be handled", message.topic)
+        logger.exception("a message over MQTT as %r could not be handled", message.topic)
 
     async def _handle(self, message: MqttMessage) -> asyncio.Future[None] | None:
         if self.requested.is_request(message):
@@ -303,7 +305,7 @@ class MqttInbox:
         code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
         self.statistics.refused[code] += 1
         level = self._level(message, code)
-        log.log(level, "refused a message over MQTT as %r: %s", message.topic, error)
+        logger.log(level, "refused a message over MQTT as %r: %s", message.topic, error)
 
     def _level(self, message: MqttMessage, code: Code) -> int:
         """Return WARNING for a Source's message or the first request with a code, else DEBUG."""
@@ -369,7 +371,7 @@ class RequestedSelections:
             self._check_limit(parts)
         if selection not in parts:
             self._cursors.move(selection, max(0, state.position - 1))
-            log.info(
+            logger.info(
                 "a part of %s is now published over MQTT: %r",
                 request.topic,
                 request.select.canonical_json,

@@ -36,7 +36,7 @@ from rsnotify_hub.store.interface import (
 from rsnotify_hub.store.sqlite_commit import GroupCommit, connect, prepare
 from rsnotify_hub.subscriptions import Subscription
 
-log = logging.getLogger("rsnotify.hub.store")
+logger = logging.getLogger("rsnotify.hub.store")
 
 _PAGE_ROWS = 256
 _PAGE_BYTES = 1_000_000
@@ -119,7 +119,7 @@ class CursorWriter:
         if written.cancelled() or (error := written.exception()) is None:
             self._flush_in(CURSOR_DELAY)
             return
-        log.warning(
+        logger.warning(
             "cursors could not be saved yet; after a crash some fragments are delivered twice: %s",
             error,
         )

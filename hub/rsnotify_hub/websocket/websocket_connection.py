@@ -37,9 +37,9 @@ from rsnotify_hub.live.connections import CLOSE_SECONDS, ConnectionRole, LiveCon
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport
 
-_log = logging.getLogger("rsnotify.hub.websocket.protocol")
+_protocol_logger = logging.getLogger("rsnotify.hub.websocket.protocol")
 # At lower levels, `websockets` logs each connection and every byte.
-_log.setLevel(logging.WARNING)
+_protocol_logger.setLevel(logging.WARNING)
 
 #: Number of bytes parsed at once. A flood of tiny frames must not block the event loop for long.
 _SLICE = 8 * 1024
@@ -128,7 +128,9 @@ class WebSocketConnection(LiveConnection):
     _late_reply: bytes | None = None
 
     def __post_init__(self, max_bytes: int) -> None:
-        self._protocol = ServerProtocol(state=State.OPEN, max_size=max_bytes, logger=_log)
+        self._protocol = ServerProtocol(
+            state=State.OPEN, max_size=max_bytes, logger=_protocol_logger
+        )
         LiveConnection.__post_init__(self)
 
     def allow_large(self) -> None:

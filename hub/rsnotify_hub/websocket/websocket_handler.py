@@ -58,7 +58,7 @@ from rsnotify_hub.websocket.websocket_connection import (
     instant,
 )
 
-log = logging.getLogger("rsnotify.hub.websocket")
+logger = logging.getLogger("rsnotify.hub.websocket")
 
 _NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
 
@@ -498,7 +498,7 @@ class WebSocketPublication(WebSocketRole):
             return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
         except Exception:
             # An internal error must not affect other connections.
-            log.exception("a publication failed")
+            logger.exception("a publication failed")
             return Refusal(Code.UNAVAILABLE, "the hub failed")
         return None
 

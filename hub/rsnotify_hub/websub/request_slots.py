@@ -36,7 +36,7 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 
-log = logging.getLogger("rsnotify.hub.websub")
+logger = logging.getLogger("rsnotify.hub.websub")
 
 #: Seconds that a request may run in the quick queue while others are waiting for that queue.
 QUICK_SECONDS = 1.0
@@ -102,7 +102,7 @@ class DeliveryScheduler:
 
     def _task_ended(self, slot: DeliverySlot, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error(
+            logger.error(
                 "a request to the callback at %s failed with an internal error",
                 slot.host,
                 exc_info=error,

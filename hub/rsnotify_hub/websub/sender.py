@@ -51,7 +51,7 @@ from rsnotify_hub.websub.forms import denial_url
 from rsnotify_hub.websub.registry import SubscriptionRegistry, SubscriptionUpdates
 from rsnotify_hub.websub.request_slots import DeliveryScheduler, DeliverySlot, IntentRequests
 
-log = logging.getLogger("rsnotify.hub.websub")
+logger = logging.getLogger("rsnotify.hub.websub")
 
 #: Number of recent failures kept in memory.
 RECENT_FAILURES = 200
@@ -187,7 +187,7 @@ class DeliverySender:
         except ValueError:  # the hub cannot request the callback's URL
             pass
         except Exception:
-            log.exception("a delivery to the callback at %s needs a task", slot.host)
+            logger.exception("a delivery to the callback at %s needs a task", slot.host)
         self.scheduler.run(slot, self._attempt(delivery, slot))
 
     def _send_now(self, delivery: Delivery, slot: DeliverySlot) -> bool:
@@ -271,7 +271,9 @@ class DeliverySender:
 
         An internal error must not end a subscription.
         """
-        log.exception("a delivery of %s failed with an internal error", delivery.subscription.topic)
+        logger.exception(
+            "a delivery of %s failed with an internal error", delivery.subscription.topic
+        )
         return self._retry.most
 
     def _continue(self, delivery: Delivery, wait: float | None) -> None:
@@ -298,7 +300,7 @@ class DeliverySender:
         try:
             notification = await self.notifications.next(delivery.subscription)
         except StorageError as error:
-            log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
+            logger.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
             return self._retry.first
         if not self.updates.may_deliver(delivery):
             raise NotOwner("another node delivers to this callback")
@@ -353,13 +355,13 @@ class DeliverySender:
     async def _end(self, delivery: Delivery, reason: str) -> bool:
         """End a subscription. Return False if it continues."""
         subscription = delivery.subscription
-        log.info("a subscription of %s ends: %s", subscription.topic, reason)
+        logger.info("a subscription of %s ends: %s", subscription.topic, reason)
         try:
             return await self.end(delivery, lease=subscription.expires)
         except StorageError as error:
             # The next attempt will end it: the lease is still expired, or the callback answers 410
             # again.
-            log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
+            logger.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
             return False
 
     async def close(self) -> None:
@@ -476,12 +478,12 @@ class FailureHandling:
         facts = _facts(delivery, attempt)
         # Warn only about the first of consecutive failures; the others are details.
         level = logging.WARNING if delivery.failures == 1 else logging.INFO
-        log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
+        logger.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
         if delivery.has_failed_for(self._give_up_seconds, now):
             delivery.give_up(now)
             delivery.is_extra = False
             self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP)
-            log.warning(
+            logger.warning(
                 "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
             )
             return None
@@ -609,7 +611,7 @@ class WebSubChannel(DeliveryChannel):
         for delivery in self.registry.all():
             subscription = delivery.subscription
             if is_expired(subscription, now):
-                log.info("a subscription of %s ends: its lease has ended", subscription.topic)
+                logger.info("a subscription of %s ends: its lease has ended", subscription.topic)
                 await self._sender.end(delivery, lease=subscription.expires)
 
     async def redeliver(self, id: str, since: Instant | None = None) -> bool:

@@ -40,7 +40,7 @@ from rsnotify_hub.websub.registry import (
 from rsnotify_hub.websub.request_slots import IntentRequests
 from rsnotify_hub.websub.sender import WebSubChannel
 
-log = logging.getLogger("rsnotify.hub.websub")
+logger = logging.getLogger("rsnotify.hub.websub")
 
 
 class ForwardedRequest(Struct, frozen=True):
@@ -127,9 +127,9 @@ class IntentVerification:
         if task.cancelled():
             return
         if isinstance(error := task.exception(), StorageError):
-            log.warning("a subscription of %s could not be changed: %s", key[0], error)
+            logger.warning("a subscription of %s could not be changed: %s", key[0], error)
         elif error is not None:
-            log.error("a subscription of %s could not be changed", key[0], exc_info=error)
+            logger.error("a subscription of %s could not be changed", key[0], exc_info=error)
         if pending.next is not None:
             self._begin(key, pending.next)
 
@@ -184,7 +184,7 @@ class IntentVerification:
         answer = await self.intent_requests.get(url, limit=len(challenge))
         if answer.succeeded and hmac.compare_digest(answer.excerpt, challenge.encode()):
             return True
-        log.warning(
+        logger.warning(
             "the callback at %s did not confirm its %s of %s: it %s",
             host_of(request.callback),
             request.mode,
