@@ -35,7 +35,7 @@ from websocket_clients import connect, frame, frame_size, receive_frame
 
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Resource
 from rsnotify.format.writer import write_document
-from rsnotify_hub.events import JsonEvents, XmlEvents
+from rsnotify_hub.event_streams import JsonEvents, XmlEvents
 from rsnotify_hub.fragments import read_fragment
 from rsnotify_hub.statistics import DeliveryTransport
 

@@ -20,8 +20,8 @@ from rsnotify.runtime.processes import Process
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_hub.websub_subscription import Subscription
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10
 BATCH = 1_000

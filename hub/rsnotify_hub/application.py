@@ -1,4 +1,4 @@
-"""The HTTP application, middleware and server of a hub, and JSON formatting for its log."""
+"""The HTTP server of a hub: its routes and middleware, and JSON logs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ HUB = web.AppKey("hub", HubService)
 _SHUTDOWN_SECONDS = 5.0
 
 #: The standard attributes of a log record. All other attributes come from `extra`.
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_ATTRIBUTES = frozenset(
+    (*vars(logging.makeLogRecord({})), "message", "asctime", "taskName")
+)
 
 
 def utc_now() -> datetime:
@@ -78,7 +80,7 @@ async def serve(
             access_log=None,
             shutdown_timeout=_SHUTDOWN_SECONDS,
             keepalive_timeout=server.idle_seconds,
-            auto_decompress=False,  # a small body cannot become a large one
+            auto_decompress=False,  # prevents small bodies from becoming large
             logger=_http_logger,
         )
         async with AsyncExitStack() as stack:
@@ -109,8 +111,8 @@ def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
     others = configuration.mqtt.channels or configuration.follow.tables
     if not local and not granted and not others:
         raise ConfigurationError(
-            "other machines can reach this hub, but nobody may publish on it: name publishers in "
-            "its configuration, or listen on a loopback address without a public URL elsewhere"
+            "other machines can reach this hub, but nobody may publish on it: configure "
+            "publishers, or use a loopback address for both the host and the public URL"
         )
 
 
@@ -123,7 +125,7 @@ def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str
 
 
 def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
-    """Return whether only this machine can reach the hub. Behind a proxy, others can as well."""
+    """Return whether only this machine can reach the hub, directly or through a proxy."""
     server = configuration.server
     if server.trusted_proxies:
         return False
@@ -183,11 +185,11 @@ def with_client_address(proxies: TrustedProxies) -> Middleware:
 
 
 def with_plain_reasons() -> Middleware:
-    """Return middleware that answers refusals and errors in plain text (WebSub §5.1.2)."""
+    """Return middleware that responds to refusals and errors in plain text (WebSub §5.1.2)."""
     reported = Repetitions()
 
     @web.middleware
-    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def explained(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except Refusal as refusal:
@@ -201,11 +203,11 @@ def with_plain_reasons() -> Middleware:
                 logger.error("%s", error)
             return web.Response(
                 status=503,
-                text="the hub cannot write its data now\n",
+                text="the hub currently cannot write its data\n",
                 headers={"Retry-After": RETRY_AFTER},
             )
 
-    return answered
+    return explained
 
 
 @web.middleware
@@ -216,7 +218,7 @@ async def with_host_check(request: web.Request, handler: Handler) -> web.StreamR
 
 @web.middleware
 async def without_encoding(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse encoded bodies, because they grow when decoded (RFC 9110 §8.4)."""
+    """Refuse encoded bodies, which may become large when decoded (RFC 9110 §8.4)."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise web.HTTPUnsupportedMediaType(
             text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
@@ -227,7 +229,7 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
 def create_application(
     configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock = utc_now
 ) -> web.Application:
-    """Return the application of one hub (`open_hub`). `host` and `port` are not used."""
+    """Return the application of a hub, which runs from startup to cleanup (`open_hub`)."""
 
     async def hub_of_app(app: web.Application) -> AsyncIterator[None]:
         async with open_hub(
@@ -256,7 +258,7 @@ def create_application(
     app.router.add_post("/websub", websub, expect_handler=defer_continue)
     app.router.add_get("/ws", _handler(lambda hub: hub.accept_websocket))
     app.router.add_get("/events", _handler(lambda hub: hub.accept_event_stream), allow_head=False)
-    app.router.add_get("/events/schema", _handler(lambda hub: hub.events.handle_schema))
+    app.router.add_get("/events/schema", _handler(lambda hub: hub.event_streams.handle_schema))
     app.router.add_get("/topics", _handler(lambda hub: hub.change_memory.handle))
     app.router.add_get("/" + HUB_DOCUMENT, _document)
     app.router.add_get("/healthz", _healthz)
@@ -304,20 +306,22 @@ def use_json_logs(root: logging.Logger) -> None:
 
 
 class JsonLogFormatter(logging.Formatter):
-    """Formats each record as one JSON object on one line.
+    """Formats each record as a JSON object on one line.
 
-    The members are `time`, `level`, `logger`, `message`, `exception` if there is one, and the
-    record's `extra` attributes.
+    Its members are `time`, `level`, `logger`, `message`, the record's `extra` attributes, and
+    `exception` if there is one.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        extra = {
+            name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES
+        }
         line = {
             "time": format_datetime(datetime.fromtimestamp(record.created, UTC)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **fields,
+            **extra,
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -325,9 +329,9 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def _without_request(record: logging.LogRecord) -> bool:
-    """Keep the text of requests out of the HTTP server's log.
+    """Keep requests out of the HTTP server's log.
 
-    When aiohttp cannot parse a request, it logs the offending line, which may contain a token.
+    When aiohttp cannot parse a request, it logs the malformed line, which may contain a token.
     """
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):

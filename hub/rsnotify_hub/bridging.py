@@ -1,11 +1,11 @@
 """A bridge to a broker: a delivery channel that keeps one connection to the broker.
 
 Theory of operation. The log is the queue. The broker has a cursor in each topic's log, kept in the
-store (`BrokerCursors`). While connected, the bridge sends every topic, and every requested part of
-a topic, whose log has entries after the cursor (`BacklogSender`). The broker's acknowledgement
-moves the cursor. After a lost connection, sending restarts from the cursors. After an outage of the
-broker or the hub, the broker therefore receives everything that it missed, some of it twice, and
-the hub holds nothing in memory during the outage.
+store (`BrokerCursors`). While connected, the bridge sends every topic, and every requested filtered
+topic, whose log has entries after the cursor (`BacklogSender`). The broker's acknowledgement moves
+the cursor. After a lost connection, sending restarts from the cursors. After an outage of the
+broker or the hub, the broker therefore receives everything that it missed, some of it twice. During
+the outage, the hub holds nothing in memory.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
 from rsnotify.runtime.transport_extensions import PushTransport
 from rsnotify.sync.retry import Retry
+from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, selection_of_key
-from rsnotify_hub.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics
 from rsnotify_hub.store.interface import BridgeOwner, BridgeStore, LogEntry, NotOwner
 
 _MAX_RETRY_SECONDS = 30.0
-#: Time in which a working broker acknowledges the messages sent to it, in seconds.
+#: Seconds that the broker has to acknowledge the last messages when the hub stops.
 _FINISH_SECONDS = 1.0
 
-#: Maximum number of selections read and sent at the same time.
-_CONCURRENCY = 64
+#: Maximum number of topics and filtered topics that are sent at the same time.
+_MAX_CONCURRENT_SENDS = 64
 
-#: The key of a cursor that marks the broker as known to the store. It is not a topic's key.
+#: The key of a cursor that marks the broker as known to the store. No topic has this key.
 _KNOWN = ""
 
-#: Sends a fragment of a selection with a content type. The future is done when the broker has
-#: acknowledged the fragment. Raises `ConnectionRefused`, or Unavailable if the connection is lost.
+#: Sends a fragment of a topic or filtered topic with a content type. The future is done when the
+#: broker has acknowledged the fragment. Raises `ConnectionRefused`, or `Unavailable` if the
+#: connection is lost.
 Publish = Callable[[TopicSelection, bytes, str], Awaitable[asyncio.Future[None]]]
 
 
@@ -69,18 +70,18 @@ class Bridges(BridgeOwner):
         return {bridge.transport: bridge.state() for bridge in self.all}
 
 
-class BridgeParts(Struct, frozen=True):
-    """The parts of a hub that a bridge uses.
+class BridgeDependencies(Struct, frozen=True):
+    """What a bridge needs from the hub.
 
     Args:
         store: Keeps the broker's cursors.
         topics: The logs of the topics.
-        intake: Checks and accepts the fragments that Sources publish at the broker.
+        intake: Reads and checks the fragments that Sources publish at the broker.
         statistics: Counts deliveries.
-        filters: Filters fragments for the parts of topics that Destinations select.
+        filters: Filters fragments for filtered topics.
         clock: Returns the current instant.
         retry_seconds: The delay before the first attempt to reconnect; doubled each time.
-        max_selections: The maximum number of parts of each topic that the broker receives.
+        max_selections: The maximum number of filtered topics per topic.
     """
 
     store: BridgeStore
@@ -98,34 +99,33 @@ class HubTransport(PushTransport, Protocol):
 
     @property
     def settings(self) -> type[Any]:
-        """The type of the settings: a struct with a method `check` that raises WrongSetting.
+        """The type of the settings: a struct with a method `check` that raises `WrongSetting`.
 
         All fields have defaults. The field `url` is the broker's URL.
         """
 
-    def bridge(self, settings: Any, parts: BridgeParts, /) -> Bridge:
-        """Return a bridge to the broker that the settings name."""
+    def bridge(self, settings: Any, dependencies: BridgeDependencies, /) -> Bridge:
+        """Return a bridge to the broker at the settings' `url`."""
 
 
 class Bridge(DeliveryChannel):
-    """The `DeliveryChannel` to a broker.
+    """The delivery channel to a broker.
 
     Args:
-        transport: The transport name under which deliveries are counted: the scheme of the broker's
-            URL.
+        transport: The scheme of the broker's URL. Deliveries are counted under this name.
         broker: The name of the broker in log messages, such as `MQTT broker`.
         cursors: The broker's cursor in each log.
     """
 
     def __init__(
-        self, transport: str, broker: str, cursors: BrokerCursors, parts: BridgeParts
+        self, transport: str, broker: str, cursors: BrokerCursors, dependencies: BridgeDependencies
     ) -> None:
         self.transport = transport
         self._name = broker
-        self._topics = parts.topics
+        self._topics = dependencies.topics
         self._cursors = cursors
-        self._retry = Retry(parts.retry_seconds, _MAX_RETRY_SECONDS)
-        self._clock = parts.clock
+        self._retry = Retry(dependencies.retry_seconds, _MAX_RETRY_SECONDS)
+        self._clock = dependencies.clock
         self._logger = logging.getLogger(f"rsnotify.hub.{transport}")
         self._random = Random()
         self._sender: BacklogSender | None = None
@@ -137,7 +137,7 @@ class Bridge(DeliveryChannel):
 
     def state(self) -> BrokerInfo:
         if self._task is None:
-            return BrokerInfo(False, 0)  # another node has the cursors
+            return BrokerInfo(False, 0)  # another node runs the bridge
         selections = (TopicSelection(state.topic) for state in self._topics.states())
         behind = sum(map(self._cursors.is_behind, selections))
         self._behind_since = (self._behind_since or self._clock()) if behind else None
@@ -160,7 +160,7 @@ class Bridge(DeliveryChannel):
             self._sender.wake(topic)
 
     async def close(self) -> None:
-        """Stop. The bridge may be restarted, and then resends unacknowledged fragments."""
+        """Stop. If the bridge is restarted, it resends unacknowledged fragments."""
         if self._sender is not None:
             await self._sender.finish()
         if self._task is not None:
@@ -173,14 +173,14 @@ class Bridge(DeliveryChannel):
             try:
                 await self._connect()
             except NotOwner:
-                pass  # another node continues, and this one is about to stop
+                pass  # another node continues, and this bridge will be closed
             except RsnotifyError as error:
                 self._report(error)
             except Exception:
-                # A bug must not end the connection to the broker for good.
-                self._error = "an unexpected error, which the log has"
+                # A bug must not end the bridge for good.
+                self._error = "an internal error of the hub; see its log"
                 self._logger.exception(
-                    "the connection to the %s failed; the hub connects again", self._name
+                    "internal error: the connection to the %s failed; reconnecting", self._name
                 )
             failures += 1
             if self._sender is not None:
@@ -190,11 +190,11 @@ class Bridge(DeliveryChannel):
     def _report(self, error: RsnotifyError) -> None:
         self._error = str(error)
         if isinstance(error, StorageError):
-            text = "the hub cannot store what Sources publish at the %s; it waits there: %s"
+            text = "cannot store what Sources publish at the %s, which keeps it until then: %s"
         elif error.remedy is not None:
-            text = "the %s refuses this hub, what is published waits in the log: %s"
+            text = "the %s refuses this hub; fragments wait in the log: %s"
         else:
-            text = "the %s is away; fragments wait in the log: %s"
+            text = "the %s is unavailable; fragments wait in the log: %s"
         level = logging.INFO if text in self._warned else logging.WARNING
         self._logger.log(level, text, self._name, error)
         self._warned.add(text)
@@ -205,7 +205,7 @@ class Bridge(DeliveryChannel):
 
     @asynccontextmanager
     async def _sending(self, sender: BacklogSender) -> AsyncIterator[None]:
-        """Return a context that sends the backlog of all topics while it is active."""
+        """Return a context that sends the backlogs of all topics while it is active."""
         self._sender = sender
         try:
             sender.wake_all()
@@ -216,11 +216,9 @@ class Bridge(DeliveryChannel):
 
 @dataclass(eq=False, repr=False)
 class BacklogSender:
-    """Sends each selection in the order of its log, with many messages in flight.
+    """Sends each topic and filtered topic in log order, with many messages in flight.
 
-    Args:
-        publish: Sends a fragment to the broker.
-        selections: Returns the selections of a topic that the broker receives.
+    `selections` returns a topic and its filtered topics that the broker receives.
     """
 
     transport: str
@@ -235,12 +233,12 @@ class BacklogSender:
     def __post_init__(self) -> None:
         self._logger = logging.getLogger(f"rsnotify.hub.{self.transport}")
         self._random = Random()
-        self._slots = asyncio.Semaphore(_CONCURRENCY)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_SENDS)
         self._tasks: dict[TopicSelection, asyncio.Task[None]] = {}
-        self._ending: set[TopicSelection] = set()
+        self._suspended: set[TopicSelection] = set()
         self._readers: dict[TopicSelection, FilteredReader] = {}
         self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
-        self._pages: set[TopicSelection] = set()  # the selections with a page being sent
+        self._sending_page: set[TopicSelection] = set()
         self._is_finishing = False
 
     def wake_all(self) -> None:
@@ -248,14 +246,14 @@ class BacklogSender:
             self.wake(state.topic)
 
     def wake(self, topic: str) -> None:
-        """Send the backlog of a topic and its parts, unless this is already in progress."""
+        """Send the backlogs of a topic and its filtered topics, unless this is in progress."""
         for selection in self.selections(topic):
             self._wake(selection)
 
     def _wake(self, selection: TopicSelection) -> None:
         if timer := self._timers.pop(selection, None):
             timer.cancel()
-        if selection in self._tasks or selection in self._ending or self._is_finishing:
+        if selection in self._tasks or selection in self._suspended or self._is_finishing:
             return
         if self._has_more(selection):
             self._tasks[selection] = asyncio.create_task(self._send(selection))
@@ -283,10 +281,10 @@ class BacklogSender:
                     await self._wait(selection.topic, error, failures)
             self._wake_later(selection)
         except Unavailable:
-            pass  # the connection is lost; the bridge reports that and reconnects
+            pass  # the bridge reports the lost connection, and reconnects
         except Exception:
             self._readers.pop(selection, None)  # its last entries may not have been sent
-            self._logger.exception("sending %s to the broker failed", selection.topic)
+            self._logger.exception("internal error: cannot send %s to the broker", selection.topic)
         finally:
             self._tasks.pop(selection, None)
 
@@ -302,15 +300,15 @@ class BacklogSender:
         self.statistics.count(self.transport, DeliveryOutcome.FAILED)
         self.statistics.retries += 1
         level = logging.WARNING if failures == 1 else logging.INFO
-        self._logger.log(level, "%s cannot be sent to the broker now: %s", topic, error)
+        self._logger.log(level, "cannot send %s to the broker; retrying: %s", topic, error)
         await asyncio.sleep(self.retry.delay(failures, self._random))
 
     async def _send_page(self, selection: TopicSelection) -> None:
-        self._pages.add(selection)
+        self._sending_page.add(selection)
         try:
             await self._send_entries(selection, *await self._read(selection))
         finally:
-            self._pages.discard(selection)
+            self._sending_page.discard(selection)
 
     async def _send_entries(
         self, selection: TopicSelection, entries: Sequence[LogEntry], position: int
@@ -343,28 +341,26 @@ class BacklogSender:
             return entries, reader.position
         end = self.topics.position(selection.topic)
         entries = await self.topics.read(selection.topic, after=self.cursors.position(selection))
-        # No entries: a later entry replaced the rest of the log, and is itself gone.
+        # There are no entries if a later entry has replaced them and was then trimmed.
         return entries, entries[-1].position if entries else end
 
-    async def end(self, selection: TopicSelection) -> None:
-        """Stop sending a part, and delete its retained message at the broker.
+    @asynccontextmanager
+    async def suspended(self, selection: TopicSelection) -> AsyncIterator[None]:
+        """Return a context in which nothing of a filtered topic is sent.
 
-        Until this method returns, nothing of the part is sent. If the part is requested again in
-        the meantime, call `wake` afterwards. Raises `Unavailable` if the connection is lost or the
-        broker refuses.
+        To send the filtered topic again afterwards, call `wake`.
         """
-        self._ending.add(selection)
+        self._suspended.add(selection)
         try:
-            # A task that is cancelled before it begins does not clean up after itself.
+            # A task that is cancelled before it begins does not remove itself.
             if task := self._tasks.pop(selection, None):
                 await cancel([task])
             if timer := self._timers.pop(selection, None):
                 timer.cancel()
             self._readers.pop(selection, None)
-            # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
-            await (await self.publish(selection, b"", MERGED_CONTENT_TYPE))
+            yield
         finally:
-            self._ending.discard(selection)
+            self._suspended.discard(selection)
 
     async def _send_entry(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
         fragment = entry.fragment
@@ -376,7 +372,11 @@ class BacklogSender:
             return refused
 
     async def _is_accepted(self, topic: str, acknowledged: asyncio.Future[None]) -> bool:
-        """Wait for the acknowledgement. Return False if a retry cannot succeed."""
+        """Wait for the acknowledgement. Return False if the broker will never accept the fragment.
+
+        Raises:
+            ConnectionRefused: A retry may succeed.
+        """
         try:
             await acknowledged
         except ConnectionRefused as error:
@@ -385,16 +385,14 @@ class BacklogSender:
             # Destinations detect the gap and read the Change List.
             self.statistics.count(self.transport, DeliveryOutcome.FAILED)
             transport = self.transport.upper()
-            self._logger.warning(
-                "a fragment of %s is left out over %s: %s", topic, transport, error
-            )
+            self._logger.warning("skipped a fragment of %s over %s: %s", topic, transport, error)
             return False
         return True
 
     async def finish(self) -> None:
-        """Stop sending, and wait, within bounds, for the broker's outstanding acknowledgements."""
+        """Stop sending, and wait briefly for the broker's outstanding acknowledgements."""
         self._is_finishing = True
-        if tasks := [self._tasks[each] for each in self._pages if each in self._tasks]:
+        if tasks := [self._tasks[each] for each in self._sending_page if each in self._tasks]:
             await asyncio.wait(tasks, timeout=_FINISH_SECONDS)
 
     async def close(self) -> None:
@@ -404,13 +402,13 @@ class BacklogSender:
 
 
 class BrokerCursors:
-    """A broker's cursor in each log, by the key of the selection. The store keeps the cursors.
-
-    `load` and `delete` raise `StorageError` if the store fails.
+    """A broker's cursor in each log and for each filtered topic. The store keeps the cursors.
 
     A new broker first receives the newest fragment of each topic. For a topic that begins later, it
-    receives every fragment from the first one on. For a part of a topic, it starts at the newest
+    receives every fragment from the first one on. For a filtered topic, it starts at the newest
     fragment.
+
+    `load` and `delete` raise `StorageError` if the store fails.
     """
 
     def __init__(self, store: BridgeStore, topics: TopicLogs, broker: str) -> None:
@@ -420,7 +418,7 @@ class BrokerCursors:
         self._positions: dict[str, int] = {}
 
     async def load(self) -> None:
-        """Load the cursors. For a new broker, create and store them."""
+        """Load the cursors. Create and store them for a new broker."""
         self._positions = await self._store.bridged(self._broker)
         if _KNOWN not in self._positions:
             self._positions = {state.topic: state.position - 1 for state in self._topics.states()}
@@ -432,7 +430,7 @@ class BrokerCursors:
         if not self._store.owns_bridge():
             raise NotOwner("this node does not run the bridge to the broker")
 
-    def parts(self) -> list[TopicSelection]:
+    def filtered_topics(self) -> list[TopicSelection]:
         selections = (selection_of_key(key) for key in self._positions if key)
         return [selection for selection in selections if selection.select]
 

@@ -4,8 +4,8 @@ Theory of operation. A page of changes covers (since, until]. It begins at the r
 and ends at the first gap in the log, at the end of the log, or when the page is full. Fragments may
 overlap or be out of order, so their entries are sorted, and each change is on the page only once.
 The next page begins where this one ends. A page at the end of the log covers nothing: it has no
-`until` and no next page, and can be requested again. If there is a gap at the requested instant,
-the error names the instant after the gap. The client gets the changes in the gap from the Source.
+`until` and no next page, and the client polls it. If there is a gap at the requested instant, the
+error names the end of the gap, and the client gets the missing changes from the Source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.interface import LogState
 
 #: Maximum number of pages built at the same time, because each takes memory and CPU time.
-_CONCURRENCY = 2
+_MAX_CONCURRENT_PAGES = 2
 #: Default and maximum number of changes on a page, and of topics on a page of the list.
 DEFAULT_CHANGES, MAX_CHANGES = 1_000, 10_000
 DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
@@ -45,7 +45,7 @@ DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
 _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 
-class ChangeMemoryQuestion(Struct, frozen=True):
+class ChangeMemoryQuery(Struct, frozen=True):
     """A request for at most `limit` changes of a topic, after an instant or from the beginning."""
 
     topic: str
@@ -57,7 +57,7 @@ class ChangeMemoryQuestion(Struct, frozen=True):
 class HubChangeMemory:
     """The handler of `GET /topics`, at `url`.
 
-    `brokers` has the brokers that the hub also publishes to, at their addresses for Destinations.
+    `brokers` contains the brokers to which the hub publishes, by transport.
     """
 
     topics: TopicLogs
@@ -65,17 +65,17 @@ class HubChangeMemory:
     brokers: Mapping[str, ChannelPlace | None]
 
     def __post_init__(self) -> None:
-        self._slots = asyncio.Semaphore(_CONCURRENCY)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_PAGES)
 
     async def handle(self, request: web.Request) -> web.Response:
         if "topic" not in request.query:
             return await self._list(request)
-        question = _read_question(request.query)
+        question = _read_query(request.query)
         state = self.topics.state(question.topic)
         if state is None:
-            raise web.HTTPNotFound(text="this hub has nothing of that topic\n")
+            raise web.HTTPNotFound(text="this hub has no log of that topic\n")
         if state.whole:
-            raise web.HTTPNotFound(text="that topic has no changes; GET the topic itself\n")
+            raise web.HTTPNotFound(text="that topic is not about changes; GET the topic itself\n")
         tag = _tag(state, question)
         headers = {**_HEADERS, "ETag": f'"{tag}"'}
         if any(each.value in (tag, "*") for each in request.if_none_match or ()):
@@ -112,7 +112,7 @@ class HubChangeMemory:
             },
         }
 
-    async def _page(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
+    async def _page(self, question: ChangeMemoryQuery, state: LogState) -> bytes:
         async with self._slots:
             entries = await self.topics.store.changes(question.topic, since=question.since)
             if not entries:
@@ -126,7 +126,7 @@ class HubChangeMemory:
                 raise self._gone(question, error) from None
             return await asyncio.to_thread(write_document, self._document(page, question))
 
-    async def _end(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
+    async def _end(self, question: ChangeMemoryQuery, state: LogState) -> bytes:
         """Write the page at the end of the log. It is empty until something changes."""
         since = question.since
         if since is None or (not state.kept and since < state.through):
@@ -135,13 +135,13 @@ class HubChangeMemory:
         up = up_links(await asyncio.to_thread(read_stored, last[-1].fragment.body)) if last else ()
         return write_document(self._document(ChangeMemoryPage(since, since, (), up), question))
 
-    def _gone(self, question: ChangeMemoryQuestion, error: UnknownChanges) -> web.HTTPGone:
+    def _gone(self, question: ChangeMemoryQuery, error: UnknownChanges) -> web.HTTPGone:
         text = str(error)
         if error.begins is not None:
             text += f" {format_datetime(error.begins)}: {self._changes(question, error.begins)}"
         return web.HTTPGone(text=text + "\n")
 
-    def _document(self, page: ChangeMemoryPage, question: ChangeMemoryQuestion) -> Document:
+    def _document(self, page: ChangeMemoryPage, question: ChangeMemoryQuery) -> Document:
         more = page.until > page.since
         following = Link(Rel.NEXT, self._changes(question, page.until))
         return Document(
@@ -152,7 +152,7 @@ class HubChangeMemory:
             links=page.up + ((following,) if more else ()),
         )
 
-    def _changes(self, question: ChangeMemoryQuestion, since: Instant) -> str:
+    def _changes(self, question: ChangeMemoryQuery, since: Instant) -> str:
         limit = {} if question.limit == DEFAULT_CHANGES else {"limit": question.limit}
         return self._link(topic=question.topic, since=format_datetime(since), **limit)
 
@@ -160,18 +160,18 @@ class HubChangeMemory:
         return f"{self.url}?{urlencode(query, safe=':')}"
 
 
-def _tag(state: LogState, question: ChangeMemoryQuestion) -> str:
+def _tag(state: LogState, question: ChangeMemoryQuery) -> str:
     """Return the entity tag of an answer, without reading the log."""
     log = (state.first, state.position, state.through, state.received)
     return blake2b(repr((log, question)).encode(), digest_size=12).hexdigest()
 
 
-def _read_question(query: Mapping[str, str]) -> ChangeMemoryQuestion:
+def _read_query(query: Mapping[str, str]) -> ChangeMemoryQuery:
     since = query.get("since")
     if since is not None and "T" in since:
-        # An unescaped + of a time zone arrives as a space.
+        # An unescaped + in a time zone arrives as a space.
         since = since.replace(" ", "+")
-    return ChangeMemoryQuestion(
+    return ChangeMemoryQuery(
         topic=query["topic"],
         since=parse_since(since),
         limit=_read_limit(query, default=DEFAULT_CHANGES, maximum=MAX_CHANGES),
@@ -181,19 +181,19 @@ def _read_question(query: Mapping[str, str]) -> ChangeMemoryQuestion:
 def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
     limit = query.get("limit", str(default))
     if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
-        raise Refusal(Code.BAD_REQUEST, "limit: it is not a whole number above 0")
+        raise Refusal(Code.BAD_REQUEST, "limit: it must be a positive whole number")
     return min(int(limit), maximum)
 
 
 def read_cursor(after: str | None) -> tuple[Instant, str] | None:
-    """Parse a cursor from `cursor_after`: the `received` and the topic that a page begins after."""
+    """Parse the cursor of a page: the `received` and topic of the last row before it."""
     if after is None:
         return None
     received, _, topic = after.partition(" ")
     try:
         return parse_datetime(received), topic
     except ValueError:
-        raise Refusal(Code.BAD_REQUEST, "after: it is not from the next of a page") from None
+        raise Refusal(Code.BAD_REQUEST, "after: use the URL in a page's `next`") from None
 
 
 def cursor_after(state: LogState) -> str:
@@ -209,11 +209,11 @@ class UnknownChanges(RsnotifyError):
         super().__init__(since, begins)
 
     def __str__(self) -> str:
-        missing = "nothing is kept"
+        missing = "the log is empty"
         if self.begins is not None and self.since is not None:
             missing = (
-                f"changes between {format_datetime(self.since)} and "
-                f"{format_datetime(self.begins)} are not known"
+                f"the log does not have the changes between {format_datetime(self.since)} and "
+                f"{format_datetime(self.begins)}"
             )
         return f"{missing}; get them from the Source, then request the changes since"
 
@@ -232,8 +232,8 @@ def make_page(
 ) -> ChangeMemoryPage:
     """Return the page of changes since an instant, or since the start of the log.
 
-    The fragments are those of a log after the instant (`Store.changes`), at least one. The page has
-    more entries than `limit` only if all of them have the same instant.
+    The fragments are those from `LogStore.changes`, at least one. The page has more entries than
+    `limit` only if all of them have the same instant.
 
     Raises:
         UnknownChanges: There is a gap in the log at the instant.
@@ -275,7 +275,7 @@ def _chain(ordered: Sequence[Fragment], since: Instant) -> tuple[list[Fragment],
 def _later(document: Document, fragment: Fragment, since: Instant) -> list[Change]:
     """Return the changes of a fragment that are later than an instant.
 
-    If the fragment begins at the instant, changes at that instant also count. A Source whose
+    If the fragment begins at the instant, it also includes changes at that instant. A Source whose
     datetimes have whole seconds may record another change in a second that it has already
     published.
     """

@@ -1,17 +1,17 @@
-"""Filters fragments once for all Destinations with the same selection.
+"""Filtered topics: filters fragments once for all Destinations with the same selection.
 
-Theory of operation. A fragment covers its interval. For a Destination that requested a part of a
-topic, the fragment still covers the interval without the entries outside that part. The filter
-therefore removes only entries. `from` and `until` stay, and T advances.
+Theory of operation. The filter removes the entries that do not match the selection. The fragment
+keeps its `from` and `until`, because it still covers the interval for the filtered topic, and T
+advances.
 
-A fragment that becomes empty only moves `until`. It is joined with the next one, because two
-adjacent intervals make one. To this end, a reader holds an empty fragment back for at most a
-second, or not at all if it returned no empty fragment in the last second.
+A fragment that becomes empty only moves `until`. It is joined with the next one, because their
+intervals are adjacent. A reader therefore holds back an empty fragment for at most a second, or not
+at all if it returned no empty fragment in the last second.
 
-Statements about the whole set (attributes of other namespaces, such as the count and digest of an
-audit) may not hold for a part, so the filter also removes them. A fragment that keeps all entries
-keeps its bytes. So does a fragment that cannot be filtered: a whole content, a fragment without
-`from` or `until`, or a fragment with an entry that inherits the previous entry's datetime.
+Attributes of other namespaces describe the whole set (such as the count and digest of an audit), so
+the filter also removes them. A fragment that keeps all entries keeps its bytes. So does a fragment
+that cannot be filtered: a whole content, a fragment without `from` or `until`, or a fragment with
+an entry that inherits the previous entry's datetime.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection import EVERYTHING, PushSelection
-from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, Fragment, read_stored
+from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, Fragment, FragmentKind, read_stored
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
 
-#: Maximum size, in bytes, of a document that stays parsed for the topic's other selections.
-_SMALL = 16_384
+#: Maximum size of a document that stays parsed for the topic's other selections, in bytes.
+_MAX_CACHED_BYTES = 16 * 1024
 
-#: Maximum number of bytes filtered on the event loop. More are filtered in a thread, so as not to
-#: block the loop.
+#: Maximum size of fragments filtered on the event loop, in bytes. Larger ones are filtered in a
+#: thread, so as not to block the loop.
 _MAX_INLINE_BYTES = 16 * 1024
 #: Maximum size of the cache, in bytes.
 _CACHE_BYTES = 8 * 1024 * 1024
 #: Memory that a cached fragment needs in addition to its body, in bytes.
-_OVERHEAD = 500
+_ENTRY_OVERHEAD_BYTES = 500
 
-#: Maximum number of bytes of old fragments filtered per second, and the burst in seconds. The limit
-#: is needed because any client may request any part of any log from the beginning, again and again.
+#: Maximum number of bytes of old fragments filtered per second, and the burst in seconds. Without
+#: this limit, a client could have the hub filter any log from the beginning again and again.
 _OLD_BYTES_PER_SECOND = 4 * 1024 * 1024
 _OLD_BURST_SECONDS = 10
 
@@ -60,15 +60,15 @@ _Filtered = dict[int, Fragment]
 
 
 class TopicSelection(Struct, frozen=True):
-    """A topic, or the part of it that a selection admits. The selection is in canonical form."""
+    """A topic or a filtered topic. The selection is in canonical form."""
 
     topic: str
     select: PushSelection = EVERYTHING
 
     @property
     def key(self) -> str:
-        """The key in the store and in caches. For a whole topic, it is the topic itself."""
-        # No URL contains a space.
+        """The key in the store. For a whole topic, it is the topic itself."""
+        # A URL contains no space.
         return f"{self.topic} {self.select.canonical_json.decode()}" if self.select else self.topic
 
 
@@ -80,7 +80,7 @@ def selection_of_key(key: str) -> TopicSelection:
 
 
 class FilteredReader:
-    """Reads the filtered log of one selection, starting after a position.
+    """Reads the log of a filtered topic, starting after a position.
 
     Attributes:
         position: The position up to which the reader has returned everything.
@@ -136,16 +136,15 @@ class FilterCache:
         self._size = 0
         self._spent = 0.0
         self._spent_at = monotonic()
-        # With one thread, a large fragment is parsed only once, and the CPU stays free for other
-        # work.
+        # With a single thread, a large fragment is parsed only once, and other work gets CPU time.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="hub-filter")
 
     async def filtered(
         self, selection: TopicSelection, entries: Sequence[LogEntry], *, old: bool = False
     ) -> list[LogEntry]:
-        """Return entries of a log, filtered.
+        """Return filtered log entries.
 
-        Entries of a replay are `old`. If clients request too many of them, they stay unfiltered.
+        Replays pass `old`. If clients request too many old entries, these stay unfiltered.
         """
         known = self._known(selection, entries)
         new = [entry for entry in entries if entry.position not in known]
@@ -178,10 +177,10 @@ class FilterCache:
     def _store(self, key: tuple[TopicSelection, int], fragment: Fragment) -> None:
         if key not in self._cache:
             self._cache[key] = fragment
-            self._size += len(fragment.body) + _OVERHEAD
+            self._size += len(fragment.body) + _ENTRY_OVERHEAD_BYTES
         while self._size > _CACHE_BYTES:
             _, oldest = self._cache.popitem(last=False)
-            self._size -= len(oldest.body) + _OVERHEAD
+            self._size -= len(oldest.body) + _ENTRY_OVERHEAD_BYTES
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)
@@ -192,8 +191,8 @@ def _filter(selection: TopicSelection, entries: Sequence[LogEntry]) -> _Filtered
 
 
 def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
-    """Return a fragment with only the entries that the selection admits."""
-    if fragment.whole or fragment.heartbeat:
+    """Return a fragment with only the entries that match the selection."""
+    if fragment.kind is FragmentKind.WHOLE or fragment.heartbeat:
         return fragment
     document = _read(fragment.body)
     if not _can_be_filtered(document):
@@ -214,7 +213,7 @@ class EmptyIntervalJoiner:
     """Joins empty fragments with the next one, incrementally."""
 
     def __init__(self) -> None:
-        #: The last of the empty fragments held back. `_begin` is the start of the first.
+        #: The last empty fragment that is held back. `_begin` is the start of the first.
         self._held: LogEntry | None = None
         self._begin = EARLIEST
 
@@ -233,7 +232,7 @@ class EmptyIntervalJoiner:
             ended = [] if is_adjacent else self.flush()
             self._held, self._begin = entry, self._begin if is_adjacent else fragment.from_
             return ended
-        is_small = len(fragment.body) <= _SMALL
+        is_small = len(fragment.body) <= _MAX_CACHED_BYTES
         joined = _widened(fragment, self._begin) if is_adjacent and is_small else None
         if joined is None:
             return [*self.flush(), entry]
@@ -241,7 +240,7 @@ class EmptyIntervalJoiner:
         return [LogEntry(entry.position, joined)]
 
     def _is_adjacent(self, fragment: Fragment) -> bool:
-        if self._held is None or fragment.from_ is None or fragment.whole:
+        if self._held is None or fragment.from_ is None or fragment.kind is FragmentKind.WHOLE:
             return False
         return self._begin <= fragment.from_ <= self._held.fragment.until <= fragment.until
 
@@ -282,9 +281,9 @@ def _can_be_filtered(document: Document) -> bool:
 
 
 def _read(body: bytes) -> Document:
-    return _read_small(body) if len(body) <= _SMALL else _read_large(body)
+    return _read_small(body) if len(body) <= _MAX_CACHED_BYTES else _read_large(body)
 
 
 _read_small = lru_cache(maxsize=64)(read_stored)
-# A fragment is filtered for all selections of its topic in a row, so it is parsed only once.
+# A fragment is filtered for each selection of its topic in turn, so it is parsed only once.
 _read_large = lru_cache(maxsize=1)(read_stored)

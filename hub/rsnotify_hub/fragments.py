@@ -1,11 +1,11 @@
-"""Fragments in the hub: bytes that are passed on unchanged, and the interval that they cover.
+"""Fragments in the hub: the bytes from the publisher, and the interval that they cover.
 
 Theory of operation. A fragment covers `from` (exclusive) to `until` (inclusive). The hub does not
 require contiguous fragments, because a Destination detects a gap itself. It refuses fragments that
 would corrupt a Destination's copy: fragments with entries outside the interval or out of order. A
 heartbeat (a fragment without entries) only states that nothing changed, so a fragment that covers
 the heartbeat at the end of a log replaces it. For a subscriber that lags, the hub merges contiguous
-fragments. On a topic that is not about changes, a fragment holds the whole content (`intake`).
+fragments.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from enum import Enum, auto
 from functools import lru_cache
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ from rsnotify.format.writer import write_document
 #: The Content-Type of a merged fragment.
 MERGED_CONTENT_TYPE = "application/xml"
 
-#: Stored fragments need no limits: they were checked against the configured limits on arrival.
+#: Stored fragments need no limits, because the hub checked them on arrival.
 _NO_LIMITS = DocumentLimits(
     document_bytes=sys.maxsize,
     entries=sys.maxsize,
@@ -41,22 +42,31 @@ _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*
 #: Matches every Framework Notification, and few other documents.
 _MAYBE_FRAMEWORK = re.compile(rb"""capability\s*=\s*["'](?:\s*framework-notification|[^"'&]*&)""")
 
-#: Maximum size of a fragment whose parsed form is cached for further merges, in bytes.
-_SMALL = 2048
+#: Maximum size of a fragment that stays parsed for later merges, in bytes.
+_MAX_CACHED_BYTES = 2048
+
+
+class FragmentKind(Enum):
+    """What a fragment contains. A log contains fragments of one kind."""
+
+    #: Changes to resources.
+    CHANGES = auto()
+    #: Changes to documents: a Framework Notification.
+    DOCUMENTS = auto()
+    #: The whole content of a topic that is not about changes (`intake`), received at `until`. A
+    #: newer content replaces it.
+    WHOLE = auto()
 
 
 class Fragment(Struct, frozen=True):
-    """A fragment as it was sent, with everything that the hub needs to know about its content.
+    """A fragment as it was sent, and what the hub needs to know about its content.
 
     Args:
-        body: The XML, unchanged.
+        body: The bytes from the publisher, unchanged.
         from_: The start of the interval (exclusive), if the fragment states it.
         until: The end of the interval, or the datetime of the last change.
         begins: `from_`, or the latest instant that is certainly before the first change.
         heartbeat: Whether the fragment has no entries.
-        whole: Whether the fragment is a topic's whole content instead of changes (`intake`),
-            received at `until`. A newer content replaces it.
-        framework: Whether the fragment is a Framework Notification, which is about documents.
     """
 
     body: bytes
@@ -65,8 +75,7 @@ class Fragment(Struct, frozen=True):
     until: Instant
     begins: Instant
     heartbeat: bool
-    whole: bool = False
-    framework: bool = False
+    kind: FragmentKind = FragmentKind.CHANGES
 
 
 def read_fragment(
@@ -97,7 +106,7 @@ def check_fragment(document: Document, body: bytes, content_type: str) -> Fragme
         until=until,
         begins=coverage.from_ or just_before(first),
         heartbeat=not coverage.changes,
-        framework=_is_framework(document),
+        kind=_kind_of(document),
     )
 
 
@@ -134,25 +143,27 @@ def stored_fragment(
     heartbeat: bool,
     whole: bool,
 ) -> Fragment:
-    """Build a fragment from its stored fields. The store keeps every field except `framework`."""
-    # Parse only a fragment that may be a Framework Notification.
-    framework = (
-        not whole and bool(_MAYBE_FRAMEWORK.search(body)) and _is_framework(_read_merged(body))
-    )
-    return Fragment(body, content_type, from_, until, begins, heartbeat, whole, framework)
+    """Build a fragment from its stored fields."""
+    kind = FragmentKind.WHOLE if whole else FragmentKind.CHANGES
+    # Stores do not keep the kind. Parse only a fragment that may be a Framework Notification.
+    if not whole and _MAYBE_FRAMEWORK.search(body):
+        kind = _kind_of(_read_cached(body))
+    return Fragment(body, content_type, from_, until, begins, heartbeat, kind)
 
 
 def read_stored(body: bytes) -> Document:
     return read_document(body, limits=_NO_LIMITS)
 
 
-def _is_framework(document: Document) -> bool:
-    return document.capability == Capability.FRAMEWORK_NOTIFICATION
+def _kind_of(document: Document) -> FragmentKind:
+    if document.capability == Capability.FRAMEWORK_NOTIFICATION:
+        return FragmentKind.DOCUMENTS
+    return FragmentKind.CHANGES
 
 
-def capability_of(document: Document) -> str:
-    """Return the capability for a pushed document that is a part or a merge of other documents."""
-    if _is_framework(document):
+def notification_capability(document: Document) -> str:
+    """Return the capability of a notification with entries of a document."""
+    if _kind_of(document) is FragmentKind.DOCUMENTS:
         return Capability.FRAMEWORK_NOTIFICATION
     return Capability.CHANGE_NOTIFICATION
 
@@ -168,7 +179,7 @@ class Interval(Struct, frozen=True):
 
 
 def is_later(fragment: Fragment, instant: Instant) -> bool:
-    """Return whether a fragment may have changes that a copy of everything up to `instant` lacks.
+    """Return whether a fragment may have changes that a copy lacks whose T is `instant`.
 
     A fragment that begins and ends at that instant has late changes, from a Source whose datetimes
     have whole seconds.
@@ -178,7 +189,7 @@ def is_later(fragment: Fragment, instant: Instant) -> bool:
     return fragment.until > instant
 
 
-def covers(fragment: Fragment, interval: Interval) -> bool:
+def covers_interval(fragment: Fragment, interval: Interval) -> bool:
     if fragment.from_ is None:
         return False
     return fragment.from_ <= interval.from_ and fragment.until >= interval.until
@@ -199,8 +210,8 @@ def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
         size += len(fragments[number].body)
         if fragments[number].from_ != fragments[number - 1].until or size > max_bytes:
             return number
-        # A log written by an earlier version may contain both kinds.
-        if fragments[number].framework != fragments[0].framework:
+        # A log written by an earlier version may contain two kinds.
+        if fragments[number].kind is not fragments[0].kind:
             return number
     return len(fragments)
 
@@ -208,29 +219,29 @@ def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
 def merge_fragments(fragments: Sequence[Fragment]) -> bytes:
     """Merge contiguous fragments (`count_chained`) into one.
 
-    The result has the links and foreign attributes of the last fragment, because these describe the
-    whole set.
+    The result has the last fragment's links and attributes of other namespaces, because these
+    describe the whole set.
     """
     bodies = tuple(fragment.body for fragment in fragments)
     return _merge(bodies, fragments[0].from_, fragments[-1].until)
 
 
-def _read_merged(body: bytes) -> Document:
-    return _read_small(body) if len(body) <= _SMALL else read_stored(body)
+def _read_cached(body: bytes) -> Document:
+    return _read_small(body) if len(body) <= _MAX_CACHED_BYTES else read_stored(body)
 
 
-# Each attempt at a failing callback sends the same fragments again, plus some newer ones. Parsing
-# takes nine tenths of the time of a merge.
+# Each retry sends the same fragments again, plus some newer ones, and parsing takes 90% of the time
+# of a merge.
 _read_small = lru_cache(maxsize=512)(read_stored)
 
 
 # Many subscribers may lag by the same fragments, for example because they are equally slow.
 @lru_cache(maxsize=16)
 def _merge(bodies: tuple[bytes, ...], from_: Instant | None, until: Instant) -> bytes:
-    documents = [_read_merged(body) for body in bodies]
+    documents = [_read_cached(body) for body in bodies]
     return write_document(
         Document(
-            capability=capability_of(documents[-1]),
+            capability=notification_capability(documents[-1]),
             resources=tuple(entry for document in documents for entry in document.resources),
             from_=from_,
             until=until,

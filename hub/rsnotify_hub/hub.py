@@ -1,4 +1,4 @@
-"""The hub as a whole: the store, the logs, the transports, the handlers and the readiness check."""
+"""Connects the parts of a hub: the store, the logs, the transports and the HTTP handlers."""
 
 from __future__ import annotations
 
@@ -35,44 +35,47 @@ from rsnotify_hub.admin.reports import ConnectionTable, Reports, TopicRates
 from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds
-from rsnotify_hub.bridging import Bridge, BridgeParts, Bridges, HubTransport
+from rsnotify_hub.bridging import Bridge, BridgeDependencies, Bridges, HubTransport
 from rsnotify_hub.change_memory import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfiguration
-from rsnotify_hub.events import EventsHandler
+from rsnotify_hub.delivery_channel import DeliveryChannel
+from rsnotify_hub.event_streams import EventStreamHandler
 from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
-from rsnotify_hub.live.subscribers import LiveChannel, Replays, SelectionGroups
-from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
+from rsnotify_hub.live.replays import Replays
+from rsnotify_hub.live.selection_groups import SelectionGroups
+from rsnotify_hub.live.subscribers import LiveChannel
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge
+from rsnotify_hub.open_store import open_store
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import Store
 from rsnotify_hub.store.providers import OpenStore
-from rsnotify_hub.stores import open_store
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.pings import TopicFetcher
 from rsnotify_hub.websub.request_slots import IntentRequests
-from rsnotify_hub.websub.sender import WebSubChannel
 from rsnotify_hub.websub.verification import IntentVerification
+from rsnotify_hub.websub.websub_channel import WebSubChannel
 from rsnotify_hub.websub.websub_handler import WebSubHandler
 
 logger = logging.getLogger("rsnotify.hub")
 
 #: The timeout of the readiness check, in seconds.
-SECONDS = 5.0
+READINESS_SECONDS = 5.0
 
 
 @dataclass(eq=False, repr=False)
 class Readiness:
-    """The readiness check of `GET /readyz`: whether the store can be written and followed."""
+    """The readiness check of `GET /readyz`: whether this node can use the store."""
 
     store: Store
     trouble: Callable[[], str | None] = lambda: None
-    seconds: float = SECONDS
+    seconds: float = READINESS_SECONDS
     is_draining: bool = False
 
     def __post_init__(self) -> None:
@@ -81,16 +84,14 @@ class Readiness:
 
     def check_open(self) -> None:
         if self.is_draining:
-            raise Refusal(Code.UNAVAILABLE, "this node is drained: use another one")
+            raise Refusal(Code.UNAVAILABLE, "this node is draining: use another one")
 
     async def check(self) -> None:
-        """Check whether the hub is ready, or join a check that is already in progress.
-
-        Frequent requests therefore cost no extra writes.
+        """Check whether this node is ready. Concurrent calls share one test write.
 
         Raises:
-            Refusal: The node is drained, or cannot use the store.
-            StorageError: The check's write failed.
+            Refusal: The node is draining, or cannot use the store.
+            StorageError: The test write failed.
         """
         self.check_open()
         if self._checking is None or self._checking.done():
@@ -102,10 +103,10 @@ class Readiness:
             await asyncio.wait([checking], timeout=self.seconds)
             trouble = self.trouble()
         if trouble is None and not checking.done():
-            trouble = f"the store does not answer within {self.seconds:.0f} seconds"
+            trouble = f"the store did not answer within {self.seconds:.0f} seconds"
         if trouble is not None:
             if self._reported.is_new(trouble):
-                logger.error("this hub is not ready: %s", trouble)
+                logger.error("this node is not ready: %s", trouble)
             raise Refusal(Code.UNAVAILABLE, trouble)
         checking.result()
 
@@ -117,12 +118,15 @@ class Readiness:
 Clock = Callable[[], Instant]
 
 
-#: The interval at which expired leases are ended and quiet logs trimmed, in seconds.
+#: The interval of `clean_up`, in seconds.
 _CLEAN_UP_SECONDS = 60
 
 
 class HubService:
-    """A hub without its HTTP server. `open_hub` creates it, and the server sets `connections`."""
+    """A hub without its HTTP server. `open_hub` creates it.
+
+    `connections` returns the number of open connections. The HTTP server sets it.
+    """
 
     def __init__(
         self,
@@ -144,41 +148,28 @@ class HubService:
         self.statistics = Statistics(clock)
         self._clock = clock
         self._topics = TopicLogs(store, self.statistics, opened.nodes.count)
-        self._intent_requests = IntentRequests(
-            requests, Retry(websub.retry_seconds), websub.callback_seconds
-        )
-        self._live = LiveChannel(websocket, self.statistics)
-        self._filters = FilterCache()
-        self._selections = SelectionGroups(
-            self._topics, self._live, self._filters, websocket.max_selections
-        )
-        self._callbacks = WebSubChannel(
-            store, self._topics, requests, self._intent_requests, websub, clock, self.statistics
-        )
         authorizer.topic_quota = TopicQuota(
             self._topics, configuration.limits.max_topics_per_publisher
         )
         intake = FragmentIntake(authorizer, configuration.intake, clock)
-        rates = TopicRates(clock)
-        self._paces = rates.paces
-        parts = BridgeParts(
-            store=store,
-            topics=self._topics,
-            intake=intake,
-            statistics=self.statistics,
-            filters=self._filters,
-            clock=clock,
-            retry_seconds=websub.retry_seconds,
-            max_selections=websocket.max_selections,
+        self.change_memory = HubChangeMemory(
+            self._topics, public_url + "topics", _brokers_of(configuration)
         )
-        self._bridges = _make_bridges(configuration, parts)
-        self._channels: list[DeliveryChannel] = [
-            self._live,
-            self._selections,
-            self._callbacks,
-            rates,
-            *self._bridges.all,
-        ]
+        self.document = HubDocument(
+            websub=public_url + "websub",
+            websocket="ws" + public_url.removeprefix("http") + "ws",
+            events=public_url + "events",
+            mqtt=configuration.mqtt.public_url or configuration.mqtt.url,
+            xmpp=configuration.xmpp.url,
+        )
+
+        # WebSub
+        self._intent_requests = IntentRequests(
+            requests, Retry(websub.retry_seconds), websub.callback_seconds
+        )
+        self._callbacks = WebSubChannel(
+            store, self._topics, requests, self._intent_requests, websub, clock, self.statistics
+        )
         self._verification = IntentVerification(
             self._callbacks, self._topics, self._intent_requests, websub, clock, opened.nodes
         )
@@ -191,21 +182,18 @@ class HubService:
             clock=clock,
         )
         self.websub = WebSubHandler(intake, self._topics, self._pings, self._verification, limits)
-        self.document = HubDocument(
-            websub=public_url + "websub",
-            websocket="ws" + public_url.removeprefix("http") + "ws",
-            events=public_url + "events",
-            mqtt=configuration.mqtt.public_url or configuration.mqtt.url,
-            xmpp=configuration.xmpp.url,
-        )
-        self.change_memory = HubChangeMemory(
-            self._topics, public_url + "topics", _brokers_of(configuration)
+
+        # WebSockets and event streams
+        self._live = LiveChannel(websocket, self.statistics)
+        self._filters = FilterCache()
+        self._selections = SelectionGroups(
+            self._topics, self._live, self._filters, websocket.max_selections
         )
         self._connections = LiveConnections(
             limits, self.statistics, websocket, public_url=public_url, clock=clock
         )
         replays = Replays(self._topics)
-        self._websockets = WebSocketHandler(
+        self.websockets = WebSocketHandler(
             intake,
             self._topics,
             self._live,
@@ -214,7 +202,33 @@ class HubService:
             replays,
             self.statistics,
         )
-        self.events = EventsHandler(self._live, self._connections, replays, public_url + "events")
+        self.event_streams = EventStreamHandler(
+            self._live, self._connections, replays, public_url + "events"
+        )
+
+        # Brokers
+        dependencies = BridgeDependencies(
+            store=store,
+            topics=self._topics,
+            intake=intake,
+            statistics=self.statistics,
+            filters=self._filters,
+            clock=clock,
+            retry_seconds=websub.retry_seconds,
+            max_selections=websocket.max_selections,
+        )
+        self._bridges = _make_bridges(configuration, dependencies)
+
+        # Administration
+        rates = TopicRates(clock)
+        self._paces = rates.paces
+        self._channels: list[DeliveryChannel] = [
+            self._live,
+            self._selections,
+            self._callbacks,
+            rates,
+            *self._bridges.all,
+        ]
         self._disk: DiskInfo | None = None
         self._history = HubHistory(opened.folder and opened.folder / "history.json", clock())
         reports = self._reports = Reports(
@@ -244,19 +258,19 @@ class HubService:
 
     async def accept_websocket(self, request: web.Request) -> web.StreamResponse:
         self.readiness.check_open()
-        return await self._websockets.handle(request)
+        return await self.websockets.handle(request)
 
     async def accept_event_stream(self, request: web.Request) -> web.StreamResponse:
         self.readiness.check_open()
-        return await self.events.handle(request)
+        return await self.event_streams.handle(request)
 
     async def close_connections(self) -> None:
-        """Close all WebSockets and event streams, after all that Sources have sent is durable."""
-        await self._websockets.finish()
+        """Close all WebSockets and event streams after everything from Sources is durable."""
+        await self.websockets.finish()
         await self._connections.close()
 
     async def drain(self) -> None:
-        """Hand this node's work over to the other nodes, and close its connections."""
+        """Hand over this node's work to the other nodes, and close its connections."""
         self.readiness.is_draining = True
         await self._opened.leave()
         await self.close_connections()
@@ -311,14 +325,14 @@ class HubService:
         )
 
     async def clean_up(self) -> None:
-        """End expired leases, trim quiet logs, update the history, and check servers and disk."""
+        """End expired leases, trim quiet logs, update the history, and check disk and servers."""
         await self.measure_disk()
         await self._add_minute()
         try:
             await self._callbacks.expire()
             await self._topics.trim()
         except StorageError as error:
-            logger.warning("leases and logs cannot be cleaned up now: %s", error)
+            logger.warning("cannot clean up leases and logs: %s", error)
         await self._opened.check_servers()
 
 
@@ -326,10 +340,10 @@ class HubService:
 async def open_hub(
     configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock
 ) -> AsyncIterator[HubService]:
-    """Return a context with a running hub. Leaving it closes the hub and its resources in order.
+    """Return a context with a running hub.
 
     `public_url` ends in `/`. With `anonymous`, programs on this machine may publish without a token
-    as long as there are no publishers.
+    if no publishers are configured.
 
     Raises:
         ConfigurationError: The data folder or the store's servers cannot be used.
@@ -378,15 +392,15 @@ async def open_hub(
         yield hub
 
 
-def _make_bridges(configuration: HubConfiguration, parts: BridgeParts) -> Bridges:
-    found: list[Bridge] = []
+def _make_bridges(configuration: HubConfiguration, dependencies: BridgeDependencies) -> Bridges:
+    bridges: list[Bridge] = []
     if configuration.mqtt.url is not None:
-        found.append(MqttBridge(configuration.mqtt, parts))
+        bridges.append(MqttBridge(configuration.mqtt, dependencies))
     for scheme, table in configuration.transport_tables:
         transport: HubTransport = transport_of(scheme)
         settings = convert_settings(table, transport.settings)
-        found.append(transport.bridge(settings, parts))
-    return Bridges(found)
+        bridges.append(transport.bridge(settings, dependencies))
+    return Bridges(bridges)
 
 
 def _brokers_of(configuration: HubConfiguration) -> dict[str, ChannelPlace | None]:

@@ -1,4 +1,4 @@
-"""The checks on a publication that all transports share: permission, size and content.
+"""Reads and checks what publishers send, in the same way for all transports.
 
 XML whose root is in the sitemap namespace must be a fragment. Anything else is a topic's whole
 content, since WebSub is for any resource. The hub passes it on unchanged, and a newer content
@@ -19,15 +19,21 @@ from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.format.xml_parser import expat_parser
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.config.configuration import IntakeConfig
-from rsnotify_hub.fragments import Fragment, check_content_type, is_utf_8, read_fragment
+from rsnotify_hub.fragments import (
+    Fragment,
+    FragmentKind,
+    check_content_type,
+    is_utf_8,
+    read_fragment,
+)
 
-#: Maximum size of a fragment read on the event loop, in bytes. A larger one is read in a thread, so
+#: Maximum size of a fragment read on the event loop, in bytes. Larger ones are read in a thread, so
 #: as not to block the loop.
 _MAX_INLINE_BYTES = 64 * 1024
-#: Number of bytes parsed at a time, so that other threads run in between; and the maximum size of a
-#: tag or comment, because Expat parses an incomplete one again with each piece.
-_PIECE = 262_144
-_TOKEN_BYTES = 10_000_000
+#: Number of bytes parsed at a time, so that other threads run in between.
+_PIECE_BYTES = 262_144
+#: Maximum size of a tag or comment, in bytes. Expat parses an incomplete one again with each piece.
+_MAX_TOKEN_BYTES = 10_000_000
 
 #: The start of a whole content, which covers everything before it.
 _BEGINNING = from_microseconds(0)
@@ -46,19 +52,18 @@ class FragmentIntake:
         self._clock = clock
         self._limits = limits_of(config)
 
-    def is_small(self, body: bytes) -> bool:
-        """Return whether a fragment is small enough to be read without a thread (`read_now`)."""
-        return len(body) <= _MAX_INLINE_BYTES
-
-    def read_now(self, body: bytes) -> Fragment:
+    def read_small_fragment(self, body: bytes) -> Fragment | None:
+        """Read and check a fragment. Return None if this would block the event loop."""
+        if len(body) > _MAX_INLINE_BYTES:
+            return None
         return read_fragment(body, limits=self._limits)
 
-    async def read(self, body: bytes) -> Fragment:
+    async def read_large_fragment(self, body: bytes) -> Fragment:
         """Read and check a fragment in a thread."""
-        return await asyncio.to_thread(self.read_now, body)
+        return await asyncio.to_thread(read_fragment, body, limits=self._limits)
 
-    async def read_content(self, body: bytes, content_type: str) -> Fragment:
-        """Read and check a fragment or a topic's whole content."""
+    async def read_publication(self, body: bytes, content_type: str) -> Fragment:
+        """Read and check a fragment or a whole content, in a thread if it is large."""
         read = partial(
             read_content,
             body,
@@ -66,7 +71,7 @@ class FragmentIntake:
             received=self._clock(),
             limits=self._limits,
         )
-        return read() if self.is_small(body) else await asyncio.to_thread(read)
+        return read() if len(body) <= _MAX_INLINE_BYTES else await asyncio.to_thread(read)
 
 
 def limits_of(config: IntakeConfig) -> DocumentLimits:
@@ -76,7 +81,7 @@ def limits_of(config: IntakeConfig) -> DocumentLimits:
 def read_content(
     body: bytes, *, content_type: str, received: Instant, limits: DocumentLimits = DEFAULT_LIMITS
 ) -> Fragment:
-    """Read and check a published fragment or whole content.
+    """Read and check a fragment or a whole content.
 
     Raises:
         DocumentError: The body is malformed XML; or the root is in the sitemap namespace, but the
@@ -95,14 +100,14 @@ def whole_content(body: bytes, content_type: str, received: Instant) -> Fragment
         until=received,
         begins=_BEGINNING,
         heartbeat=False,
-        whole=True,
+        kind=FragmentKind.WHOLE,
     )
 
 
 def is_text(fragment: Fragment) -> bool:
-    """Return whether a body can be a WebSocket text frame without looking like a control frame."""
-    if not fragment.whole:
-        return True  # a fragment is XML in UTF-8
+    """Return whether a body can be sent as a text frame and not be mistaken for a control frame."""
+    if fragment.kind is not FragmentKind.WHOLE:
+        return True  # it is XML in UTF-8
     return not fragment.body.startswith(b"{") and is_utf_8(fragment.body)
 
 
@@ -112,7 +117,7 @@ def is_xml(content_type: str) -> bool:
 
 
 class _IsSitemap(Exception):
-    """Stops the parser, because the root is in the sitemap namespace."""
+    """Stops the parser when the root is in the sitemap namespace."""
 
 
 def is_sitemap(body: bytes) -> bool:
@@ -127,20 +132,20 @@ def is_sitemap(body: bytes) -> bool:
 
     parser.StartElementHandler = start
     try:
-        for at in range(0, len(body), _PIECE):
-            parser.Parse(body[at : at + _PIECE], False)
-            if at - parser.CurrentByteIndex > _TOKEN_BYTES:
-                raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
+        for at in range(0, len(body), _PIECE_BYTES):
+            parser.Parse(body[at : at + _PIECE_BYTES], False)
+            if at - parser.CurrentByteIndex > _MAX_TOKEN_BYTES:
+                raise TooLarge(f"it has a tag or a comment of more than {_MAX_TOKEN_BYTES} bytes")
         parser.Parse(b"", True)
     except _IsSitemap:
         return True
     except expat.ExpatError as error:
         raise MalformedDocument(f"not well-formed XML: {error}") from None
     except (ValueError, LookupError):
-        raise MalformedDocument("its encoding is not known here; send it in UTF-8") from None
+        raise MalformedDocument("its encoding is unknown; send it in UTF-8") from None
     return False
 
 
 def _refuse_declarations(name: str, system: str | None, public: str | None, inside: bool) -> None:
     if inside:
-        raise MalformedDocument("its DOCTYPE has declarations, which are refused; remove them")
+        raise MalformedDocument("its DOCTYPE contains declarations, which the hub refuses")

@@ -1,8 +1,8 @@
 """`GET /metrics`: the hub's metrics in the Prometheus format.
 
-Nothing is counted here. The metrics are read from existing state on request, so they cost nothing
-per fragment. No label contains text from clients. For example, a lag is labelled by rank, not by
-callback, so the number of series is fixed.
+The metrics are computed from existing state on request, so they cost nothing per fragment. No label
+contains text from clients, so the number of series is fixed. For example, a lag is labelled by
+rank, not by callback.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rsnotify_hub.admin.views import status as status_of
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
-from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.websub_subscription import DeliveryState
 
 #: The upper bounds of the lag buckets, in seconds.
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
-#: Number of the longest lags, which are shown by rank.
-WORST = 10
+#: Number of the longest lags that are reported, by rank.
+LONGEST_LAGS = 10
 
 _PREFIX = "rsnotify_hub_"
 _named = Families(_PREFIX)
@@ -187,8 +187,8 @@ def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
         "How long each WebSub subscription has been behind; 0 if it is up to date",
         Histogram(LAG_BUCKETS, lags),
     )
-    worst = {str(rank): lag for rank, lag in enumerate(nlargest(WORST, lags), 1)}
-    yield _named.gauges("lag_seconds_worst", f"The {WORST} longest lags", "rank", worst)
+    worst = {str(rank): lag for rank, lag in enumerate(nlargest(LONGEST_LAGS, lags), 1)}
+    yield _named.gauges("lag_seconds_worst", f"The {LONGEST_LAGS} longest lags", "rank", worst)
     behind = sum(lag > 0 for lag in lags)
     yield _gauge(
         "subscriptions_behind", "WebSub subscriptions with a backlog, except suspended ones", behind

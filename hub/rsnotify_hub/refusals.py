@@ -1,4 +1,4 @@
-"""The codes and reasons of refused requests. They are the same over HTTP, WebSocket and MQTT."""
+"""Refused requests: their codes and reasons, which are the same over HTTP, WebSocket and MQTT."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _STATUS_AND_CLOSE = {
     Code.MISDIRECTED: (421, 1008),
 }
 
-#: The codes of requests that may be repeated, and the delay before repeating them, in seconds.
+#: The codes of requests that the client may retry.
 _TEMPORARY = (Code.UNAVAILABLE, Code.TOO_MANY)
+#: The value of `Retry-After`, in seconds.
 RETRY_AFTER = "5"
 
 
 class Refusal(RsnotifyError):
-    """A request was refused and had no effect. The reason is for the client and has no secrets."""
+    """A request was refused and had no effect. The reason is sent to the client."""
 
     def __init__(self, code: Code, reason: str) -> None:
         self.code = code
@@ -59,9 +60,9 @@ def parse_since(text: str | None) -> Instant | None:
 
 
 def answer_to(refusal: Refusal, *, with_token: bool) -> tuple[int, dict[str, str]]:
-    """Return the HTTP status of a refusal, and the headers that the answer needs.
+    """Return the HTTP status of a refusal, and the headers that the response needs.
 
-    If the client lacks permission and sent no token, the answer requests one.
+    If the client lacks permission and sent no token, the response requests one.
     """
     if refusal.code is Code.FORBIDDEN and not with_token:
         return 401, {"WWW-Authenticate": "Bearer"}

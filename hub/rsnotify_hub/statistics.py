@@ -1,8 +1,7 @@
-"""Counters of the hub's work since it started, and the states of brokers and the store.
+"""Counters since the hub started, and the states of brokers and the store.
 
-Each part of the hub counts its work here, at the cost of an addition. `/metrics`, the admin API and
-the dashboard read the counters. `BrokerInfo` and `StoreFailure` are also part of the admin API's
-JSON.
+`/metrics`, the admin API and the dashboard read the counters. `BrokerInfo` and `StoreFailure` are
+also JSON of the admin API.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rsnotify.format.datetimes import Instant
 
 
 class DeliveryTransport(StrEnum):
-    """The hub's built-in transports. Any other transport is named by the scheme of its URLs."""
+    """The hub's built-in transports. The name of any other transport is the scheme of its URLs."""
 
     WEBSUB = "websub"
     WEBSOCKET = "websocket"
@@ -30,7 +29,7 @@ class DeliveryTransport(StrEnum):
 
 
 class DeliveryOutcome(StrEnum):
-    """The outcome of a delivery, or of an attempt at one."""
+    """The outcome of a delivery attempt."""
 
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -49,8 +48,8 @@ class BrokerInfo(Struct, frozen=True):
             broker is connected.
         error: Why the last attempt to connect failed, or the connection ended; null while the
             broker is connected.
-        behind_since: Since when at least one topic has been behind continuously, as far as the hub
-            has checked; null if none is behind.
+        behind_since: Since when at least one topic has been behind, as far as the hub has checked;
+            null if none is behind.
     """
 
     connected: bool
@@ -76,7 +75,7 @@ class Statistics:
     """Counters since the start of this process.
 
     Attributes:
-        duplicates: Number of fragments that the log already had, or that contained nothing new.
+        duplicates: Number of fragments that the log already had or that added nothing new.
         refused: Number of requests and frames that were refused, by refusal code.
         deliveries: Number of deliveries and delivery attempts, by transport name and outcome.
         delivered_bytes: Number of bytes delivered, by transport name.
@@ -99,6 +98,6 @@ class Statistics:
         self.store_failure = StoreFailure(before.since if before else self._clock(), reason)
 
     def count(self, transport: str, outcome: DeliveryOutcome, *, size: int = 0) -> None:
-        """Count a delivery, or an attempt at one, and the bytes delivered."""
+        """Count a delivery attempt, and the bytes delivered."""
         self.deliveries[transport, outcome] += 1
         self.delivered_bytes[transport] += size

@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 from rsnotify_hub.refusals import Code, Refusal
 
 MAX_URL_LENGTH = 2048
-#: Minimum length of a secret in a callback. Shorter parts are not secrets, and occur in any text.
+#: Minimum length of a secret in a callback. Shorter parts cannot be secrets, and occur in any text.
 SHORTEST_SECRET = 4
 _PORTS = {"http": 80, "https": 443}
-#: Maximum depth of nested escapes (`%252e`). A URL with deeper nesting counts as hostile.
-_DECODINGS = 4
+#: Maximum number of times that an escape may be escaped itself (`%252e`).
+_MAX_DECODINGS = 4
 # Characters that could end a header or the <> in a Link header, or that no URI contains.
 _UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
 
@@ -20,14 +20,14 @@ _UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
 def check_url(url: str, name: str) -> str:
     """Return a topic or callback unchanged if it is an http(s) URL that is safe in a header.
 
-    Otherwise raise a `Refusal` with `name` in its reason.
+    Raise a `Refusal` with `name` in its reason if it is not.
     """
     if not url:
         raise Refusal(Code.BAD_REQUEST, f"{name} is missing")
     if len(url) > MAX_URL_LENGTH:
         raise Refusal(Code.BAD_REQUEST, f"{name} is longer than {MAX_URL_LENGTH} characters")
     if _UNSAFE.search(url):
-        raise Refusal(Code.BAD_REQUEST, f"{name} has a character that must be percent-encoded")
+        raise Refusal(Code.BAD_REQUEST, f"{name} contains characters that must be percent-encoded")
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -41,7 +41,7 @@ def check_url(url: str, name: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL. This is the only part of a callback that may be logged."""
+    """Return the host of a URL, which is the only part of a callback that may be logged."""
     return (urlsplit(url).hostname or "").rstrip(".")  # without the dot of the DNS root
 
 
@@ -51,7 +51,7 @@ def authority_of(url: str) -> str:
 
 
 def redacted_callback(url: str) -> str:
-    """Return a callback without its possible secrets (WebSub §8.2), so that it can be recognized.
+    """Return a callback that is still recognizable, but without its possible secrets (WebSub §8.2).
 
     A path segment that is too short to be a secret is kept. A long segment keeps only its first two
     characters, and any other segment keeps none.
@@ -68,9 +68,9 @@ def _redacted(part: str) -> str:
 
 
 def has_dot_segments(url: str) -> bool:
-    """Return whether the path of a URL has a dot segment, in any spelling."""
+    """Return whether the path of a URL has a dot segment, in any encoding."""
     path = urlsplit(url).path
-    for _ in range(_DECODINGS):
+    for _ in range(_MAX_DECODINGS):
         if any(_is_dots(segment) for segment in path.replace("\\", "/").split("/")):
             return True
         decoded = unquote(path)

@@ -18,12 +18,12 @@ from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogRetention, Store
 from rsnotify_hub.store.nodes import HubNodes, SingleNode
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.callback_requests import CallbackRequests
-from rsnotify_hub.websub.delivery import Delivery
-from rsnotify_hub.websub.request_slots import DeliveryScheduler, IntentRequests
-from rsnotify_hub.websub.sender import WebSubChannel
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
+from rsnotify_hub.websub.request_slots import IntentRequests, RequestScheduler
 from rsnotify_hub.websub.verification import IntentVerification
+from rsnotify_hub.websub.websub_channel import WebSubChannel
+from rsnotify_hub.websub_subscription import DeliveryState, Subscription
 from tests.hub.helpers import TOPIC, Callback, Clock, fragment
 from tests.waiting import PATIENCE
 
@@ -45,7 +45,9 @@ class Deliveries:
         self.verification = verification
         self.statistics = statistics
 
-    async def subscribed(self, callback: Callback | str, secret: str | None = None) -> Delivery:
+    async def subscribed(
+        self, callback: Callback | str, secret: str | None = None
+    ) -> CallbackSubscriber:
         """Make a verified subscription, or renew it."""
         url = callback if isinstance(callback, str) else callback.url
         expires = Clock()() + timedelta(days=10)
@@ -55,7 +57,7 @@ class Deliveries:
         assert found is not None
         return found
 
-    async def delivered(self, callback: Callback) -> Delivery:
+    async def delivered(self, callback: Callback) -> CallbackSubscriber:
         """Make a subscription that has received one fragment."""
         delivery = await self.subscribed(callback)
         await self.publish(1)
@@ -63,14 +65,14 @@ class Deliveries:
         await self.until(lambda: delivery.behind_since is None)
         return delivery
 
-    async def failing(self, callback: Callback) -> Delivery:
+    async def failing(self, callback: Callback) -> CallbackSubscriber:
         """Make a subscription whose first delivery, of one fragment, has failed."""
         delivery = await self.subscribed(callback)
         await self.publish(1)
         await self.until(lambda: delivery.retry_at is not None)
         return delivery
 
-    async def given_up(self, callback: Callback, clock: Clock) -> Delivery:
+    async def given_up(self, callback: Callback, clock: Clock) -> CallbackSubscriber:
         """Make a subscription whose first delivery has failed for a day."""
         delivery = await self.subscribed(callback)
         await self.publish(1)
@@ -93,7 +95,7 @@ class Deliveries:
 
 @asynccontextmanager
 async def opened_channel(
-    folder: Path, clock: Clock, scheduler: DeliveryScheduler | None = None, **settings: Any
+    folder: Path, clock: Clock, scheduler: RequestScheduler | None = None, **settings: Any
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over the store in a folder."""
     retention = LogRetention(size=10**9, age=timedelta(days=365))
@@ -107,7 +109,7 @@ async def opened_channel(
 async def channel_over(
     store: Store,
     clock: Clock,
-    scheduler: DeliveryScheduler | None = None,
+    scheduler: RequestScheduler | None = None,
     hub: str = "http://hub.example/websub",
     nodes: HubNodes | None = None,
     **settings: Any,

@@ -9,8 +9,9 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
+from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.fragments import Fragment, read_fragment
-from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import (
     LogEntry,
     LogRetention,
@@ -19,8 +20,8 @@ from rsnotify_hub.store.interface import (
     StoredSubscription,
 )
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = LogRetention(size=10**9, age=timedelta(days=365))
@@ -77,10 +78,10 @@ async def stored_subscriptions(store: Store) -> list[Subscription]:
     return [each.subscription for each in collecting.stored]
 
 
-async def stored_troubles(store: Store) -> list[bytes]:
+async def stored_failure_states(store: Store) -> list[bytes]:
     collecting = Collecting()
     await store.assign(collecting)
-    return [each.trouble for each in collecting.stored if each.trouble is not None]
+    return [each.failure_state for each in collecting.stored if each.failure_state is not None]
 
 
 @asynccontextmanager

@@ -377,6 +377,6 @@ async def test_removing_all_tokens_does_not_open_the_hub(
 async def test_a_hub_that_others_can_reach_does_not_start_without_grants(
     run_hub: RunHub, where: dict[str, str]
 ):
-    with pytest.raises(ConfigurationError, match="nobody may publish on it: name publishers"):
+    with pytest.raises(ConfigurationError, match="nobody may publish on it: configure publishers"):
         async with run_hub(**where):
             pass

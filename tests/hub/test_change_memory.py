@@ -91,7 +91,9 @@ async def test_changes_before_the_log_are_gone_with_an_explanation(memory: Memor
     await memory.hub.accepted(fragment(7, 8))
     status, text = await memory.ask(format_datetime(at(3)))
     assert status == 410
-    assert f"{format_datetime(at(3))} and {format_datetime(at(7))} are not known" in text
+    assert (
+        f"{format_datetime(at(3))} and {format_datetime(at(7))}; get them from the Source" in text
+    )
     again = text.rpartition(" ")[2].strip()
     assert (await memory.hub.get(again.removeprefix(memory.hub.url)))[0] == 200
 

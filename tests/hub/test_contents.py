@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, TooLarge
-from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.fragments import Fragment, FragmentKind
 from rsnotify_hub.intake import is_text, is_xml, read_content
 from tests.growth import check_growth
 from tests.hub.helpers import at, fragment
@@ -23,13 +23,17 @@ def read(body: bytes, content_type: str = "application/xml") -> Fragment:
 
 
 def test_a_document_of_the_sitemap_namespace_is_a_fragment():
-    assert not read(fragment(0, 1, 2)).whole
+    assert read(fragment(0, 1, 2)).kind is FragmentKind.CHANGES
 
 
 @given(st.sampled_from(["text/html", "application/json", "image/png", "TEXT/Plain"]), st.binary())
 def test_content_that_is_not_xml_is_kept_exactly(content_type: str, body: bytes):
     content = read(body, content_type)
-    assert (content.whole, content.body, content.content_type) == (True, body, content_type)
+    assert (content.kind, content.body, content.content_type) == (
+        FragmentKind.WHOLE,
+        body,
+        content_type,
+    )
     assert (content.from_, content.until, content.heartbeat) == (None, NOW, False)
     assert content.begins < at(0)
 
@@ -48,7 +52,7 @@ def test_content_that_is_not_xml_is_kept_exactly(content_type: str, body: bytes)
 )
 def test_other_xml_is_kept_exactly(body: bytes):
     content = read(body, "application/atom+xml; charset=utf-8")
-    assert (content.whole, content.body) == (True, body)
+    assert (content.kind, content.body) == (FragmentKind.WHOLE, body)
     assert content.content_type == "application/atom+xml; charset=utf-8"
 
 
@@ -146,4 +150,5 @@ def test_reading_content_takes_linear_time(repeated: bytes):
 
 
 def test_a_long_comment_is_no_longer_for_what_follows_it():
-    assert read(b"<a><!--" + b" " * 9_000_000 + b"-->" + b"<b/>" * 1_000_000 + b"</a>").whole
+    body = b"<a><!--" + b" " * 9_000_000 + b"-->" + b"<b/>" * 1_000_000 + b"</a>"
+    assert read(body).kind is FragmentKind.WHOLE

@@ -111,7 +111,7 @@ async def test_the_first_answer_is_who_does_not_receive_since_when_and_why(
         await callback.delivery()
         clock.advance(minutes=12)
         await page.until(f"{verdict}.includes('1 of 1 subscriber does not receive')")
-        await page.until(f"{verdict}.match(/since .*, for 12 min\\s+answers 503/)")
+        await page.until(f"{verdict}.match(/since .*, for 12 min\\s+returned 503/)")
         assert await page.evaluate("document.title") == "1 in trouble · rsnotify hub"
         await page.click("#find input")
         await page.type("nothing has this")  # what the tables show does not matter

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rsnotify_hub.subscriptions import subscription_id
+from rsnotify_hub.websub_subscription import subscription_id
 from tests.axe import barriers
 from tests.browser import Browser, Page
 from tests.hub.helpers import (

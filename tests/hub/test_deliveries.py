@@ -14,10 +14,10 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.subscriptions import DeliveryState, Subscription
 from rsnotify_hub.websub.callback_requests import redacted
-from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
-from rsnotify_hub.websub.sender import FailureHandling
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, DeliveryAttempt
+from rsnotify_hub.websub.retries import RetryPolicy
+from rsnotify_hub.websub_subscription import DeliveryState, Subscription
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     START,
@@ -42,7 +42,7 @@ async def test_a_failure_says_what_the_callback_answered(
     await callback.delivery()
     await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
     failure = delivery.last_failure
-    assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "answers 500")
+    assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "returned 500")
     assert failure.excerpt == b"x" * 512
     assert 0 <= failure.seconds <= asyncio.get_running_loop().time()
     assert list(deliveries.channel.recent_failures) == [(delivery, failure)]
@@ -71,7 +71,7 @@ async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_not
     monkeypatch: pytest.MonkeyPatch,
 ):
     caplog.set_level(logging.INFO, "rsnotify.hub.websub")
-    monkeypatch.setattr("rsnotify_hub.websub.sender.RECENT_FAILURES", 2)
+    monkeypatch.setattr("rsnotify_hub.websub.retries.RECENT_FAILURES", 2)
     callback.answers = [500] * 10_000
     async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
         delivery = await deliveries.given_up(callback, clock)
@@ -82,11 +82,11 @@ async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_not
         )
         assert callback.requests == delivery.failures
         assert len(deliveries.channel.recent_failures) == min(2, delivery.failures)
-        first, *others = [each for each in caplog.records if "answers 500" in each.getMessage()]
+        first, *others = [each for each in caplog.records if "returned 500" in each.getMessage()]
         assert {each.levelno for each in others} <= {logging.INFO}
         assert first.levelno == logging.WARNING
         facts = {"id": delivery.id, "topic": TOPIC, "host": "127.0.0.1", "failures": 1}
-        facts |= {"status": 500, "reason": "answers 500"}
+        facts |= {"status": 500, "reason": "returned 500"}
         assert facts.items() <= vars(first).items()
         callback.answers, callback.deliveries = [500], asyncio.Queue()
         clock.advance(days=1)
@@ -137,14 +137,14 @@ async def test_the_retry_after_of_a_callback_is_honoured_up_to_the_longest_wait(
 async def test_the_wait_after_a_failure_doubles_and_may_be_longer_if_the_callback_says_so(
     failures: int, retry_after: float | None, least: float, most: float
 ):
-    delivery = Delivery(Subscription(TOPIC, "https://a.example/", None, START, 0))
+    delivery = CallbackSubscriber(Subscription(TOPIC, "https://a.example/", None, START, 0))
     delivery.failures = failures
-    handling = FailureHandling(Retry(0.01, 600), 3600, Statistics())
-    attempt = DeliveryAttempt(START, 500, "answers 500")
+    handling = RetryPolicy(Retry(0.01, 600), 3600, Statistics())
+    attempt = DeliveryAttempt(START, 500, "returned 500")
     wait = handling.record(delivery, attempt, retry_after)
     assert wait is not None
     assert least <= wait <= most
-    late = DeliveryAttempt(START + timedelta(hours=1), 500, "answers 500")
+    late = DeliveryAttempt(START + timedelta(hours=1), 500, "returned 500")
     assert handling.record(delivery, late, retry_after) is None, "it has failed for an hour"
     delivery.resume_trying(late.at)
     assert delivery.has_failed_for(0, late.at)
@@ -168,7 +168,7 @@ async def test_a_log_that_cannot_be_read_is_no_failure_of_the_callback(
     monkeypatch.setattr(deliveries.topics, "read", failing)
     monkeypatch.setattr(deliveries.topics, "recent", lambda *_, **__: None)
     await deliveries.publish(1)
-    await watch.line("must wait", "the disk is gone")
+    await watch.line("cannot read the next delivery", "the disk is gone")
     assert (await callback.delivery())[1] == fragment(0, 1)
     await deliveries.until(lambda: delivery.behind_since is None)
     assert (delivery.failures, delivery.last_failure) == (0, None)
@@ -193,7 +193,7 @@ async def test_a_fault_of_the_hub_does_not_end_a_subscription(
         monkeypatch.setattr(deliveries.store, "move_cursor", failing)
         await deliveries.publish(1)
         await callback.delivery()
-        await watch.line("failed with an internal error")
+        await watch.line("internal error: a delivery")
         await deliveries.publish(2)
         assert (await callback.delivery())[1] == fragment(1, 2)
 

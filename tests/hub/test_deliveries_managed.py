@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_hub.subscriptions import DeliveryState, Subscription
+from rsnotify_hub.websub_subscription import DeliveryState, Subscription
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch, at, fragment, seconds_of
 from tests.hub.storing import stored_subscriptions
@@ -170,7 +170,7 @@ async def test_a_subscription_renewed_while_a_delivery_would_end_it_continues(
     renewing = asyncio.create_task(deliveries.channel.put(renewed))
     await deliveries.until(delivery.lock.locked)
     await deliveries.publish(1)
-    await watch.line("a subscription of", "ends")
+    await watch.line("ending a subscription to")
     saving.set()
     await renewing
     for _ in range(1 + gone):

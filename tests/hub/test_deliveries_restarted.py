@@ -6,14 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from rsnotify_hub.admin.views import lag_seconds
-from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
+from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, seconds_of
-from tests.hub.storing import stored_troubles
+from tests.hub.storing import stored_failure_states
 
 
-def found(deliveries: Deliveries, before: Delivery) -> Delivery:
+def found(deliveries: Deliveries, before: CallbackSubscriber) -> CallbackSubscriber:
     """Return a subscription as the restarted hub has it."""
     again = deliveries.channel.registry.get(before.id)
     assert again not in (None, before)
@@ -48,7 +48,7 @@ async def test_a_failing_subscription_keeps_its_state_over_a_restart(
         again = [found(deliveries, each) for each in (before, later)]
         await deliveries.until(lambda: all(each.behind_since is None for each in again))
     async with opened_channel(tmp_path, clock) as deliveries:
-        assert await stored_troubles(deliveries.store) == []
+        assert await stored_failure_states(deliveries.store) == []
 
 
 async def test_a_failure_dated_by_a_clock_that_was_ahead_does_not_postpone_the_next_attempt(
@@ -81,7 +81,7 @@ async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_upd
         await deliveries.until(lambda: after.behind_since is None)
         assert after.state is DeliveryState.ACTIVE
     async with opened_channel(tmp_path, clock) as deliveries:
-        assert await stored_troubles(deliveries.store) == []
+        assert await stored_failure_states(deliveries.store) == []
 
 
 async def test_a_failure_before_a_success_is_forgotten(
@@ -93,7 +93,7 @@ async def test_a_failure_before_a_success_is_forgotten(
         await deliveries.publish(1)
         await deliveries.until(lambda: callback.requests == 2 and before.behind_since is None)
     async with opened_channel(tmp_path, clock) as deliveries:
-        assert await stored_troubles(deliveries.store) == []
+        assert await stored_failure_states(deliveries.store) == []
         assert (found(deliveries, before).state, callback.requests) == (DeliveryState.ACTIVE, 2)
 
 
@@ -106,7 +106,7 @@ async def test_a_subscription_that_ends_leaves_no_failures_to_the_next(
         assert await deliveries.channel.drop(before.id, "test")
         await deliveries.subscribed(callback)
     async with opened_channel(tmp_path, clock) as deliveries:
-        assert await stored_troubles(deliveries.store) == []
+        assert await stored_failure_states(deliveries.store) == []
 
 
 async def test_a_suspended_subscription_is_behind_since_the_same_instant(

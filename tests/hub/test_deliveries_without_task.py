@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.delivery import Delivery
-from rsnotify_hub.websub.request_slots import DeliveryScheduler
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
+from rsnotify_hub.websub.request_slots import RequestScheduler
+from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -23,7 +23,7 @@ async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
         yield opened
 
 
-async def with_running_delivery(deliveries: Deliveries, callback: Callback) -> Delivery:
+async def with_running_delivery(deliveries: Deliveries, callback: Callback) -> CallbackSubscriber:
     """A subscription with a delivery that is answered once `callback.open` is set."""
     delivery = await deliveries.delivered(callback)
     callback.open.clear()
@@ -92,7 +92,7 @@ async def test_a_delivery_of_a_subscription_that_is_released_is_not_repeated(
 async def test_a_delivery_that_is_cancelled_the_moment_it_fails_leaves_nothing_behind(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    scheduler = DeliveryScheduler(1000)
+    scheduler = RequestScheduler(1000)
     async with opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries:
         delivery = await with_running_delivery(deliveries, callback)
         slot, delivery.slot = delivery.slot, None
@@ -106,14 +106,14 @@ async def test_a_delivery_that_is_cancelled_the_moment_it_fails_leaves_nothing_b
 async def test_a_delivery_that_takes_too_long_has_failed(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    scheduler = DeliveryScheduler(1000)
+    scheduler = RequestScheduler(1000)
     async with opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries:
         delivery = await deliveries.delivered(callback)
         monkeypatch.setattr(scheduler, "seconds", 0.05)
         callback.open.clear()
         await deliveries.publish(2)
         await deliveries.until(lambda: delivery.failures == 1)
-        assert delivery.last_failure.reason == "takes too long"
+        assert delivery.last_failure.reason == "timed out"
         await deliveries.until(lambda: delivery.slot is None)
         assert (delivery.state, delivery.subscription.position) == (DeliveryState.RETRYING, 1)
 

@@ -12,14 +12,14 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
 from rsnotify_hub.websub.request_slots import (
     Capacity,
-    DeliveryScheduler,
-    DeliverySlot,
     IntentRequests,
+    RequestScheduler,
+    RequestSlot,
 )
 from tests.waiting import PATIENCE, until
 
-OK = Answer(204, "answers 204")
-TIMED_OUT = Answer(None, "takes too long")
+OK = Answer(204, "returned 204")
+TIMED_OUT = Answer(None, "timed out")
 
 
 class Requests:
@@ -33,7 +33,7 @@ class Requests:
         seconds: float = 1000,
         quick_seconds: float = 1000,
     ) -> None:
-        self.scheduler = DeliveryScheduler(
+        self.scheduler = RequestScheduler(
             seconds, quick=quick, slow=slow, quick_seconds=quick_seconds
         )
         self.answers: dict[str, Answer] = {}
@@ -41,7 +41,7 @@ class Requests:
         self.most = 0
         self._changed = asyncio.Event()
 
-    def submit(self, name: str, host: str, *, hangs: bool, slow: bool = False) -> DeliverySlot:
+    def submit(self, name: str, host: str, *, hangs: bool, slow: bool = False) -> RequestSlot:
         async def request() -> Answer:
             self.running += 1
             self.most = max(self.most, self.running)
@@ -52,11 +52,11 @@ class Requests:
             finally:
                 self.running -= 1
 
-        async def work(slot: DeliverySlot) -> None:
+        async def work(slot: RequestSlot) -> None:
             self.answers[name] = await slot.limit(request())
             self._changed.set()
 
-        def start(slot: DeliverySlot) -> None:
+        def start(slot: RequestSlot) -> None:
             self.scheduler.run(slot, work(slot))
 
         return self.scheduler.submit(host, start, slow=slow)
@@ -133,7 +133,7 @@ async def test_a_request_that_is_cancelled_frees_its_capacity():
 async def test_a_request_that_ends_frees_its_capacity_and_a_fault_is_logged(
     caplog: pytest.LogCaptureFixture, fault: Exception | None
 ):
-    scheduler = DeliveryScheduler(1000)
+    scheduler = RequestScheduler(1000)
 
     async def work() -> None:
         if fault is not None:
@@ -141,18 +141,18 @@ async def test_a_request_that_ends_frees_its_capacity_and_a_fault_is_logged(
 
     slot = scheduler.submit("a", lambda slot: scheduler.run(slot, work()))
     await until(lambda: not slot.queue.running())
-    assert ("failed with an internal error" in caplog.text) is (fault is not None)
+    assert ("internal error: a request" in caplog.text) is (fault is not None)
 
 
 async def test_running_requests_may_end_when_the_scheduler_closes():
-    scheduler, authorizer = DeliveryScheduler(1000), asyncio.Event()
+    scheduler, authorizer = RequestScheduler(1000), asyncio.Event()
     ended = []
 
-    async def work(slot: DeliverySlot) -> None:
+    async def work(slot: RequestSlot) -> None:
         await authorizer.wait()
         ended.append(slot.host)
 
-    def start(slot: DeliverySlot) -> None:
+    def start(slot: RequestSlot) -> None:
         scheduler.run(slot, work(slot))
 
     scheduler.submit("a", start)
@@ -168,14 +168,14 @@ async def test_running_requests_may_end_when_the_scheduler_closes():
 async def test_only_the_first_attempt_to_verify_uses_the_quick_queue(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    submit, slow = DeliveryScheduler.submit, []
+    submit, slow = RequestScheduler.submit, []
 
-    def noted(*args: Any, **options: Any) -> DeliverySlot:
+    def noted(*args: Any, **options: Any) -> RequestSlot:
         slow.append(options["slow"])
         return submit(*args, **options)
 
-    monkeypatch.setattr(DeliveryScheduler, "submit", noted)
-    unreachable = Answer(None, "cannot be reached", reached=False)
+    monkeypatch.setattr(RequestScheduler, "submit", noted)
+    unreachable = Answer(None, "is unreachable", reached=False)
     requests = Mock(get=AsyncMock(return_value=unreachable))
     intents = IntentRequests(requests, Retry(0.001), 1000)
     assert await intents.get("http://a.example/", limit=0) == unreachable
@@ -210,10 +210,10 @@ async def test_each_request_without_a_task_ends_when_its_own_time_is_up(
     loop = asyncio.get_running_loop()
     began = now = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now)  # stands still but for what follows
-    scheduler = DeliveryScheduler(10)
+    scheduler = RequestScheduler(10)
     ended: list[tuple[str, float, str]] = []
 
-    def submit(name: str) -> DeliverySlot:
+    def submit(name: str) -> RequestSlot:
         def done(outcome: object) -> None:
             ended.append((name, now - began, str(outcome)))
             scheduler.release(slot)
@@ -232,8 +232,8 @@ async def test_each_request_without_a_task_ends_when_its_own_time_is_up(
             await asyncio.sleep(0)
     assert ended == [
         ("b", 0, "answered"),
-        *((name, 10, "takes too long") for name in ("a", "c", "d")),
-        ("later", 12, "takes too long"),
+        *((name, 10, "timed out") for name in ("a", "c", "d")),
+        ("later", 12, "timed out"),
     ]
     assert answered.queue.running() == []
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.reader import read_document
-from rsnotify_hub import events as encoding
+from rsnotify_hub import event_streams as encoding
 from tests.hub.conftest import RunHub
 from tests.hub.event_streams import events, live
 from tests.hub.helpers import (
@@ -207,7 +207,7 @@ async def test_a_stream_that_is_not_read_is_cut_off_and_the_others_are_not(
         for number, body in enumerate(large, 1):
             await hub.accepted(body)
             assert await quick.heard(number) == [number]
-        await watch.line("does not keep up")
+        await watch.line("that is too slow")
         got = []
         while (event := await slow.next()) is not None:
             got += seconds_of(event.data)

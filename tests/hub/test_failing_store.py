@@ -15,7 +15,7 @@ from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import read_content
 from rsnotify_hub.store import sqlite_store as cursors
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.failing_disk import Disk, again, hub
 from tests.hub.helpers import TOPIC, Clock, LogWatch, at
 from tests.hub.storing import made, opened, stored_subscriptions
@@ -151,7 +151,7 @@ async def turns() -> None:
 
 
 async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cursors, "CURSOR_DELAY", 0)
+    monkeypatch.setattr(cursors, "FLUSH_DELAY_SECONDS", 0)
     writer = Writer()
     moving = cursors.CursorWriter(writer, "")  # type: ignore[arg-type]
     moving.move(TOPIC, "https://a.example/", 1)
@@ -168,13 +168,13 @@ async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyP
 async def test_cursors_are_written_again_after_a_failure(
     tmp_path: Path, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cursors, "CURSOR_DELAY", 0)
-    monkeypatch.setattr(cursors, "RETRY_DELAY", 0)
+    monkeypatch.setattr(cursors, "FLUSH_DELAY_SECONDS", 0)
+    monkeypatch.setattr(cursors, "RETRY_DELAY_SECONDS", 0)
     async with hub(tmp_path, disk := Disk()) as (store, _, _):
         await store.save(SUBSCRIPTION)
         disk.failing = {len(disk.asked)}
         store.move_cursor(TOPIC, SUBSCRIPTION.callback, 7)
-        await watch.line("cursors could not be saved yet")
+        await watch.line("cannot save cursors")
         async with asyncio.timeout(PATIENCE):
             while (await stored_subscriptions(store))[0].position != 7:
                 pass

@@ -12,7 +12,7 @@ from rsnotify_hub.fragments import (
     Fragment,
     Interval,
     count_chained,
-    covers,
+    covers_interval,
     merge_fragments,
     read_fragment,
 )
@@ -91,11 +91,11 @@ def test_a_fragment_that_would_make_a_destination_wrong_is_refused(
 
 def test_a_heartbeat_is_replaced_by_a_fragment_that_covers_it():
     beat = Interval(at(1), at(5))
-    assert covers(read_fragment(fragment(1, until=6)), beat)
-    assert covers(read_fragment(fragment(0, 1, 6)), beat)
-    assert not covers(read_fragment(fragment(2, until=6)), beat)
-    assert not covers(read_fragment(fragment(1, until=4)), beat)
-    assert not covers(read_fragment(xml(ENTRY)), beat)
+    assert covers_interval(read_fragment(fragment(1, until=6)), beat)
+    assert covers_interval(read_fragment(fragment(0, 1, 6)), beat)
+    assert not covers_interval(read_fragment(fragment(2, until=6)), beat)
+    assert not covers_interval(read_fragment(fragment(1, until=4)), beat)
+    assert not covers_interval(read_fragment(xml(ENTRY)), beat)
 
 
 @st.composite

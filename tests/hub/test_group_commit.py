@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.store.sqlite_commit import GroupCommit
+from rsnotify_hub.store.group_commit import GroupCommit
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from rsnotify_hub.admin.schemas import HistoryInfo, MinuteInfo
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import Clock, LogWatch, RunHub, fragment
 from tests.hub.readings import hub_readings

@@ -16,7 +16,7 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.websocket_handler import WebSocketPublication
+from rsnotify_hub.websocket.publication import WebSocketPublication
 from tests.hub.failing_disk import Disk, hub
 from tests.hub.helpers import TOPIC, at, fragment
 from tests.hub.storing import made
@@ -94,13 +94,10 @@ class Publishing:
         self.writes.append(asyncio.get_running_loop().create_future())
         return self.writes[-1]
 
-    def is_small(self, body: bytes) -> bool:
-        return len(body) <= self.max_small
+    def read_small_fragment(self, body: bytes) -> Fragment | None:
+        return read_fragment(body) if len(body) <= self.max_small else None
 
-    def read_now(self, body: bytes) -> Fragment:
-        return read_fragment(body)
-
-    async def read(self, body: bytes) -> Fragment:
+    async def read_large_fragment(self, body: bytes) -> Fragment:
         return await self.read_in_thread
 
     def send_message(self, message: object) -> None:

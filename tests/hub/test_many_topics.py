@@ -247,7 +247,7 @@ async def test_one_queue_for_all_topics_closes_the_connection_when_it_overflows(
                 body = fragment(number, number + 1) + b"\n" * 500_000
                 await hub.accepted(body, topic=topic)
                 assert await quick.document() == (topic, [number + 1])
-        await watch.line("does not keep up")
+        await watch.line("that is too slow")
         assert await slow.closed() == 1013
 
 
@@ -284,7 +284,7 @@ async def test_a_selection_that_waits_does_not_delay_the_other_topics(
 async def test_who_does_not_read_the_answers_is_cut_off(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(many_topics, "_UNREAD", 100_000)
+    monkeypatch.setattr(many_topics, "_MAX_UNREAD_BYTES", 100_000)
     async with slow_client(hub) as client:
         connection = await connected(client)
         with suppress(ConnectionError):  # the hub closes it

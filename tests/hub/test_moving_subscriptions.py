@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rsnotify_hub.store.interface import StoredSubscription
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from tests.hub.deliveries import channel_over
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import FOREVER

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument
 from rsnotify.format.model import ChangeType, Document, Link, Resource
-from rsnotify_hub.websub.pings import announce, keys_at, part_after
+from rsnotify_hub.websub.pings import gap_heartbeat, keys_at, new_part
 from tests.hub.helpers import at, changes
 
 
@@ -37,7 +37,7 @@ UNDATED = (Resource(uri="u", change=ChangeType.UPDATED),)
     ids=["the first list", "a list that begins after the log", "a list without datetimes"],
 )
 def test_a_list_is_taken_as_it_is(document: Document, through: datetime | None):
-    assert part_after(document, through=through, known=set()) is document
+    assert new_part(document, through=through, known=set()) is document
 
 
 LATE = Resource(uri="https://source.example/late", change=ChangeType.CREATED, datetime=at(2))
@@ -62,7 +62,7 @@ def test_only_changes_after_the_log_are_new(
     document: Document, through: float, known: list[float], expected: tuple[object, object, int]
 ):
     keys = keys_at(changes(*known), at(through))
-    news = part_after(document, through=at(through), known=keys)
+    news = new_part(document, through=at(through), known=keys)
     assert interval(news) == expected
     assert news.resources == document.resources[-expected[2] :]
     assert news.links == document.links[:1], "the archives are those of the whole list"
@@ -71,20 +71,20 @@ def test_only_changes_after_the_log_are_new(
 @pytest.mark.parametrize("document", [open_list(0), open_list(0, 1, 2)])
 def test_a_list_without_new_changes_gives_nothing(document: Document):
     known = keys_at(changes(2), at(2))
-    assert part_after(document, through=at(2), known=known) is None
+    assert new_part(document, through=at(2), known=known) is None
 
 
-def test_too_many_changes_are_announced_as_a_gap_at_their_end():
-    assert interval(announce(open_list(0, 1, 2))) == (at(2), at(2), 0)
+def test_too_many_changes_are_gap_heartbeatd_as_a_gap_at_their_end():
+    assert interval(gap_heartbeat(open_list(0, 1, 2))) == (at(2), at(2), 0)
 
 
-def test_too_many_undated_changes_cannot_be_announced():
+def test_too_many_undated_changes_cannot_be_gap_heartbeatd():
     undated = Document(capability="changelist", resources=(Resource(uri="u"),))
     with pytest.raises(InvalidDocument):
-        announce(undated)
+        gap_heartbeat(undated)
 
 
 def test_the_new_part_keeps_the_capability_of_the_document():
     document = replace(open_list(0, 1, 2), capability="framework-notification", until=at(2))
-    news = part_after(document, through=at(1), known=keys_at(changes(1), at(1)))
-    assert news.capability == announce(document).capability == "framework-notification"
+    news = new_part(document, through=at(1), known=keys_at(changes(1), at(1)))
+    assert news.capability == gap_heartbeat(document).capability == "framework-notification"

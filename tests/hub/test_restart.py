@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.failing_disk import Disk
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import FOREVER, Counted, made, opened, stored_logs, stored_subscriptions

@@ -25,7 +25,7 @@ async def test_changes_that_a_restored_source_lost_are_not_delivered(
     await hub.accepted(*chain(3))
     with caplog.at_level(logging.WARNING):
         await hub.accepted(lost)
-    assert "no longer knows changes" in caplog.text
+    assert "has lost changes" in caplog.text
     assert (await memory(hub, 0))[0] == 410
     assert await memory(hub, 1) == (200, seconds_of(lost))
     socket = await hub.websocket()

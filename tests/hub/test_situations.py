@@ -20,9 +20,9 @@ from rsnotify_hub.admin import text_tables
 from rsnotify_hub.admin.reports import CLOSED
 from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.live import connections
+from rsnotify_hub.store.group_commit import GroupCommit
 from rsnotify_hub.store.nodes import NodeInfo, NodeList
-from rsnotify_hub.store.sqlite_commit import GroupCommit
-from rsnotify_hub.stores import _OpenFolder
+from rsnotify_hub.store.sqlite_provider import OpenFolder
 from tests.browser import Browser, Page
 from tests.hub.event_streams import events
 from tests.hub.helpers import (
@@ -118,11 +118,11 @@ class Situations:
     @asynccontextmanager
     async def node_that_is_gone(self) -> AsyncIterator[None]:
         with self.monkeypatch.context() as broken:
-            broken.setattr(_OpenFolder, "gone", True, raising=False)
+            broken.setattr(OpenFolder, "gone", True, raising=False)
             yield
 
 
-def describe(store: _OpenFolder) -> NodeList:
+def describe(store: OpenFolder) -> NodeList:
     """Describe the node of a hub as one of a cluster, whose other node may be gone."""
     this: NodeInfo = store._node
     gone = getattr(store, "gone", False)
@@ -165,7 +165,7 @@ async def test_all_figures_are_true_in_known_situations(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(connections, "SLOW_SECONDS", 0.0)
-    monkeypatch.setattr(_OpenFolder, "describe", describe)
+    monkeypatch.setattr(OpenFolder, "describe", describe)
     async with run_hub(retry_seconds=3600) as hub, AsyncExitStack() as stack:
         situations = Situations(hub, callback, clock, monkeypatch)
         assert await situations.publish() == 202

@@ -20,7 +20,7 @@ from rsnotify_hub.log.topic_log import RECENT_BYTES, TopicLogs, plan_append
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import (
     FOREVER,

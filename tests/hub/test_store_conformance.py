@@ -26,8 +26,8 @@ from rsnotify_hub.store.interface import (
 )
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import PACE
@@ -140,8 +140,8 @@ class Owner:
         return sorted(found, key=lambda each: each.callback)
 
     @property
-    def troubles(self) -> list[bytes | None]:
-        return [each.trouble for each in self.owned.values()]
+    def failure_states(self) -> list[bytes | None]:
+        return [each.failure_state for each in self.owned.values()]
 
     async def start(self) -> None:
         self.bridges += 1
@@ -454,7 +454,7 @@ async def test_a_subscription_is_assigned_unchanged_after_reopening(open_store: 
         await store.save(TWO)
     async with open_store() as (_, owner):
         assert owner.subscriptions == [ONE, TWO]
-        assert owner.troubles == [None, None]
+        assert owner.failure_states == [None, None]
 
 
 async def test_a_renewal_replaces_the_secret_the_lease_and_the_state(open_store: OpenStore):
@@ -517,32 +517,32 @@ async def test_a_subscription_that_was_deleted_begins_again_where_it_says(
     async with open_store() as (store, _):
         await store.save(ONE)
         store.move_cursor(ONE.topic, ONE.callback, 17)
-        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+        store.save_failure_state(ONE.topic, ONE.callback, b"trouble")
         await store.delete(ONE.topic, ONE.callback)
         await store.save(replace(ONE, position=40))
     async with open_store() as (_, owner):
         assert owner.subscriptions == [replace(ONE, position=40)]
-        assert owner.troubles == [None]
+        assert owner.failure_states == [None]
 
 
 async def test_trouble_is_kept_until_it_ends(open_store: OpenStore):
     async with open_store() as (store, _):
         await store.save(ONE)
-        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+        store.save_failure_state(ONE.topic, ONE.callback, b"trouble")
     async with open_store() as (store, owner):
-        assert owner.troubles == [b"trouble"]
+        assert owner.failure_states == [b"trouble"]
         await store.save(replace(ONE, expires=at(300)))
     async with open_store() as (store, owner):
-        assert owner.troubles == [b"trouble"]
-        store.note_trouble(ONE.topic, ONE.callback, None)
+        assert owner.failure_states == [b"trouble"]
+        store.save_failure_state(ONE.topic, ONE.callback, None)
     async with open_store() as (_, owner):
-        assert owner.troubles == [None]
+        assert owner.failure_states == [None]
 
 
 async def test_a_cursor_without_a_subscription_is_ignored(open_store: OpenStore):
     async with open_store() as (store, _):
         store.move_cursor(ONE.topic, ONE.callback, 17)
-        store.note_trouble(ONE.topic, ONE.callback, b"trouble")
+        store.save_failure_state(ONE.topic, ONE.callback, b"trouble")
     async with open_store() as (_, owner):
         assert owner.subscriptions == []
 

@@ -11,8 +11,8 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.config.loading import load_configuration
+from rsnotify_hub.open_store import open_store
 from rsnotify_hub.store import providers
-from rsnotify_hub.stores import open_store
 
 URL = "nats://127.0.0.1:4222"
 INSTALL = r"a store in NATS needs another package: pip install 'rsnotify\[nats\]'"
@@ -31,7 +31,7 @@ import asyncio
 from datetime import UTC, datetime
 import rsnotify_hub.application
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.stores import open_store
+from rsnotify_hub.open_store import open_store
 
 async def main():
     configuration = load_configuration(None, data=sys.argv[1])

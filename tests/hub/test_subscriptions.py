@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from rsnotify_hub.subscriptions import Subscription, granted_lease, is_expired, subscribed
 from rsnotify_hub.websub.callback_requests import Answer
+from rsnotify_hub.websub_subscription import Subscription, granted_lease, is_expired, subscribed
 from tests.hub.helpers import at
 
 NEW = {"topic": "t", "callback": "c", "secret": None, "lease": 60, "now": at(0), "position": 7}

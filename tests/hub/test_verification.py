@@ -12,8 +12,8 @@ from rsnotify.errors import StorageError
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
 from rsnotify_hub.websub.forms import SubscriptionRequest
-from rsnotify_hub.websub.registry import PENDING_SHARE, client_of
-from rsnotify_hub.websub.request_slots import TRIES, IntentRequests
+from rsnotify_hub.websub.registry import MAX_PENDING_SHARE, client_of
+from rsnotify_hub.websub.request_slots import MAX_INTENT_ATTEMPTS, IntentRequests
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch
 from tests.waiting import PATIENCE
@@ -87,7 +87,7 @@ async def test_pending_verifications_of_a_host_are_limited(
 ):
     callback.confirming.clear()
     verification = deliveries.verification
-    for number in range(PENDING_SHARE):
+    for number in range(MAX_PENDING_SHARE):
         one = intent(f"{callback.url}/{number}", "unsubscribe")
         assert verification.quota.refusal(one, f"client {number}") is None
         verification.verify(one, f"client {number}")
@@ -113,13 +113,13 @@ async def test_a_client_has_a_quota_and_leaves_capacity_for_others(
         await subscribe(1, "greedy")
         await subscribe(2, "greedy")
         new = intent(f"{callback.url}/3")
-        assert "you asked for" in (verification.quota.refusal(new, "greedy") or "")
+        assert "you have too many" in (verification.quota.refusal(new, "greedy") or "")
         assert verification.quota.refusal(intent(f"{callback.url}/1"), "greedy") is None, (
             "a renewal"
         )
         assert verification.quota.refusal(intent(ELSEWHERE, "unsubscribe"), "greedy") is None
         await subscribe(3, "modest")
-        assert "at this hub" in (verification.quota.refusal(intent(ELSEWHERE), "third") or "")
+        assert "this hub has" in (verification.quota.refusal(intent(ELSEWHERE), "third") or "")
     async with opened_channel(tmp_path, clock, **settings) as deliveries:
         assert deliveries.channel.registry.clients["greedy"] == 2
 
@@ -160,8 +160,8 @@ class Silent:
     async def get(self, url: str, *, limit: int) -> Answer:
         self.requested.append(url)
         if len(self.requested) <= self._failures:
-            return Answer(None, "cannot be reached", reached=self._reached)
-        return Answer(200, "answers 200")
+            return Answer(None, "is unreachable", reached=self._reached)
+        return Answer(200, "returned 200")
 
 
 class Faulty:
@@ -176,7 +176,7 @@ async def test_a_fault_of_the_hub_still_ends_a_request(watch: LogWatch):
     async with asyncio.timeout(PATIENCE):
         answer = await intent_requests.get("http://a.example/", limit=10)
     assert not answer.succeeded
-    await watch.line("a request to the callback at a.example", "failed with an internal error")
+    await watch.line("internal error: a request to the callback at a.example")
 
 
 async def test_a_subscription_that_cannot_be_stored_is_reported_in_one_line(
@@ -191,13 +191,17 @@ async def test_a_subscription_that_cannot_be_stored_is_reported_in_one_line(
 
     monkeypatch.setattr(deliveries.store, "save", fail)
     deliveries.verification.verify(intent(callback), "")
-    await watch.line("could not be changed", TOPIC, "disk I/O error")
+    await watch.line("cannot change a subscription", TOPIC, "disk I/O error")
     assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize(
     ("failures", "reached", "attempts", "status"),
-    [(1, False, 2, 200), (TRIES, False, TRIES, None), (1, True, 1, None)],
+    [
+        (1, False, 2, 200),
+        (MAX_INTENT_ATTEMPTS, False, MAX_INTENT_ATTEMPTS, None),
+        (1, True, 1, None),
+    ],
 )
 async def test_only_a_callback_that_was_not_reached_is_requested_again(
     failures: int, reached: bool, attempts: int, status: int | None

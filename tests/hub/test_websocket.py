@@ -117,7 +117,7 @@ async def test_a_subscriber_that_does_not_read_is_cut_off_and_the_others_are_not
         for number, body in enumerate(large, 1):
             await hub.accepted(body)
             assert seconds_of(await quick.receive_str()) == [number]
-        await watch.line("does not keep up")
+        await watch.line("that is too slow")
         got = []
         while (message := await slow.receive()).type is aiohttp.WSMsgType.TEXT:
             got += seconds_of(message.data)

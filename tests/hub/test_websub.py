@@ -42,7 +42,7 @@ async def test_a_lease_ends(hub: Client, callback: Callback, clock: Clock, watch
     await callback.delivery()
     clock.advance(seconds=1)
     await hub.accepted(fragment(1, 2))
-    await watch.line("its lease has ended")
+    await watch.line("its lease has expired")
     await hub.subscriptions(lambda rows: not rows)
     assert callback.deliveries.empty()
 

@@ -28,8 +28,8 @@ from rsnotify_gateway.adapters.ldes import LdesAdapter
 from rsnotify_gateway.adapters.sitemaps import SitemapAdapter
 from rsnotify_gateway.client import OriginClient
 from rsnotify_hub.http.topic_requests import open_client
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.callback_requests import CallbackRequests
+from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_subscriber import Callbacks
 from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport

@@ -44,7 +44,7 @@ from nats.aio.msg import Msg
 from rsnotify.errors import StorageError, TooLarge
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.runtime.tasks import cancel
-from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.fragments import Fragment, FragmentKind
 from rsnotify_hub.store.interface import (
     Backlog,
     LogEntry,
@@ -220,8 +220,9 @@ class JetStreamLog:
         state = self._index.state(topic)
         for fragment in fragments:
             digest = digest_of(fragment)
-            # Equal changes end at the same instant. A body with the whole content states no end.
-            may_exist = state is not None and (fragment.whole or fragment.until <= state.through)
+            # Duplicates have the same `until`, except whole contents, which the hub dates itself.
+            is_whole = fragment.kind is FragmentKind.WHOLE
+            may_exist = state is not None and (is_whole or fragment.until <= state.through)
             if not may_exist or self._index.find(topic, digest) in (None, replacing):
                 new.setdefault(digest, fragment)
         return new.values()
@@ -349,7 +350,7 @@ def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
     for fragment in fragments:
         size += len(fragment.body)
         is_full = size > BATCH_BYTES or len(batch) == BATCH_RECORDS
-        if batch and (is_full or fragment.whole or batch[-1].whole):
+        if batch and (is_full or FragmentKind.WHOLE in (fragment.kind, batch[-1].kind)):
             yield batch
             batch, size = [], len(fragment.body)
         batch.append(fragment)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify_hub.fragments import Fragment, heartbeat_interval, stored_fragment
+from rsnotify_hub.fragments import Fragment, FragmentKind, heartbeat_interval, stored_fragment
 from rsnotify_jetstream.records import newer
 
 #: The version of the record format. A hub reads records of this version and older ones.
@@ -108,14 +108,14 @@ def topic_token(topic: str) -> str:
 
 
 def kind_of(fragment: Fragment) -> RecordKind:
-    if fragment.whole:
+    if fragment.kind is FragmentKind.WHOLE:
         return RecordKind.WHOLE
     return RecordKind.CHANGES if heartbeat_interval(fragment) is None else RecordKind.HEARTBEAT
 
 
 def digest_of(fragment: Fragment) -> bytes:
     """Return the digest that identifies equal fragments in a log."""
-    kind = b"whole " if fragment.whole else b""
+    kind = b"whole " if fragment.kind is FragmentKind.WHOLE else b""
     return hashlib.sha256(kind + fragment.body).digest()[:_DIGEST_BYTES]
 
 

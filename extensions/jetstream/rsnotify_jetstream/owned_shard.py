@@ -21,7 +21,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from rsnotify.errors import StorageError, counted
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.interface import BridgeOwner, NotOwner, StoredSubscription
-from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
 from rsnotify_jetstream.fenced_records import NO_EPOCH, RETRY_DELAY, FencedMap, OwnerRights
 from rsnotify_jetstream.records import (
@@ -262,7 +262,7 @@ class OwnedShard:
             old = self._cursors.get(bytes.fromhex(id))
             self._move(id, record.begins, position, old[2] if old else None)
 
-    def note_trouble(self, id: str, state: bytes | None) -> None:
+    def save_failure_state(self, id: str, state: bytes | None) -> None:
         if (record := self._record(id)) is not None:
             old = self._cursors.get(bytes.fromhex(id))
             self._move(id, record.begins, old[1] if old else record.begins, state)

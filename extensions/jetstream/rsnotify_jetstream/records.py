@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub_subscription import Subscription
 
 #: The version of the records. A hub reads records of this version and older ones.
 VERSION = 1
@@ -23,9 +23,8 @@ VERSION = 1
 #: of nodes and of shards.
 META, NODES, SHARDS = "meta", "node.", "shard."
 
-#: The cursor of a subscription: its first position, its current position, and the state passed to
-#: `note_trouble`. The first position distinguishes it from the cursor of an earlier subscription of
-#: the same callback.
+#: The cursor of a subscription: its first position, its current position, and its failure state.
+#: The first position distinguishes it from the cursor of an earlier subscription of the callback.
 StoredCursor = tuple[int, int, bytes | None]
 
 

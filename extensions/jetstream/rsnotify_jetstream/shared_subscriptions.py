@@ -28,8 +28,8 @@ from rsnotify_hub.store.interface import (
     SubscriptionOwner,
     SubscriptionRecords,
 )
-from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of
+from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
 from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.fenced_records import NO_EPOCH, OwnerRights, read_fenced, store_fenced
@@ -203,9 +203,9 @@ class JetStreamSubscriptions:
         if (shard := self._movable(callback)) is not None:
             shard.move(subscription_id(topic, callback), position)
 
-    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
+    def save_failure_state(self, topic: str, callback: str, state: bytes | None) -> None:
         if (shard := self._movable(callback)) is not None:
-            shard.note_trouble(subscription_id(topic, callback), state)
+            shard.save_failure_state(subscription_id(topic, callback), state)
 
     def _owned_bridge(self) -> OwnedBridge:
         if self._bridge is None:

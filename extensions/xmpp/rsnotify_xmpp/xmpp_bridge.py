@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeParts, BrokerCursors
+from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeDependencies, BrokerCursors
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import SCHEME, parse_service
@@ -19,14 +19,14 @@ FOREIGN_MESSAGE = "xmpp-message"
 class XmppBridge(Bridge):
     """The `Bridge` to a PubSub service."""
 
-    def __init__(self, settings: XmppSettings, parts: BridgeParts) -> None:
+    def __init__(self, settings: XmppSettings, dependencies: BridgeDependencies) -> None:
         assert settings.url is not None, "it was checked"
         self._service = parse_service(settings.url)
         self._login = settings.login
-        self._statistics = parts.statistics
-        self._filters = parts.filters
-        cursors = BrokerCursors(parts.store, parts.topics, self._service.url_for(""))
-        super().__init__(SCHEME, "XMPP service", cursors, parts)
+        self._statistics = dependencies.statistics
+        self._filters = dependencies.filters
+        cursors = BrokerCursors(dependencies.store, dependencies.topics, self._service.url_for(""))
+        super().__init__(SCHEME, "XMPP service", cursors, dependencies)
 
     async def _connect(self) -> None:
         self._cursors.check_owner()

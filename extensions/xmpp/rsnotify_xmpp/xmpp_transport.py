@@ -17,7 +17,7 @@ from rsnotify_xmpp.xmpp_service import SCHEME, XmppLogin, parse_service
 
 if TYPE_CHECKING:
     from rsnotify.runtime.addresses import Dialer
-    from rsnotify_hub.bridging import Bridge, BridgeParts
+    from rsnotify_hub.bridging import Bridge, BridgeDependencies
     from rsnotify_publisher.hubs import Hub
     from rsnotify_publisher.push.hub_feed import HubFeed
     from rsnotify_subscriber.push.transport import Transport
@@ -95,11 +95,11 @@ class XmppTransport:
             publish = partial(connection.publish, parse_service(hub.uri), topic)
             await feed_broker(connection.lost(), publish, feed)
 
-    def bridge(self, settings: XmppSettings, parts: BridgeParts) -> Bridge:
+    def bridge(self, settings: XmppSettings, dependencies: BridgeDependencies) -> Bridge:
         """Return a hub's bridge to its PubSub service."""
         from rsnotify_xmpp.xmpp_bridge import XmppBridge
 
-        return XmppBridge(settings, parts)
+        return XmppBridge(settings, dependencies)
 
     def receive_from(self, url: str, topic: str, login: XmppLogin) -> Transport:
         """Return a reader for the node of a topic."""

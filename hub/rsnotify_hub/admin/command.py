@@ -14,7 +14,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import Command, CommandGroup, printable
 from rsnotify.runtime.settings import MIN_TOKEN, digest
 from rsnotify_hub.admin import schemas, text_tables
-from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.websub_subscription import DeliveryState
 
 if TYPE_CHECKING:
     from rsnotify_hub.admin.client import AdminClient

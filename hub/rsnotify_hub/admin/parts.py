@@ -24,7 +24,7 @@ from rsnotify_hub.admin.views import (
 )
 from rsnotify_hub.statistics import BrokerInfo
 from rsnotify_hub.store.nodes import NodeList
-from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.websub_subscription import DeliveryState
 
 #: Larger queues are unusual. See the alerts in deploy/prometheus.
 _MANY_WRITES, _MANY_DELIVERIES = 100, 1000

@@ -37,16 +37,18 @@ from rsnotify_hub.admin.schemas import (
     TopicQuery,
 )
 from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.live.connections import LiveConnection, LiveConnections, TopicRole
 from rsnotify_hub.live.subscribers import LiveChannel
-from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
+from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.store.interface import Backlog, LogEntry, LogState
 from rsnotify_hub.store.nodes import HubNodes, NodeCall
-from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.delivery import Delivery
-from rsnotify_hub.websub.sender import RECENT_FAILURES, WebSubChannel
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
+from rsnotify_hub.websub.retries import RECENT_FAILURES
+from rsnotify_hub.websub.websub_channel import WebSubChannel
+from rsnotify_hub.websub_subscription import DeliveryState
 
 #: The period over which a rate is measured, in seconds.
 WINDOW_SECONDS = 10
@@ -150,7 +152,7 @@ TOPICS: dict[TopicOrder, RowOrder[LogState]] = {
     ),
 }
 # The keys contain the instant, not the lag, because the lag would differ on the next page.
-SUBSCRIPTIONS: dict[SubscriptionOrder, RowOrder[Delivery]] = {
+SUBSCRIPTIONS: dict[SubscriptionOrder, RowOrder[CallbackSubscriber]] = {
     SubscriptionOrder.TOPIC: RowOrder(
         lambda each: (each.subscription.topic, each.id), tuple[str, str]
     ),
@@ -359,7 +361,7 @@ class Reports:
         return part.converted(await self.describe([delivery for _, delivery in part.rows]))
 
     async def describe(
-        self, deliveries: Sequence[Delivery]
+        self, deliveries: Sequence[CallbackSubscriber]
     ) -> tuple[schemas.SubscriptionInfo, ...]:
         backlogs, now = await self._backlogs(deliveries), self.clock()
         return tuple(views.subscription(each, backlogs[each.id], now) for each in deliveries)
@@ -390,10 +392,10 @@ class Reports:
             views.dead_letter(each, backlogs[each.id], self._through(each)) for each in found
         )
 
-    async def _backlogs(self, deliveries: Sequence[Delivery]) -> dict[str, Backlog]:
+    async def _backlogs(self, deliveries: Sequence[CallbackSubscriber]) -> dict[str, Backlog]:
         """Return the backlog of each subscription by its id, with one query per log."""
         found: dict[str, Backlog] = {}
-        behind: dict[str, list[Delivery]] = defaultdict(list)
+        behind: dict[str, list[CallbackSubscriber]] = defaultdict(list)
         for each in deliveries:
             found[each.id] = _NO_BACKLOG
             if each.subscription.position < self.logs.position(each.subscription.topic):
@@ -404,12 +406,12 @@ class Reports:
             found |= zip((each.id for each in group), backlogs, strict=True)
         return found
 
-    def _through(self, delivery: Delivery) -> Instant | None:
+    def _through(self, delivery: CallbackSubscriber) -> Instant | None:
         state = self.logs.state(delivery.subscription.topic)
         return state.through if state else None
 
 
-def _is_selected(delivery: Delivery, query: SubscriptionQuery) -> bool:
+def _is_selected(delivery: CallbackSubscriber, query: SubscriptionQuery) -> bool:
     found = delivery.subscription
     if query.topic not in (None, found.topic) or query.state not in (None, delivery.state):
         return False

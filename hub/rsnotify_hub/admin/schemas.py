@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, field
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.statistics import BrokerInfo, DeliveryTransport, StoreFailure
-from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.websub_subscription import DeliveryState
 
 #: Maximum number of rows on a page.
 MAX_ROWS = 1000

@@ -140,7 +140,7 @@ class AdminService:
         if not found:
             return None
         last = max(found, key=lambda each: each.at)
-        body = await self.reports.callbacks.notifications.again(delivery.subscription.topic, last)
+        body = await self.reports.callbacks.notifications.rebuild(delivery.subscription.topic, last)
         text = None if body is None else body[:PAYLOAD_BYTES].decode(errors="replace")
         return PayloadInfo(text=text, size=last.size)
 

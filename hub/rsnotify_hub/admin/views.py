@@ -25,9 +25,9 @@ from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.store.nodes import NodeList
-from rsnotify_hub.subscriptions import DeliveryState
 from rsnotify_hub.urls import redacted_callback
-from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, DeliveryAttempt
+from rsnotify_hub.websub_subscription import DeliveryState
 
 #: A Source sends heartbeats, so if it is silent for this long, it is down or cannot reach the hub.
 SILENT = timedelta(minutes=15)
@@ -182,7 +182,7 @@ def status(readings: HubReadings) -> schemas.StatusInfo:
     )
 
 
-def lag_seconds(delivery: Delivery, now: Instant) -> float:
+def lag_seconds(delivery: CallbackSubscriber, now: Instant) -> float:
     """Return how long a subscription has been behind, in seconds; 0 if it is up to date."""
     if delivery.behind_since is None:
         return 0.0
@@ -202,7 +202,9 @@ def troubled(states: Mapping[DeliveryState, int]) -> int:
     return sum(states.get(state, 0) for state in TROUBLED)
 
 
-def subscription(delivery: Delivery, backlog: Backlog, now: Instant) -> schemas.SubscriptionInfo:
+def subscription(
+    delivery: CallbackSubscriber, backlog: Backlog, now: Instant
+) -> schemas.SubscriptionInfo:
     return _filled(
         schemas.SubscriptionInfo,
         delivery,
@@ -214,7 +216,7 @@ def subscription(delivery: Delivery, backlog: Backlog, now: Instant) -> schemas.
     )
 
 
-def attempts(delivery: Delivery) -> tuple[schemas.AttemptInfo, ...]:
+def attempts(delivery: CallbackSubscriber) -> tuple[schemas.AttemptInfo, ...]:
     every = [_attempt(each, delivered=False) for each in delivery.failed]
     every += [_attempt(each, delivered=True) for each in delivery.delivered]
     return tuple(sorted(every, key=lambda each: each.at, reverse=True))
@@ -232,7 +234,7 @@ def _attempt(attempt: DeliveryAttempt, *, delivered: bool) -> schemas.AttemptInf
 
 
 def dead_letter(
-    delivery: Delivery, backlog: Backlog, through: Instant | None
+    delivery: CallbackSubscriber, backlog: Backlog, through: Instant | None
 ) -> schemas.DeadLetterInfo:
     return _filled(
         schemas.DeadLetterInfo,
@@ -290,7 +292,7 @@ def _totals(counts: Iterable[Mapping[K, int]]) -> dict[K, int]:
     return dict(total)
 
 
-def _last_failure(delivery: Delivery) -> schemas.FailureInfo | None:
+def _last_failure(delivery: CallbackSubscriber) -> schemas.FailureInfo | None:
     failed = delivery.last_failure
     if failed is None:
         return None
@@ -301,7 +303,7 @@ def _excerpt(attempt: DeliveryAttempt) -> str:
     return attempt.excerpt.decode(errors="replace")
 
 
-def failure(delivery: Delivery, failed: DeliveryAttempt) -> schemas.SubscriptionFailure:
+def failure(delivery: CallbackSubscriber, failed: DeliveryAttempt) -> schemas.SubscriptionFailure:
     return _filled(
         schemas.SubscriptionFailure,
         failed,

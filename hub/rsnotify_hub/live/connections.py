@@ -4,12 +4,6 @@ aiohttp reads the request. `LiveConnections.accept` then takes over the transpor
 a `LiveConnection` answers. A connection that only receives has no task and no timer: one timer
 checks all connections in turn (`KeepAlive`). While a client reads too slowly, the data for it waits
 in a `SendQueue`.
-
-A browser allows a page to open a WebSocket to any host, including this machine, and sends the
-page's origin in `Origin` (RFC 6455 §10.2). It also allows any page to open an event stream, but
-hides the content from a page of another origin unless the response names that origin. The hub
-therefore refuses both to pages of unknown origins (`Origins`). Other clients send no `Origin`, or
-may forge one.
 """
 
 from __future__ import annotations
@@ -17,15 +11,13 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from ipaddress import ip_address
 from itertools import cycle
 from random import getrandbits
 from sys import intern
 from typing import Any, ClassVar, Protocol
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -35,23 +27,22 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.access.limits import RateLimits, is_loopback
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.http.connection_guard import ConnectionLimit, take_over
+from rsnotify_hub.live.origins import Origins
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 
-#: Seconds that a client has to answer a close, or to read the data sent before it.
+#: Seconds that a client has to read everything and to answer the close.
 CLOSE_SECONDS = 3.0
 #: A client is slow if data has waited for it for at least this many seconds.
 SLOW_SECONDS = 5.0
-#: Maximum number of characters kept of a `User-Agent`.
-_AGENT_LENGTH = 120
-#: Number of parts that a round of checks is divided into, so that not all pings are sent at once.
-_PARTS = 30
-
-_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+#: Maximum number of characters to keep of a `User-Agent`.
+_MAX_AGENT_LENGTH = 120
+#: Number of batches in which the connections are checked, so that pings are not sent all at once.
+_KEEP_ALIVE_BATCHES = 30
 
 
 class ConnectionRole(ABC):
-    """A connection's role towards its client. A WebSocket's first frame determines its role."""
+    """What a connection does for its client. A WebSocket's first frame determines its role."""
 
     __slots__ = ()
 
@@ -72,23 +63,23 @@ class ConnectionRole(ABC):
         return ()
 
     def paused(self) -> None:  # noqa: B027  (most roles do nothing)
-        """Called when the client does not read as fast as the hub sends."""
+        """Handle a client that reads more slowly than the hub sends."""
 
     def resumed(self) -> None:  # noqa: B027
-        """Called when everything that was sent has left the transport."""
+        """Continue after everything that was sent has left the transport."""
 
     @abstractmethod
     def lost(self) -> None:
-        """Called when the connection has ended."""
+        """Handle the end of the connection."""
 
 
 class TopicRole(Protocol):
-    """A connection's role for one topic."""
+    """What a connection does for one topic."""
 
     topic: str
 
     def publishes(self) -> bool:
-        """Return True if the client publishes on the topic, False if it receives the topic."""
+        """Return whether the client publishes on the topic instead of receiving it."""
 
     @property
     def passed(self) -> int:
@@ -98,14 +89,11 @@ class TopicRole(Protocol):
         """Return whether the log is still being replayed to the client."""
 
     def remaining(self, end: int) -> int:
-        """Return the number of log positions up to `end` that the replay has not reached yet."""
+        """Return the number of log positions up to `end` that are still to be replayed."""
 
 
 class ConnectionClient(Struct, frozen=True, gc=False):
-    """The client of a connection, which `number` identifies to an administrator.
-
-    `agent` is the beginning of the client's `User-Agent`.
-    """
+    """The client of a connection. `agent` is the beginning of its `User-Agent`."""
 
     number: int
     address: str
@@ -119,15 +107,14 @@ class ConnectionClient(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, eq=False, repr=False)
 class LiveConnection(asyncio.Protocol):
-    """A connection whose request was answered. The caller calls `set_protocol`.
+    """A connection after the response to its request. The caller calls `set_protocol`.
 
     Attributes:
-        is_paused: Whether sent data is still waiting in the transport.
+        is_paused: Whether sent data is waiting in the transport.
         has_ended: Whether either side has begun to close the connection.
         paused_at: The event-loop time at which data began to wait; None if no data is waiting.
-        client: The client; set when the connection is accepted.
-        replay_lock: Held during the replay of one of many topics; None on a connection for one
-            topic.
+        client: The client; set by `LiveConnections.accept`.
+        replay_lock: On a connection for many topics, held during each replay; otherwise None.
     """
 
     kind: ClassVar[DeliveryTransport]
@@ -146,7 +133,7 @@ class LiveConnection(asyncio.Protocol):
     _end_timer: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
-        # Makes asyncio call `pause_writing` as soon as the kernel does not accept all data.
+        # asyncio then calls `pause_writing` as soon as the kernel does not accept all data.
         self.transport.set_write_buffer_limits(high=0)
 
     # Callbacks from the transport.
@@ -180,12 +167,12 @@ class LiveConnection(asyncio.Protocol):
     # Output.
 
     def send(self, data: bytes) -> None:
-        """Send whole frames or events. Do nothing if the connection has ended."""
+        """Send complete frames or events. Do nothing if the connection has ended."""
         if not self.has_ended and not self.transport.is_closing():
             self.transport.write(data)
 
     def _send_late(self) -> None:
-        """Send data that had to wait until the transport accepts more."""
+        """Send data that was waiting for the transport."""
 
     def send_queue(self, *, everything: bool = False) -> None:
         """Send as much of the queue as the transport accepts, or all of it."""
@@ -210,11 +197,11 @@ class LiveConnection(asyncio.Protocol):
 
     @abstractmethod
     def cut_off(self, *, seconds: float) -> None:
-        """Close within `seconds`, because the client does not keep up."""
+        """Close within `seconds`, because the client is too slow."""
 
     @abstractmethod
     def go_away(self, reason: str = "the hub stops") -> None:
-        """Close on the hub's initiative; the client should reconnect later or to another node."""
+        """Close. The client should reconnect later or to another node."""
 
     def _end(self, seconds: float) -> None:
         if self.has_ended:
@@ -238,7 +225,7 @@ class LiveConnection(asyncio.Protocol):
         return waiting + self.queue.size if self.queue else waiting
 
     def stalled(self, now: float) -> float:
-        """Return the seconds for which data has been waiting at `now`, an event-loop time."""
+        """Return how long data has been waiting at the event-loop time `now`, in seconds."""
         return 0.0 if self.paused_at is None else max(0.0, now - self.paused_at)
 
     def is_slow(self, now: float) -> bool:
@@ -248,7 +235,7 @@ class LiveConnection(asyncio.Protocol):
 
     @abstractmethod
     def check(self) -> None:
-        """Abort if the client has neither read nor answered since the last check; else ping it."""
+        """Ping the client. Abort if it has neither read nor answered since the last check."""
 
     def _has_stalled(self) -> bool:
         """Return whether data is waiting and the client has read none since the last check."""
@@ -259,7 +246,7 @@ class LiveConnection(asyncio.Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class SendQueue:
-    """The frames waiting for a slow client. The bytes in its transport count as well."""
+    """The frames that are waiting for a slow client."""
 
     max_bytes: int
     max_frames: int
@@ -273,7 +260,7 @@ class SendQueue:
     def put(self, data: bytes, count: int, *, ahead: int) -> bool:
         """Append frames, or return False if that would exceed a limit.
 
-        `ahead` is the number of bytes that are still in the transport.
+        `ahead` is the number of bytes in the transport, which count towards the limit.
         """
         if ahead + self.size + len(data) > self.max_bytes:
             return False
@@ -292,9 +279,9 @@ class SendQueue:
 
 
 class ConnectionCounts(Struct, frozen=True):
-    """The numbers of open client connections, without the dashboard's except in `live_queue`.
+    """The numbers of open connections, as described in `StatusInfo` of the admin API.
 
-    `StatusInfo` in the admin API describes the fields.
+    Only `live_queue` includes the dashboard's connections.
     """
 
     websockets: int = 0
@@ -306,7 +293,7 @@ class ConnectionCounts(Struct, frozen=True):
     live_queue: int = 0
 
 
-#: Makes a connection from its transport and a function for it to call when it is lost.
+#: Creates a connection from its transport and a function to call when the connection is lost.
 Connect = Callable[[asyncio.Transport, Callable[[LiveConnection], None]], LiveConnection]
 
 
@@ -368,16 +355,16 @@ class LiveConnections:
             found.go_away(reason)
         return found is not None
 
-    def check(self, request: web.Request) -> None:
+    def check_admission(self, request: web.Request) -> None:
         """Check whether the client of a request may connect.
 
         Raises:
             HTTPForbidden: The request comes from a page whose origin may not connect.
-            Refusal: The client connects too often, or it or all clients together have too many
-                open connections.
+            Refusal: The client connects too often, or there are too many connections, of this
+                client or in total.
         """
         if not self._origins.allows(request.headers.get("Origin"), request.host):
-            # Not a Refusal: its response would request a token, and no token would help.
+            # A Refusal would ask for a token, but no token would help.
             self.statistics.refused[Code.FORBIDDEN] += 1
             raise web.HTTPForbidden(text="pages of this origin may not connect here\n")
         self._check_limits(request.remote)
@@ -390,7 +377,7 @@ class LiveConnections:
             )
 
     def add_topic(self, address: str | None) -> Callable[[], None]:
-        """Count another topic of a connection as one more connection, or refuse it as `check` does.
+        """Count a further topic of a connection like a connection, or refuse it (`Refusal`).
 
         Returns:
             A function that stops counting the topic.
@@ -402,7 +389,7 @@ class LiveConnections:
     def accept(self, request: web.Request, answer: bytes, connect: Connect) -> HandedOver:
         """Answer a checked request, and hand its transport over to a connection."""
         address = request.remote or ""
-        agent = intern(request.headers.get("User-Agent", "")[:_AGENT_LENGTH])
+        agent = intern(request.headers.get("User-Agent", "")[:_MAX_AGENT_LENGTH])
         client = ConnectionClient(getrandbits(128), address, agent, self.clock())
 
         def take(transport: asyncio.Transport, release: Callable[[], None]) -> LiveConnection:
@@ -437,7 +424,7 @@ class HandedOver(web.StreamResponse):
 
 
 class _TailParser:
-    """Collects the bytes that follow the request, in place of aiohttp's parser."""
+    """Replaces aiohttp's parser, and collects the bytes that follow the request."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -457,7 +444,7 @@ def hand_over(
 ) -> HandedOver:
     """Answer a request, and hand its transport over to a connection.
 
-    `connect` makes the connection from the transport and a function to call when it is lost.
+    `connect` creates the connection from the transport and a function to call when it is lost.
     """
     transport, protocol = request.transport, request.protocol
     if transport is None or transport.is_closing():
@@ -477,84 +464,45 @@ def hand_over(
 
 
 class KeepAlive:
+    """The open connections, each of which is checked once per `seconds`."""
+
     def __init__(self, seconds: float) -> None:
-        self._interval = seconds / _PARTS
-        self._parts: list[dict[LiveConnection, None]] = [{} for _ in range(_PARTS)]
-        self._part_of: dict[LiveConnection, dict[LiveConnection, None]] = {}
-        # Distributes new connections over the parts, and checks the parts in the same order.
-        self._next_to_join, self._next_to_check = cycle(self._parts), cycle(self._parts)
+        self._interval = seconds / _KEEP_ALIVE_BATCHES
+        batches: list[dict[LiveConnection, None]] = [{} for _ in range(_KEEP_ALIVE_BATCHES)]
+        self._batch_of: dict[LiveConnection, dict[LiveConnection, None]] = {}
+        self._next_to_join, self._next_to_check = cycle(batches), cycle(batches)
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
     def connections(self) -> list[LiveConnection]:
-        return list(self._part_of)
+        return list(self._batch_of)
 
     def add(self, connection: LiveConnection) -> None:
-        part = next(self._next_to_join)
-        part[connection] = None
-        self._part_of[connection] = part
+        batch = next(self._next_to_join)
+        batch[connection] = None
+        self._batch_of[connection] = batch
         self._empty.clear()
         if self._timer is None:
             self._schedule()
 
     def remove(self, connection: LiveConnection) -> None:
-        part = self._part_of.pop(connection, None)
-        if part is not None:
-            del part[connection]
-        if not self._part_of:
+        batch = self._batch_of.pop(connection, None)
+        if batch is not None:
+            del batch[connection]
+        if not self._batch_of:
             self._empty.set()
 
     async def wait_until_empty(self) -> None:
         await self._empty.wait()
 
     def _schedule(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._check_part)
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._check_batch)
 
-    def _check_part(self) -> None:
+    def _check_batch(self) -> None:
         self._timer = None
         for connection in list(next(self._next_to_check)):
             if not connection.has_ended:
                 connection.check()
-        if self._part_of:
+        if self._batch_of:
             self._schedule()
-
-
-class Origins:
-    """The allowed origins: the origin of the hub's public URL, and others."""
-
-    def __init__(self, public_url: str, others: Iterable[str]) -> None:
-        self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
-
-    def allows(self, origin: str | None, host: str) -> bool:
-        """Return whether a page may connect, given the `Origin` and host of its request.
-
-        A page from the same host may connect too, if the host is an IP address or `localhost`. An
-        attacker may have pointed any other name to this machine (DNS rebinding).
-        """
-        if origin is None:
-            return True
-        found = _origin(origin)
-        if found is None:
-            return False
-        return found in self._allowed or (_is_fixed(found[1]) and found == _origin(host, found[0]))
-
-
-def _origin(text: str, scheme: str = "") -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of an origin; None if it is not a valid HTTP origin."""
-    try:
-        parts = urlsplit(f"{scheme}://{text}" if scheme else text.strip())
-        port = parts.port
-    except ValueError:
-        return None
-    if parts.hostname is None or parts.scheme not in _PORTS:
-        return None
-    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
-
-
-def _is_fixed(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    return True

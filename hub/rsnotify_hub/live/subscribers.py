@@ -6,27 +6,22 @@ nothing in between. All live subscribers of a topic that use the same encoding f
 and share the encoded bytes of each commit.
 
 Most subscribers are *quick*: everything sent to them has left their transport, and the hub writes
-new data to their sockets at once. A *slow* subscriber still has data waiting in its transport.
-Until that data is gone, new data waits in the subscriber's own queue, which references the shared
-bytes. The hub cuts off a subscriber whose queue grows too long. A slow subscriber therefore costs
-the others nothing, and a quick one costs a write. A connection that receives many topics has a
-single queue for all of them, and is never quick: moving it between quick and slow for each topic,
-whenever it becomes slow, would cost as much as all its topics together.
+new data to their sockets at once. A *slow* subscriber has data waiting in its transport. Until that
+data is gone, new data waits in the subscriber's own queue, which references the shared bytes. The
+hub cuts off a subscriber whose queue grows too long. A slow subscriber therefore costs the others
+nothing, and a quick one costs a write. A connection that receives many topics has a single queue
+for all of them, and is never quick, because moving each of its topics between quick and slow would
+be expensive.
 
 The hub sends a fragment to live subscribers while it is still writing the fragment to the log. This
 is safe because the Source has the fragment on its disk, and publishes it again unless the hub
 acknowledges it. If the write fails, or the hub stops before it completes, subscribers receive the
-fragment twice, and Destinations ignore the repetition. A subscriber that goes live during the write
+fragment twice, and Destinations ignore the duplicate. A subscriber that goes live during the write
 receives the fragment at that moment, because its replay did not include it.
 
 An encoding that parses fragments would block the event loop on large ones. Its subscribers do not
 receive large fragments early. When these are durable, the subscribers leave the audience and replay
 them, which encodes them in a thread.
-
-A replay reads the whole log, or only the part that a selection matches. The hub filters that part
-once for all subscribers that requested it (`SelectionGroup`). Filtering costs the hub time as long
-as the group has a member, so the number of groups per topic is limited. No client can use up this
-limit: it may create another group only while more groups are left than it already owns.
 """
 
 from __future__ import annotations
@@ -36,33 +31,25 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify.selection import EVERYTHING, PushSelection
-from rsnotify_hub.access.limits import client_network, is_loopback
+from rsnotify.selection import PushSelection
 from rsnotify_hub.config.configuration import WebSocketConfig
-from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, join_empty
+from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.live.connections import ConnectionRole, LiveConnection, SendQueue
-from rsnotify_hub.log.topic_log import DeliveryChannel, TopicLogs
-from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry
 
 logger = logging.getLogger("rsnotify.hub.live")
 
-#: Seconds that a subscriber has to read the data in its transport after it was cut off.
+#: Seconds that a subscriber has to read the data in its transport after the hub cut it off.
 CUT_OFF_SECONDS = 10.0
-#: Seconds that a group waits after a failure.
-_RETRY_SECONDS = 1.0
 _SOCKETS_ARE_FILES = os.name == "posix"
 
 
@@ -92,7 +79,7 @@ class LiveChannel(DeliveryChannel):
             sent = {id(fragment) for fragment in _sent_early(early, audience.encoding)}
             fragments = [each.fragment for each in entries if id(each.fragment) not in sent]
             if audience.encoding.needs_thread(fragments):
-                self._send_back(audience, entries[0].position - 1)
+                self._restart_replays(audience, entries[0].position - 1)
             else:
                 self._send(audience, fragments)
 
@@ -121,13 +108,12 @@ class LiveChannel(DeliveryChannel):
             connection.queue = SendQueue(self._max_bytes, self._max_frames)
         ahead = connection.transport.get_write_buffer_size()
         if not connection.queue.put(data, count, ahead=ahead):
-            logger.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
+            logger.warning("cut off a subscriber of %s that is too slow", subscriber.topic)
             self._statistics.count(subscriber.encoding.transport, DeliveryOutcome.CUT_OFF)
-            # The queue is discarded with the connection.
             connection.cut_off(seconds=CUT_OFF_SECONDS)
 
-    def _send_back(self, audience: Audience, position: int) -> None:
-        """Remove all members, and make them replay the log after a position and then rejoin."""
+    def _restart_replays(self, audience: Audience, position: int) -> None:
+        """Remove all members, which replay the log after a position and then rejoin."""
         for subscriber in (*audience.quick, *audience.slow):
             self._remove(subscriber)
             subscriber.connection.send_queue(everything=True)
@@ -140,14 +126,14 @@ class LiveChannel(DeliveryChannel):
         self._statistics.delivered_bytes[transport] += len(data) * subscribers
 
     def subscribers(self, topic: str) -> int:
-        """Return the number of subscribers of a topic, including those that are replaying."""
+        """Return the number of subscribers to a topic, including those that are replaying."""
         return sum(self.subscribers_over(topic, transport) for transport in DeliveryTransport)
 
     def subscribers_over(self, topic: str, transport: DeliveryTransport) -> int:
         return self._open[topic, transport]
 
     def enter(self, subscriber: LiveSubscriber) -> None:
-        """Count a subscriber that receives nothing yet."""
+        """Count a subscriber whose replay is about to start."""
         self._open[subscriber.topic, subscriber.encoding.transport] += 1
 
     def join(self, subscriber: LiveSubscriber) -> None:
@@ -178,7 +164,7 @@ class LiveChannel(DeliveryChannel):
             self._audiences.pop(subscriber.key, None)
 
     def sent_live(self, subscriber: LiveSubscriber) -> int:
-        """Return the number of fragments sent to a subscriber since it last joined its audience."""
+        """Return the number of fragments sent to a subscriber since it last went live."""
         audience = self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
         return audience.sent_to(subscriber) if audience is not None else 0
 
@@ -197,14 +183,14 @@ def _sent_early(fragments: Sequence[Fragment], encoding: Encoding) -> Sequence[F
 class Audience:
     """The live subscribers of one topic that use the same encoding.
 
-    The audience writes directly to the sockets of quick members, which costs a tenth less than a
-    write through the transport. The transport handles the data that a socket does not accept, and
-    all errors. A member must be removed before its socket is closed; `LiveConnection` reports the
-    end of a connection before that.
+    The audience writes directly to the sockets of quick members, which is 10% faster than through
+    the transport. The transport handles the data that a socket does not accept, and all errors. A
+    member must be removed before its socket is closed; `LiveConnection` reports the end of a
+    connection before that.
 
     Attributes:
         quick: The quick members, and the file descriptors of their sockets.
-        sent: The number of fragments sent to the audience. Counting them per member would take an
+        sent: The number of fragments sent to the audience. Counting per member would require an
             update of every member for each fragment.
     """
 
@@ -257,8 +243,8 @@ def _write_rest(connection: LiveConnection, data: bytes, sent: int) -> None:
     try:
         connection.transport.write(memoryview(data)[sent:])
     except Exception:
-        # The transport has ended and will soon report it. Other members must still get the data.
-        logger.debug("a subscriber could not be written to", exc_info=True)
+        # The transport has failed and will report that. Other members must still get the data.
+        logger.debug("cannot write to a subscriber", exc_info=True)
 
 
 class Encoding(ABC):
@@ -281,12 +267,12 @@ class Encoding(ABC):
 
 
 class Opening(Struct, frozen=True):
-    """The state of a topic, which a subscriber receives before its replay.
+    """What a subscriber receives before its replay.
 
     Args:
         since: The instant that the subscriber requested; None for live only.
         select: The selection that the hub granted.
-        begins: The start of the log if it is after `since`: the changes in between are missing.
+        begins: The start of the log, if it is after `since`. The changes in between are missing.
     """
 
     topic: str
@@ -303,10 +289,10 @@ class LiveSubscriber(ConnectionRole):
 
     Attributes:
         key: The key of the selection, or the topic if the subscriber receives all of it.
-        cancel_replay: Cancels the replay; None when the subscriber is live.
-        replay_after: Begins a replay after a position.
+        cancel_replay: Cancels the replay; None if the subscriber is live.
+        replay_after: Starts a replay after a position.
         position: The position in the log that the replay has reached.
-        sent: The number of fragments sent to the subscriber before it last joined its audience.
+        sent: The number of fragments sent to the subscriber before it last went live.
         joined_at: The value of the audience's `sent` when the subscriber last joined.
     """
 
@@ -343,7 +329,7 @@ class LiveSubscriber(ConnectionRole):
 
     @abstractmethod
     def opened(self, opening: Opening) -> None:
-        """Send the state of the topic."""
+        """Send the opening."""
 
     @abstractmethod
     def refused(self, refusal: Refusal) -> None:
@@ -363,250 +349,3 @@ class LiveSubscriber(ConnectionRole):
             self.cancel_replay()
         self.channel.leave(self)
         self.leave()
-
-
-_Work = Callable[[], Coroutine[Any, Any, None]]
-
-
-class Replays:
-    """Replays logs to new subscribers, and then makes them live."""
-
-    def __init__(self, topics: TopicLogs) -> None:
-        self._topics = topics
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._again = self._start_after  # one bound method shared by all subscribers
-
-    def start(
-        self, subscriber: LiveSubscriber, since: Instant | None, group: SelectionGroup | None = None
-    ) -> None:
-        """Send a subscriber its topic's state and the log since an instant, then make it live.
-
-        `group` selects the part of the log that the hub granted; None selects all of it.
-        """
-        subscriber.channel.enter(subscriber)
-        subscriber.replay_after = self._again
-        self._run(subscriber, partial(self._open, subscriber, since, group))
-
-    def _start_after(self, subscriber: LiveSubscriber, position: int) -> None:
-        self._run(subscriber, partial(self._replay, subscriber, None, None, position))
-
-    def _run(self, subscriber: LiveSubscriber, work: _Work) -> None:
-        task = asyncio.create_task(_guarded(subscriber, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        subscriber.cancel_replay = task.cancel
-
-    async def _open(
-        self, subscriber: LiveSubscriber, since: Instant | None, group: SelectionGroup | None
-    ) -> None:
-        topic = subscriber.topic
-        state = self._topics.state(topic)
-        has_gap = state is not None and since is not None and since < state.begins
-        subscriber.opened(
-            Opening(
-                topic,
-                since,
-                group.selection.select if group else EVERYTHING,
-                through=state.through if state else None,
-                audience=self._topics.audience(topic),
-                begins=state.begins if state and has_gap else None,
-            )
-        )
-        position = 0 if since is not None else self._topics.position(topic)
-        await self._replay(subscriber, since, group, position)
-
-    async def _replay(
-        self,
-        subscriber: LiveSubscriber,
-        since: Instant | None,
-        group: SelectionGroup | None,
-        position: int,
-    ) -> None:
-        connection, encoding, topic = subscriber.connection, subscriber.encoding, subscriber.topic
-        newest = self._topics.position(topic)
-        subscriber.position = position
-        await connection.drain()
-        # Send everything that is in the log now, even if the group's live members have not received
-        # it yet: only a replay omits the entries up to `since`.
-        while position < (end := self._end(topic, group)) or (group and group.end < newest):
-            if group is not None:
-                await group.wait_beyond(position)
-            async with connection.replay_lock or nullcontext():
-                try:
-                    if group is None:
-                        entries = await self._topics.read(topic, after=position, since=since)
-                    else:
-                        entries = await group.read(after=position, since=since)
-                except StorageError as error:
-                    logger.error("a replay of %s failed: %s", topic, error)
-                    raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
-                data = await encoding.encode_page([entry.fragment for entry in entries])
-                connection.send(data)
-                subscriber.channel.count(encoding.transport, data, len(entries))
-                subscriber.sent += len(entries)
-                await connection.drain()
-            position = entries[-1].position if entries else max(position, end)
-            subscriber.position = position
-        subscriber.cancel_replay = None
-        if not connection.has_ended:
-            subscriber.channel.join(subscriber)
-
-    def _end(self, topic: str, group: SelectionGroup | None) -> int:
-        """Return the position up to which live subscribers have received everything."""
-        return self._topics.position(topic) if group is None else group.end
-
-
-async def _guarded(subscriber: LiveSubscriber, work: _Work) -> None:
-    try:
-        await work()
-    except Refusal as refusal:
-        subscriber.refused(refusal)
-    except Exception:
-        # After an internal error, this client reconnects, and other clients are not affected.
-        logger.exception("a connection failed")
-        subscriber.failed()
-
-
-@dataclass(eq=False, repr=False)
-class SelectionGroup:
-    """The subscribers of one selection. The hub filters fragments once for all of them.
-
-    Theory of operation. The log is the group's queue, and the group has a position in it. The hub
-    filters the entries after that position and sends them to all members at once, like the entries
-    of a topic. Empty fragments, which the reader holds back for a moment, are after that position.
-    A new subscriber may already know a part of the log, so it replays the rest separately. It joins
-    the audience only when it has everything that the log contained when it connected.
-    """
-
-    selection: TopicSelection
-    topics: TopicLogs
-    filter_cache: FilterCache
-    live: LiveChannel
-
-    def __post_init__(self) -> None:
-        position = self.topics.position(self.selection.topic)
-        self._reader = FilteredReader(self.selection, self.topics, self.filter_cache, position)
-        self._clients: Counter[str] = Counter()
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._moved = asyncio.Event()
-
-    @property
-    def owner(self) -> str | None:
-        """The client that owns the group: its oldest member; None if the group is empty."""
-        return next(iter(self._clients), None)
-
-    def enter(self, client: str) -> None:
-        self._clients[client] += 1
-
-    def leave(self, client: str) -> None:
-        self._clients[client] -= 1
-        if not self._clients[client]:
-            del self._clients[client]
-
-    @property
-    def end(self) -> int:
-        """The position in the log up to which the live members have received everything."""
-        return self._reader.position
-
-    async def wait_beyond(self, position: int) -> None:
-        """Wait for the group's next read, unless `end` is already past a position."""
-        if self.end <= position:
-            await self._moved.wait()
-
-    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
-        """Return the filtered entries of the log up to `end`."""
-        entries = await self.topics.read(self.selection.topic, after=after, since=since)
-        wanted = [entry for entry in entries if entry.position <= self.end]
-        return join_empty(await self.filter_cache.filtered(self.selection, wanted, old=True))
-
-    def wake(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self) -> None:
-        try:
-            while self._reader.has_more:
-                if filtered := await self._reader.next():
-                    self.live.deliver(self.selection.key, filtered)
-                # Wake only the tasks that are waiting now.
-                self._moved.set()
-                self._moved.clear()
-            if self._reader.holds:
-                self._wake_in(self._reader.wait)
-        except StorageError as error:
-            logger.error("a part of %s cannot be sent: %s", self.selection.topic, error)
-            self._wake_in(_RETRY_SECONDS)
-        except Exception:
-            # An internal error must not end the subscriptions of the group.
-            logger.exception("a part of %s could not be sent", self.selection.topic)
-            self._wake_in(_RETRY_SECONDS)
-        finally:
-            self._task = None
-
-    def _wake_in(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
-
-
-@dataclass(eq=False, repr=False)
-class SelectionGroups(DeliveryChannel):
-    """The selection groups of all topics, at most `limit` per topic."""
-
-    topics: TopicLogs
-    live: LiveChannel
-    filter_cache: FilterCache
-    limit: int
-
-    def __post_init__(self) -> None:
-        self._groups: dict[str, dict[TopicSelection, SelectionGroup]] = {}
-
-    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        for group in self._groups.get(topic, {}).values():
-            group.wake()
-
-    def enter(self, selection: TopicSelection, address: str) -> SelectionGroup | None:
-        """Add a subscriber to the group of a selection.
-
-        Returns:
-            The group; None if the topic or the client has too many groups, in which case the
-            subscriber receives the whole topic.
-        """
-        groups = self._groups.get(selection.topic, {})
-        group = groups.get(selection)
-        if group is None:
-            if not self._may_create(groups.values(), address):
-                return None
-            group = SelectionGroup(selection, self.topics, self.filter_cache, self.live)
-            self._groups.setdefault(selection.topic, {})[selection] = group
-        group.enter(client_network(address))
-        return group
-
-    def _may_create(self, groups: Iterable[SelectionGroup], address: str) -> bool:
-        owners = [group.owner for group in groups]
-        # A loopback address may belong to a proxy for many clients.
-        owned = 0 if is_loopback(address) else owners.count(client_network(address))
-        return owned < self.limit - len(owners)
-
-    def leave(self, group: SelectionGroup, address: str) -> None:
-        group.leave(client_network(address))
-        if group.owner is not None:
-            return
-        group.close()
-        groups = self._groups[group.selection.topic]
-        del groups[group.selection]
-        if not groups:
-            del self._groups[group.selection.topic]
-
-    def close(self) -> None:
-        for groups in self._groups.values():
-            for group in groups.values():
-                group.close()

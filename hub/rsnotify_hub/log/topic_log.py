@@ -1,10 +1,10 @@
 """The logs of all topics. Published fragments are appended here and passed on to every transport.
 
-Theory of operation. Each topic has at most one append in progress. Fragments published while it
-runs wait, and are appended together next. The state of a log is therefore known when an append is
-planned, and channels receive entries in log order. The state, the recent entries and the channels
-change in one iteration of the event loop: code that compares its own position with `position` and
-joins a channel without an `await` in between receives each entry once.
+Theory of operation. Each topic has at most one append in progress. Fragments published in the
+meantime wait, and are appended together next. The state of a log is therefore known when an append
+is planned, and channels receive entries in log order. The state, the recent entries and the
+channels change in one iteration of the event loop: code that compares its own position with
+`position` and joins a channel without an `await` in between receives each entry once.
 
 A fragment with a `from` contains all changes in its interval. If the log has a change in that
 interval that the fragment lacks, the Source has lost that change: it was restored from a backup,
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -30,13 +29,21 @@ from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
 from rsnotify.format.coverage import ChangeKey, change_key, fragment_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant, postponed
 from rsnotify.runtime.tasks import settle
-from rsnotify_hub.fragments import Fragment, covers, heartbeat_interval, is_later, read_stored
+from rsnotify_hub.delivery_channel import DeliveryChannel
+from rsnotify_hub.fragments import (
+    Fragment,
+    FragmentKind,
+    covers_interval,
+    heartbeat_interval,
+    is_later,
+    read_stored,
+)
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, LogStore
 
 logger = logging.getLogger("rsnotify.hub.topics")
 
-#: Maximum size of the recent entries of each log that stay in memory.
+#: Maximum size of the recent entries of each log that stay in memory, in bytes.
 RECENT_BYTES = 256 * 1024
 
 _ABOUT_DOCUMENTS = (
@@ -50,33 +57,6 @@ _ABOUT_CHANGES = (
 
 #: A range of names: the first name, and the end of the range (exclusive).
 Range = tuple[str, str]
-
-
-class DeliveryChannel(ABC):
-    """A transport to Destinations: WebSub callbacks, live connections or a broker.
-
-    A channel never refuses entries and never blocks. A subscriber that is too slow lags behind or
-    is disconnected.
-    """
-
-    @abstractmethod
-    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Deliver one or more entries that have just become durable, in log order."""
-
-    def deliver_early(  # noqa: B027  (most transports only deliver what is durable)
-        self, topic: str, fragments: Sequence[Fragment]
-    ) -> None:
-        """Deliver fragments that are not durable yet, if the transport permits it.
-
-        A call to `deliver` or `write_failed` follows for the same fragments.
-        """
-
-    def write_failed(self, topic: str) -> None:  # noqa: B027
-        """Discard the fragments from `deliver_early`, so that later subscribers do not get them."""
-
-    def subscribers(self, topic: str) -> int:
-        """Return the number of subscribers to a topic; 0 if the channel does not count them."""
-        return 0
 
 
 class TopicLogs:
@@ -106,19 +86,19 @@ class TopicLogs:
         for state in await self.store.start(self):
             self._open(state.topic, state)
 
-    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
-        self._found(topic).deliver_early(fragments)
+    def append_started(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        self._log_of(topic).deliver_early(fragments)
 
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
     ) -> None:
-        self._found(topic).appended(entries, state, replaced)
+        self._log_of(topic).record_append(entries, state, replaced)
 
     def forgotten(self, topic: str) -> None:
-        found = self._logs.get(topic)
-        if found is not None:
-            found.forgotten()
-            self._close(found)
+        log = self._logs.get(topic)
+        if log is not None:
+            log.reset()
+            self._close(log)
 
     def _open(self, topic: str, state: LogState | None) -> TopicLog:
         opened = TopicLog(topic, state, self.store, self._channels, self._statistics)
@@ -133,30 +113,43 @@ class TopicLogs:
         Returns:
             A future that is done when the fragment is durable and has been passed on to the
             channels. Futures complete in the order of the calls. A future fails with StorageError
-            if the store fails, or with WrongDocument if the log is about something else: changes,
-            documents or a whole content.
+            if the store fails, or with WrongDocument if the log has fragments of another kind.
         """
-        return self._found(topic).submit(fragment)
+        return self._log_of(topic).submit(fragment)
 
-    def _found(self, topic: str) -> TopicLog:
+    async def publish_in_time(self, topic: str, fragment: Fragment) -> None:
+        """Append a fragment, and wait until it is durable, within the store's time limit.
+
+        Raises:
+            StorageError: The store failed, or the fragment is not durable yet. It may still become
+                durable. Publishing it again does not store it twice.
+            WrongDocument: The log has fragments of another kind.
+        """
+        try:
+            async with asyncio.timeout(self.store.answer_seconds):
+                await self.publish(topic, fragment)
+        except TimeoutError:
+            raise StorageError(f"storing a publication on {topic} timed out") from None
+
+    def _log_of(self, topic: str) -> TopicLog:
         return self._logs.get(topic) or self._open(topic, None)
 
     async def delete(self, topic: str) -> None:
         """Delete a log, including everything that was published before this call.
 
         Raises:
-            StorageError: The log could not be deleted. It is unchanged.
+            StorageError: The log could not be deleted, and is unchanged.
         """
-        found = self._logs.get(topic)
-        if found is None:
+        log = self._logs.get(topic)
+        if log is None:
             return
-        await found.submit(None)
-        self._close(found)
+        await log.submit_deletion()
+        self._close(log)
 
-    def _close(self, found: TopicLog) -> None:
+    def _close(self, log: TopicLog) -> None:
         """Remove a deleted log from memory, unless something is being published on it."""
-        topic = found.topic
-        if found.state is None and found.writing is None and self._logs.get(topic) is found:
+        topic = log.topic
+        if log.state is None and log.writer is None and self._logs.get(topic) is log:
             del self._logs[topic]
             if self._names is not None:
                 self._names.remove(topic)
@@ -171,16 +164,16 @@ class TopicLogs:
         return self._names.count(ranges)
 
     def state(self, topic: str) -> LogState | None:
-        found = self._logs.get(topic)
-        return found.state if found else None
+        log = self._logs.get(topic)
+        return log.state if log else None
 
     def states(self) -> list[LogState]:
-        return [found.state for found in self._logs.values() if found.state]
+        return [log.state for log in self._logs.values() if log.state]
 
     def position(self, topic: str) -> int:
         """Return the position of the last entry of a log; 0 if there is none."""
-        found = self._logs.get(topic)
-        return found.state.position if found and found.state else 0
+        log = self._logs.get(topic)
+        return log.state.position if log and log.state else 0
 
     def audience(self, topic: str) -> int:
         """Estimate the number of a topic's subscribers, assuming equally many on each node."""
@@ -188,19 +181,19 @@ class TopicLogs:
 
     def recent(self, topic: str, *, after: int) -> list[LogEntry] | None:
         """Return all entries after a position; None if some are not in memory."""
-        found = self._logs.get(topic)
-        return found.recent.after(after, None) if found else None
+        log = self._logs.get(topic)
+        return log.recent.after(after, None) if log else None
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        """Read a page of a log, from memory if possible (`Store.read`).
+        """Read a page of a log, from memory if possible (`LogStore.read`).
 
-        Leaves out entries that the store has written but not yet reported, because the channels
-        will still deliver them.
+        Omits entries that the store has written but not yet reported, because the channels will
+        deliver them.
         """
-        found = self._logs.get(topic)
-        if found is None:
+        log = self._logs.get(topic)
+        if log is None:
             return []
-        entries = found.recent.after(after, since)
+        entries = log.recent.after(after, since)
         if entries is not None:
             return entries
         entries = await self.store.read(topic, after=after, since=since)
@@ -209,18 +202,18 @@ class TopicLogs:
 
     async def trim(self) -> None:
         """Trim the logs that nobody publishes to."""
-        for topic, found in list(self._logs.items()):
-            if found.state is None or found.writing is not None:
-                continue  # an append trims by itself
-            found.trimmed(await self.store.trim(topic))
+        for topic, log in list(self._logs.items()):
+            if log.state is None or log.writer is not None:
+                continue  # an append also trims
+            log.record_trim(await self.store.trim(topic))
 
     async def close(self) -> None:
         """Wait until every published fragment is durable or has failed."""
-        await asyncio.gather(*(found.writing for found in self._logs.values() if found.writing))
+        await asyncio.gather(*(log.writer for log in self._logs.values() if log.writer))
 
 
 class SortedNames:
-    """Sorted names. Counts the names in a range without reading each one."""
+    """Sorted names, of which those in a range can be counted by binary search."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
@@ -239,7 +232,7 @@ class SortedNames:
 
 @dataclass(eq=False, repr=False)
 class TopicLog:
-    """The log of one topic. At most one task, `writing`, appends to it at a time."""
+    """The log of one topic. At most one task, `writer`, appends to it at a time."""
 
     topic: str
     state: LogState | None
@@ -249,25 +242,33 @@ class TopicLog:
 
     def __post_init__(self) -> None:
         self.recent = RecentEntries(self.state)
-        self.writing: asyncio.Task[None] | None = None
+        self.writer: asyncio.Task[None] | None = None
+        # None deletes the log.
         self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
-        #: Whether the log is about documents (Framework Notifications); None if unknown.
-        self._framework: bool | None = None
+        self._kind: FragmentKind | None = None  # the kind of the last fragment, if known
 
-    def submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
-        """Append a fragment. None deletes the log, and later fragments begin a new one."""
+    def submit(self, fragment: Fragment) -> asyncio.Future[None]:
+        """Append a fragment. The future is done when it is durable."""
+        return self._submit(fragment)
+
+    def submit_deletion(self) -> asyncio.Future[None]:
+        """Delete the log. Fragments that are submitted later begin a new one."""
+        return self._submit(None)
+
+    def _submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((fragment, future))
-        if self.writing is None:
-            self.writing = asyncio.create_task(self._write_all())
+        if self.writer is None:
+            self.writer = asyncio.create_task(self._write_submitted())
         return future
 
-    def appended(self, entries: Sequence[LogEntry], state: LogState, replaced: int | None) -> None:
+    def record_append(
+        self, entries: Sequence[LogEntry], state: LogState, replaced: int | None
+    ) -> None:
         """Record entries that this node or another one appended, and deliver them."""
         self.state = state
         if entries:
-            last = entries[-1].fragment
-            self._framework = None if last.whole else last.framework
+            self._kind = entries[-1].fragment.kind
         self.recent.extend(entries, replacing=replaced, first=state.first)
         self._deliver(entries)
 
@@ -275,32 +276,32 @@ class TopicLog:
         """Deliver fragments before they are durable, unless one of them may be a duplicate."""
         through = self.state.through if self.state else None
         for fragment in fragments:
-            if fragment.whole or (through is not None and fragment.until <= through):
+            is_whole = fragment.kind is FragmentKind.WHOLE
+            if is_whole or (through is not None and fragment.until <= through):
                 return
             through = fragment.until
         self._call_channels(lambda channel: channel.deliver_early(self.topic, fragments))
 
-    def forgotten(self) -> None:
+    def reset(self) -> None:
         """Record that the log was deleted."""
         self.state = None
         self.recent = RecentEntries(None)
-        self._framework = None
+        self._kind = None
 
-    def trimmed(self, state: LogState | None) -> None:
+    def record_trim(self, state: LogState | None) -> None:
         """Record the state after a trim, unless something was published during the trim.
 
-        `state` is None if there is no log, because a deletion that was reported as failed had in
-        fact succeeded.
+        `state` is None if there is no log, because of an uncertain write (`LogMoved`).
         """
-        if self.writing is not None or self.state is None:
+        if self.writer is not None or self.state is None:
             return
         if state is None:
-            self.forgotten()
+            self.reset()
         elif state.position == self.state.position:
             self.state = state
             self.recent.shrink(state.first)
 
-    async def _write_all(self) -> None:
+    async def _write_submitted(self) -> None:
         try:
             while self._waiting:
                 fragments, futures = self._next_batch()
@@ -309,7 +310,7 @@ class TopicLog:
                     await (self._append(fragments) if fragments else self._delete())
                 except Exception as error:
                     # Publishers need an answer, and later writes to the log must proceed.
-                    outcome = self._reported(error)
+                    outcome = self._publisher_error(error)
                     self._call_channels(lambda channel: channel.write_failed(self.topic))
                     if fragments and isinstance(outcome, StorageError):
                         self.statistics.count_store_failure(str(outcome))
@@ -317,15 +318,15 @@ class TopicLog:
                 for future in futures:
                     settle(future, outcome)
         finally:
-            self.writing = None
+            self.writer = None
 
     def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
-        """Remove the first submissions of the same kind, and return their fragments and futures.
+        """Remove the first submissions of one kind, and return their fragments and futures.
 
         The list of fragments is empty if the submissions delete the log.
         """
-        first = self._waiting[0][0]
-        batch = list(takewhile(lambda each: _is_same_kind(each[0], first), self._waiting))
+        first = _kind_of(self._waiting[0][0])
+        batch = list(takewhile(lambda each: _kind_of(each[0]) is first, self._waiting))
         del self._waiting[: len(batch)]
         fragments = [fragment for fragment, _ in batch if fragment is not None]
         return fragments, [future for _, future in batch]
@@ -333,18 +334,18 @@ class TopicLog:
     def _remove_fragments(self) -> list[asyncio.Future[None]]:
         """Remove the waiting fragments, and return their futures.
 
-        After a write fails, no fragment that was published later may be stored. Otherwise the
+        After a failed write, no fragment that was published later may be stored. Otherwise the
         Source would continue from the new end of the log and never resend the failed fragment.
         """
         futures = [future for fragment, future in self._waiting if fragment is not None]
         self._waiting = [each for each in self._waiting if each[0] is None]
         return futures
 
-    def _reported(self, error: Exception) -> RsnotifyError:
+    def _publisher_error(self, error: Exception) -> RsnotifyError:
         if isinstance(error, RsnotifyError):
             return error
-        logger.error("a write to the log of %s failed", self.topic, exc_info=error)
-        return StorageError("the hub cannot write its data: a fault of its own")
+        logger.error("internal error: a write to the log of %s failed", self.topic, exc_info=error)
+        return StorageError("internal error: the hub could not write its data")
 
     async def _delete(self) -> None:
         while self.state is not None:
@@ -353,26 +354,23 @@ class TopicLog:
 
     async def _append(self, fragments: list[Fragment]) -> None:
         while True:
-            with suppress(LogMoved):  # decide again, for the current state of the log
+            with suppress(LogMoved):  # retry with the log's current state
                 added = await self._append_after(self.state, fragments)
                 break
         self.statistics.duplicates += max(0, len(fragments) - added)
 
     async def _append_after(self, state: LogState | None, fragments: list[Fragment]) -> int:
         """Append to the log in a given state, and return the number of new entries."""
-        if fragments[0].whole and state is not None and state.kept and not state.whole:
-            # For example, an error page, which is of no use to Destinations.
-            raise WrongDocument("this topic is about changes: a Change Notification was expected")
-        await self._check_kind(state, fragments[0])
+        await self._check_kind(state, fragments[0].kind)
         for fragment in fragments:
             if state is None or not overlaps(state, fragment):
                 continue
             if await contradicts(fragment, self.topic, self.store):
                 # No subscriber may receive both.
                 logger.warning(
-                    "the Source of %s no longer knows changes that it had published; it was "
-                    "restored, or lost its journal. The hub deletes the log of the topic and "
-                    "begins a new one",
+                    "the Source of %s has lost changes that it had published: it was restored from "
+                    "a backup, or its journal was deleted. Deleting the topic's log and beginning "
+                    "a new one",
                     self.topic,
                 )
                 await self.store.forget(self.topic, after=state.position)
@@ -387,24 +385,28 @@ class TopicLog:
         self.statistics.store_failure = None
         return added
 
-    async def _check_kind(self, state: LogState | None, fragment: Fragment) -> None:
-        """Refuse changes of resources on a topic about documents, and vice versa.
+    async def _check_kind(self, state: LogState | None, kind: FragmentKind) -> None:
+        """Refuse changes to resources on a topic about documents, and vice versa.
 
         The interval of one kind says nothing about the other. A Destination that received both
-        kinds merged would assume that it knows all changes of resources in both intervals.
+        kinds merged would assume that it knows all changes to resources in both intervals.
         """
-        if fragment.whole or state is None or state.whole or not state.kept:
+        if state is None or state.whole or not state.kept:
             return
-        framework = self._framework
-        if framework is None:
+        if kind is FragmentKind.WHOLE:
+            # For example, an error page, which is of no use to Destinations.
+            raise WrongDocument("this topic is about changes: publish Change Notifications on it")
+        known = self._kind
+        if known is None:
             last = await self.store.read(self.topic, after=state.position - 1)
             if not last:
                 return  # another node has appended or deleted; the store reports that
-            framework = last[0].fragment.framework
+            known = last[0].fragment.kind
             if self.state is state:
-                self._framework = framework
-        if framework != fragment.framework:
-            raise WrongDocument(_ABOUT_DOCUMENTS if framework else _ABOUT_CHANGES)
+                self._kind = known
+        if known is not kind:
+            is_documents = known is FragmentKind.DOCUMENTS
+            raise WrongDocument(_ABOUT_DOCUMENTS if is_documents else _ABOUT_CHANGES)
 
     def _deliver(self, entries: Sequence[LogEntry]) -> None:
         if not entries:
@@ -422,11 +424,8 @@ class TopicLog:
                 logger.exception("a delivery channel failed")
 
 
-def _is_same_kind(one: Fragment | None, other: Fragment | None) -> bool:
-    """Return whether two submissions can share one append, or are both deletions."""
-    if one is None or other is None:
-        return one is other
-    return one.whole == other.whole and one.framework == other.framework
+def _kind_of(submitted: Fragment | None) -> FragmentKind | None:
+    return None if submitted is None else submitted.kind
 
 
 class AppendPlan(Struct, frozen=True):
@@ -441,8 +440,8 @@ def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> Append
 
     The plan drops a heartbeat that does not extend the log. A fragment that covers a heartbeat at
     the end of the log replaces it, so the log of a quiet topic does not grow. Any fragment replaces
-    the whole content before it (in the log, the store does this). A whole content is always dated
-    later than everything before it, even if the clock went back.
+    the whole content before it; in the log, the store does this. A whole content is always dated
+    later than everything before it, even if the clock was set back.
     """
     appended: list[Fragment] = []
     replacing = None
@@ -450,12 +449,13 @@ def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> Append
     for fragment in fragments:
         if fragment.heartbeat and through is not None and fragment.until <= through:
             continue
-        if fragment.whole and through is not None and fragment.until <= through:
+        is_whole = fragment.kind is FragmentKind.WHOLE
+        if is_whole and through is not None and fragment.until <= through:
             fragment = replace(fragment, until=postponed(through, MICROSECOND))
         if appended:
             if _is_replaced(appended[-1], fragment):
                 appended.pop()
-        elif state is not None and state.heartbeat and covers(fragment, state.heartbeat):
+        elif state is not None and state.heartbeat and covers_interval(fragment, state.heartbeat):
             replacing = state.position
         appended.append(fragment)
         through = max(through, fragment.until) if through else fragment.until
@@ -464,12 +464,13 @@ def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> Append
 
 def _is_replaced(before: Fragment, fragment: Fragment) -> bool:
     heartbeat = heartbeat_interval(before)
-    return before.whole or (heartbeat is not None and covers(fragment, heartbeat))
+    is_whole = before.kind is FragmentKind.WHOLE
+    return is_whole or (heartbeat is not None and covers_interval(fragment, heartbeat))
 
 
 def overlaps(state: LogState, fragment: Fragment) -> bool:
     """Return whether a fragment covers an interval in which the log may have changes."""
-    if state.whole or fragment.whole or fragment.from_ is None:
+    if state.whole or fragment.kind is FragmentKind.WHOLE or fragment.from_ is None:
         return False
     # The first change after a heartbeat covers the heartbeat's interval and nothing earlier.
     end = state.through if state.heartbeat is None else state.heartbeat.from_
@@ -489,8 +490,7 @@ def _lacks(fragment: Fragment, entries: Sequence[LogEntry]) -> bool:
     known = _changes(entry.fragment for entry in entries)
     begin, until = fragment.from_, fragment.until
     assert begin is not None
-    # A Source whose datetimes have whole seconds may publish the changes in its last second one by
-    # one.
+    # A Source whose datetimes have whole seconds may publish the changes of one second separately.
     return any(begin < each[0] < until and each not in stated for each in known)
 
 
@@ -504,8 +504,10 @@ def _changes(fragments: Iterable[Fragment]) -> set[tuple[Instant, ChangeKey]]:
 
 
 class RecentEntries:
+    """The newest entries of a log, in memory."""
+
     def __init__(self, state: LogState | None) -> None:
-        # The position just before the first entry in memory.
+        #: The position before the first entry in memory.
         self.floor = state.position if state else 0
         self._through = state.through if state else None
         self._entries: deque[LogEntry] = deque()
@@ -517,7 +519,8 @@ class RecentEntries:
         The first of them may replace the last entry, at position `replacing`.
         """
         last = self._entries[-1] if self._entries else None
-        if entries and last and (last.position == replacing or last.fragment.whole):
+        is_whole = last is not None and last.fragment.kind is FragmentKind.WHOLE
+        if entries and last and (last.position == replacing or is_whole):
             self._size -= len(self._entries.pop().fragment.body)
         self._entries.extend(entries)
         self._size += sum(len(entry.fragment.body) for entry in entries)

@@ -6,11 +6,11 @@ of each message names its channel, and the hub accepts the message only on that 
 topic. The hub acknowledges a message when it is durable; until then the broker keeps it
 (`MqttInbox`).
 
-Destinations may request parts of topics, which the hub then publishes to the broker as well. Any
-client with write access to the MQTT topic for requests may request a part, and MQTT does not
-identify senders. The number of parts is therefore limited, and each part has a lease. The parts
-survive a restart as the broker's cursors in the store; their leases begin again whenever the hub
-starts (`RequestedSelections`).
+Destinations may request filtered topics, which the hub then publishes to the broker as well. Any
+client with write access to the MQTT topic for requests may request one, and MQTT does not identify
+senders. The number of filtered topics is therefore limited, and each has a lease. They survive a
+restart as the broker's cursors in the store, and their leases restart whenever the hub starts
+(`FilteredTopicLeases`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from rsnotify.runtime.mqtt_broker import (
 from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerConnection, BrokerSession, connect
 from rsnotify.runtime.tasks import first_completed
 from rsnotify_hub.access.limits import covers
-from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeParts, BrokerCursors
+from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeDependencies, BrokerCursors
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.intake import FragmentIntake
@@ -52,44 +52,44 @@ from rsnotify_hub.urls import check_url
 
 logger = logging.getLogger("rsnotify.hub.mqtt")
 
-#: Seconds for which the broker keeps the messages of Sources while the hub is down.
+#: How long the broker keeps the messages of Sources while the hub is down, in seconds.
 SESSION_SECONDS = 7 * 86_400
-#: Seconds between two deletions of expired parts of topics.
+#: The interval at which expired filtered topics are deleted, in seconds.
 _CLEAN_UP_SECONDS = 60.0
 
-#: The code under which messages lost to an internal error count as refused.
+#: The refusal code that counts messages lost to an internal error.
 FAULT = "fault"
 
-#: The waits between retries after an internal error, in seconds.
+#: The delays before retries after an internal error, in seconds.
 RETRY_SECONDS = (0.1, 0.5, 2.0)
 
-#: Remaining fraction of the lease at which a selection may be replaced. A Destination that still
-#: wants the selection would have renewed it at half of the lease.
-_REPLACEABLE = 0.375
+#: Remaining fraction of the lease at which a filtered topic may be replaced. A Destination renews
+#: it at half of the lease.
+_REPLACEABLE_LEASE = 0.375
 _EXPIRED = float("-inf")
 
 _XML = "application/xml"
 
 
 class MqttBridge(Bridge):
-    def __init__(self, config: MqttConfig, parts: BridgeParts) -> None:
+    def __init__(self, config: MqttConfig, dependencies: BridgeDependencies) -> None:
         assert config.url is not None
         self._broker = parse_broker(config.url)
         self._config = config
-        self._intake = parts.intake
-        self._statistics = parts.statistics
-        self._filters = parts.filters
-        prefix = self._broker.topic_or_prefix
-        cursors = BrokerCursors(parts.store, parts.topics, f"{self._broker.url}/{prefix}")
-        self._requested = RequestedSelections(prefix, parts.topics, cursors, parts.max_selections)
-        super().__init__(DeliveryTransport.MQTT, "MQTT broker", cursors, parts)
+        self._intake = dependencies.intake
+        self._statistics = dependencies.statistics
+        self._filters = dependencies.filters
+        prefix, topics = self._broker.topic_or_prefix, dependencies.topics
+        cursors = BrokerCursors(dependencies.store, topics, f"{self._broker.url}/{prefix}")
+        self._leases = FilteredTopicLeases(prefix, topics, cursors, dependencies.max_selections)
+        super().__init__(DeliveryTransport.MQTT, "MQTT broker", cursors, dependencies)
 
     async def start(self) -> None:
         await super().start()
-        self._requested.start()
+        self._leases.start()
 
     async def _connect(self) -> None:
-        # Connecting would end the owner's session, which has the same client ID.
+        # Connecting would end the session of another owner, which has the same client ID.
         self._cursors.check_owner()
         config = self._config
         arrived: asyncio.Queue[MqttMessage] = asyncio.Queue()
@@ -108,29 +108,29 @@ class MqttBridge(Bridge):
             sender = BacklogSender(
                 self.transport,
                 partial(self._publish, connection),
-                self._requested.of_topic,
+                self._leases.selections,
                 self._topics,
                 self._cursors,
                 self._filters,
                 self._statistics,
                 self._retry,
             )
-            messages = MqttInbox(
+            inbox = MqttInbox(
                 config.channels,
                 inbox_prefix(self._broker.topic_or_prefix),
                 self._topics,
                 self._intake,
                 self._statistics,
-                self._requested,
+                self._leases,
                 sender.wake,
                 self._cursors.check_owner,
             )
             async with self._sending(sender):
-                await self._subscribe(connection, messages)
+                await self._subscribe(connection, inbox)
                 self._warned.clear()
                 await _run_until_first_ends(
                     connection.lost(),
-                    messages.run(arrived, connection.acknowledge),
+                    inbox.run(arrived, connection.acknowledge),
                     self._clean_up(sender),
                 )
 
@@ -141,53 +141,56 @@ class MqttBridge(Bridge):
         body: bytes,
         content_type: str,
     ) -> asyncio.Future[None]:
-        topic, part = selection.topic, None
+        topic, filtered = selection.topic, None
         if selection.select:
-            part = self._broker.filtered_topic(topic, selection.select)
+            filtered = self._broker.filtered_topic(topic, selection.select)
         return await connection.publish(
-            part or self._broker.topic(topic),
+            filtered or self._broker.topic(topic),
             body,
             content_type=content_type,
             channel=topic,
             check=self._cursors.check_owner,
         )
 
-    async def _subscribe(self, connection: BrokerConnection, messages: MqttInbox) -> None:
-        if messages.pattern is not None:
-            await connection.subscribe(messages.pattern)
-            logger.info("accepting what Sources publish as %s", messages.pattern)
-        pattern = self._requested.pattern
+    async def _subscribe(self, connection: BrokerConnection, inbox: MqttInbox) -> None:
+        if inbox.pattern is not None:
+            await connection.subscribe(inbox.pattern)
+            logger.info("accepting what Sources publish as %s", inbox.pattern)
+        pattern = self._leases.pattern
         if pattern is not None:
             try:
                 await connection.subscribe(pattern)
-                logger.info("parts of topics can be requested over MQTT as %s", pattern)
+                logger.info("accepting requests for filtered topics as %s", pattern)
             except Unavailable as error:
-                # A broker's ACL from before this version does not allow the name. All Destinations
+                # The broker's ACL may be from a version without filtered topics. All Destinations
                 # then receive whole topics.
-                logger.info("no part of a topic can be requested over MQTT: %s", error)
+                logger.info("filtered topics cannot be requested over MQTT: %s", error)
 
     async def _clean_up(self, sender: BacklogSender) -> None:
         while True:
-            for selection in self._requested.expired():
-                await self._end(selection, sender)
+            for selection in self._leases.expired():
+                await self._delete(selection, sender)
             await asyncio.sleep(_CLEAN_UP_SECONDS)
 
-    async def _end(self, selection: TopicSelection, sender: BacklogSender) -> None:
-        self._requested.remove(selection)
+    async def _delete(self, selection: TopicSelection, sender: BacklogSender) -> None:
+        """Stop sending a filtered topic, and delete its retained message at the broker."""
+        self._leases.remove(selection)
         try:
-            await sender.end(selection)
+            async with sender.suspended(selection):
+                # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
+                await (await sender.publish(selection, b"", _XML))
         except ConnectionRefused as error:
-            logger.info("a part of %s cannot be deleted yet: %s", selection.topic, error)
-            self._requested.restore(selection)
+            logger.info("cannot delete a filtered topic of %s: %s", selection.topic, error)
+            self._leases.restore(selection)
         except BaseException:
             # The connection is lost. The next connection deletes the retained message.
-            self._requested.restore(selection)
+            self._leases.restore(selection)
             raise
-        if selection in self._requested.of_topic(selection.topic):
-            sender.wake(selection.topic)  # the part was restored, or requested again
+        if selection in self._leases.selections(selection.topic):
+            sender.wake(selection.topic)  # the filtered topic was restored, or requested again
             return
         await self._cursors.delete(selection)
-        logger.info("a part of %s is no longer published over MQTT", selection.topic)
+        logger.info("stopped publishing a filtered topic of %s over MQTT", selection.topic)
 
 
 async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
@@ -198,16 +201,17 @@ async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
 
 @dataclass(eq=False, repr=False)
 class MqttInbox:
-    """Handles the messages below a prefix of MQTT topics, and requests for parts of topics.
+    """Handles what Sources publish at the broker, and requests for filtered topics.
 
     After an internal error the hub retries a few times, because the cause may be temporary (no
-    memory, no thread). If the error persists, the hub logs it and discards the message: the broker
-    would resend an unacknowledged message first on each connection, and it would block all others.
+    memory, no thread). If the error persists, the hub logs it and discards the message, which would
+    otherwise block all others: the broker resends unacknowledged messages first on each connection.
     Destinations detect the gap.
 
     Args:
+        prefix: The prefix of the MQTT topics on which Sources publish.
         wake: Called with a topic that has something to send.
-        check: Raises `NotOwner` if another node handles the messages.
+        check_owner: Raises `NotOwner` if another node handles the messages.
     """
 
     channels: Sequence[str]
@@ -215,13 +219,13 @@ class MqttInbox:
     topics: TopicLogs
     intake: FragmentIntake
     statistics: Statistics
-    requested: RequestedSelections
+    leases: FilteredTopicLeases
     wake: Callable[[str], None]
-    check: Callable[[], None]
+    check_owner: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._warned: set[Code] = set()
-        # In MQTT 3.1.1 a message cannot name its channel.
+        # An MQTT 3.1.1 message cannot name its channel.
         self._known = {channel_topic(channel, self.prefix): channel for channel in self.channels}
 
     @property
@@ -235,8 +239,8 @@ class MqttInbox:
         """Handle messages in batches as they arrive, and acknowledge them in order.
 
         Raises:
-            StorageError: A message could not be stored. Neither it nor any later message is
-                acknowledged.
+            StorageError: A message could not be stored. It and all later messages are
+                unacknowledged.
         """
         while True:
             messages = [await arrived.get()]
@@ -265,9 +269,7 @@ class MqttInbox:
                     self._count_fault(message)
                     break
                 reason = type(error).__name__
-                logger.warning(
-                    "a message over MQTT as %r is tried again: %s", message.topic, reason
-                )
+                logger.warning("retrying a message over MQTT as %r: %s", message.topic, reason)
             await asyncio.sleep(pause)
         return None
 
@@ -284,21 +286,21 @@ class MqttInbox:
 
     def _count_fault(self, message: MqttMessage) -> None:
         self.statistics.refused[FAULT] += 1
-        logger.exception("a message over MQTT as %r could not be handled", message.topic)
+        logger.exception("internal error: discarded a message over MQTT as %r", message.topic)
 
     async def _handle(self, message: MqttMessage) -> asyncio.Future[None] | None:
-        if self.requested.is_request(message):
-            self.wake(self.requested.add(message))
+        if self.leases.is_request(message):
+            self.wake(self.leases.add(message))
             return None
-        # Content that arrives late must not replace content that another node has published since.
-        self.check()
+        # A late content must not replace one that another node has published since.
+        self.check_owner()
         if message.packet_id is None:
             raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
         channel = self._channel(message)
         limit = self.intake.max_bytes
         if len(message.payload) > limit:
             raise Refusal(Code.INVALID_FRAGMENT, f"it is larger than {limit} bytes")
-        fragment = await self.intake.read_content(message.payload, message.content_type or _XML)
+        fragment = await self.intake.read_publication(message.payload, message.content_type or _XML)
         return self.topics.publish(channel, fragment)
 
     def _count_refusal(self, message: MqttMessage, error: Refusal | DocumentError) -> None:
@@ -308,8 +310,8 @@ class MqttInbox:
         logger.log(level, "refused a message over MQTT as %r: %s", message.topic, error)
 
     def _level(self, message: MqttMessage, code: Code) -> int:
-        """Return WARNING for a Source's message or the first request with a code, else DEBUG."""
-        if not self.requested.is_request(message):
+        """Return DEBUG for a repeated refusal of requests, which anybody may send, else WARNING."""
+        if not self.leases.is_request(message):
             return logging.WARNING
         level = logging.DEBUG if code in self._warned else logging.WARNING
         self._warned.add(code)
@@ -320,15 +322,15 @@ class MqttInbox:
         if channel is None:
             raise Refusal(Code.BAD_REQUEST, "it does not name its channel")
         if channel_topic(channel, self.prefix) != message.topic:
-            raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
+            raise Refusal(Code.FORBIDDEN, "its MQTT topic belongs to another channel")
         check_url(channel, "its channel")
         if not covers(self.channels, channel):
-            raise Refusal(Code.FORBIDDEN, "its channel is not one of mqtt_channels")
+            raise Refusal(Code.FORBIDDEN, "mqtt_channels does not include its channel")
         return channel
 
 
-class RequestedSelections:
-    """The leases of the parts that are published to a broker, at most `limit` per topic."""
+class FilteredTopicLeases:
+    """The leases of the filtered topics at a broker, at most `limit` per topic."""
 
     def __init__(self, prefix: str, topics: TopicLogs, cursors: BrokerCursors, limit: int) -> None:
         self._prefix = request_prefix(prefix)
@@ -338,62 +340,60 @@ class RequestedSelections:
         self._leases: dict[str, dict[TopicSelection, float]] = {}
 
     def start(self) -> None:
-        """Start new leases for the parts that the broker has a cursor for."""
+        """Start new leases for the filtered topics that the broker has a cursor for."""
         self._leases = {}
-        for selection in self._cursors.parts():
+        for selection in self._cursors.filtered_topics():
             self._renew(selection)
 
     @property
     def pattern(self) -> str | None:
-        """The pattern of MQTT topics for requests; None if parts cannot be requested."""
+        """The pattern of MQTT topics for requests; None if filtered topics are disabled."""
         return self._prefix + "+" if self._limit else None
 
     def is_request(self, message: MqttMessage) -> bool:
         return message.topic.startswith(self._prefix)
 
-    def of_topic(self, topic: str) -> list[TopicSelection]:
+    def selections(self, topic: str) -> list[TopicSelection]:
+        """Return a topic and its filtered topics."""
         return [TopicSelection(topic), *self._leases.get(topic, ())]
 
     def add(self, message: MqttMessage) -> str:
-        """Add, renew or refuse the part that a message requests, and return its topic."""
+        """Add, renew or refuse the requested filtered topic, and return its topic."""
         try:
             request = read_selection_request(message.payload)
         except ConfigurationError as error:
             raise Refusal(Code.BAD_REQUEST, str(error)) from None
         if channel_topic(request.topic, self._prefix) != message.topic:
-            raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
+            raise Refusal(Code.FORBIDDEN, "its MQTT topic belongs to another channel")
         state = self._topics.state(request.topic)
         if state is None:
             raise Refusal(Code.BAD_REQUEST, "nothing was ever published on its topic")
         selection = TopicSelection(request.topic, request.select)
-        parts = self._leases.get(request.topic, {})
-        if parts.get(selection, _EXPIRED) < _now():
-            self._check_limit(parts)
-        if selection not in parts:
+        leases = self._leases.get(request.topic, {})
+        if leases.get(selection, _EXPIRED) < _now():
+            self._make_room(leases)
+        if selection not in leases:
             self._cursors.move(selection, max(0, state.position - 1))
             logger.info(
-                "a part of %s is now published over MQTT: %r",
+                "publishing a filtered topic of %s over MQTT: %r",
                 request.topic,
                 request.select.canonical_json,
             )
         self._renew(selection)
         return request.topic
 
-    def _check_limit(self, parts: dict[TopicSelection, float]) -> None:
-        """Make room for one more part: if a topic is full, expire the part with the oldest lease.
-
-        Refuse the part if no other may be replaced.
-        """
+    def _make_room(self, leases: dict[TopicSelection, float]) -> None:
+        """If a topic is at the limit, expire the lease that ends first, or refuse the request."""
         now = _now()
-        live = [selection for selection, ends in parts.items() if ends >= now]
+        live = [selection for selection, ends in leases.items() if ends >= now]
         if len(live) < self._limit:
             return
-        oldest = min(live, key=parts.__getitem__, default=None)
-        # Expired parts may still exist if the broker refuses to delete them.
-        is_full = len(parts) >= 2 * self._limit
-        if oldest is None or is_full or parts[oldest] > now + LEASE * _REPLACEABLE:
-            raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
-        parts[oldest] = _EXPIRED
+        oldest = min(live, key=leases.__getitem__, default=None)
+        # Expired leases remain if the broker refuses to delete the retained messages.
+        is_full = len(leases) >= 2 * self._limit
+        if oldest is None or is_full or leases[oldest] > now + LEASE * _REPLACEABLE_LEASE:
+            raise Refusal(Code.TOO_MANY, "its topic already has the maximum of filtered topics")
+        leases[oldest] = _EXPIRED
 
     def _renew(self, selection: TopicSelection) -> None:
         self._leases.setdefault(selection.topic, {})[selection] = _now() + LEASE
@@ -402,19 +402,19 @@ class RequestedSelections:
         now = _now()
         return [
             selection
-            for parts in self._leases.values()
-            for selection, ends in parts.items()
+            for leases in self._leases.values()
+            for selection, ends in leases.items()
             if ends < now
         ]
 
     def remove(self, selection: TopicSelection) -> None:
-        parts = self._leases[selection.topic]
-        del parts[selection]
-        if not parts:
+        leases = self._leases[selection.topic]
+        del leases[selection]
+        if not leases:
             del self._leases[selection.topic]
 
     def restore(self, selection: TopicSelection) -> None:
-        """Undo `remove`. The part is expired unless it has been requested again."""
+        """Undo `remove`. The lease is expired, unless there is a new one."""
         self._leases.setdefault(selection.topic, {}).setdefault(selection, _EXPIRED)
 
 

@@ -2,7 +2,9 @@
 
 The store makes no decisions. Its callers decide which fragment replaces another, and who is
 subscribed. Each method returns when its effect is durable, except `move_cursor`, `move_bridged`
-and `note_trouble`, whose effect becomes durable soon afterwards.
+and `save_failure_state`, whose effect becomes durable soon afterwards.
+
+An *uncertain write* is a write that the store reported as failed but that took effect.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.fragments import Fragment, Interval
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub_subscription import Subscription
 
 
 class LogEntry(Struct, frozen=True):
@@ -32,7 +34,7 @@ class LogState(Struct, frozen=True):
     Args:
         first: The position of the oldest kept fragment; greater than `position` if none is kept.
         position: The position of the last fragment, even if it is no longer kept.
-        begins: The start of the kept part.
+        begins: The start of the oldest kept fragment.
         through: The latest `until` of all fragments.
         received: When the last fragment arrived.
         kept: The number of kept fragments.
@@ -73,48 +75,48 @@ class LogRetention(Struct, frozen=True):
 class LogMoved(StorageError):
     """The log has changed since the caller last saw it, and the listener now has its new state.
 
-    On a cluster, another node has appended to the log. On a single machine, a write that was
-    reported as failed had in fact succeeded.
+    In a cluster, another node has appended to the log. On a single machine, there was an uncertain
+    write.
     """
 
 
 class LogListener(Protocol):
-    """Receives the changes that any node makes to the logs. Methods must not block."""
+    """Is notified of the changes that any node makes to the logs. Methods must not block."""
 
-    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None:
-        """Receive fragments that are being written. They become entries unless the write fails.
+    def append_started(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        """The store is writing fragments, which become entries unless the write fails.
 
-        A store that orders the writes of several hubs does not call this method.
+        A store that orders the writes of several nodes does not call this method.
         """
 
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
     ) -> None:
-        """Receive entries that are now durable, in log order, and the state of the log with them.
+        """Entries, in log order, have become durable, and the log is now in this state.
 
         There are no entries if the log was only trimmed. `replaced` is the position of the entry
         that the first new entry replaced, if any.
         """
 
     def forgotten(self, topic: str) -> None:
-        """Handle the deletion of a log."""
+        """A log was deleted."""
 
 
 class LogStore(Protocol):
     """A durable log for each topic. Every method raises `StorageError` when the store fails.
 
     Attributes:
-        answer_seconds: Maximum time to wait for a publication to be stored, in seconds, before the
-            hub answers 503. None, for a store on this machine, means no limit.
+        answer_seconds: Maximum time to wait for a publication to be stored before the hub answers
+            503, in seconds. None, for a store on this machine, means no limit.
     """
 
     answer_seconds: float | None
 
     async def start(self, listener: LogListener) -> list[LogState]:
-        """Return the state of every log, and call `listener` from now on.
+        """Return the state of every log, and notify `listener` of later changes.
 
-        The listener receives each entry added later exactly once, in order. It is not called
-        between the return of this method and the caller's next `await`.
+        The listener receives each later entry exactly once, in order. It is not called between the
+        return of this method and the caller's next `await`.
         """
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
@@ -132,7 +134,7 @@ class LogStore(Protocol):
         receives the entries before this method returns.
 
         `after` is the position of the log's last fragment, as far as the caller knows; 0 if there
-        is no log. `replacing` is the same position, if the first new fragment replaces that one.
+        is no log. `replacing` equals `after` if the first new fragment replaces the last fragment.
 
         Raises:
             LogMoved: The log's last fragment is at another position.
@@ -141,19 +143,19 @@ class LogStore(Protocol):
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         """Return the next page of entries after a position; empty at the end of the log.
 
-        Leaves out fragments that end at or before `since`. A fragment that also begins at `since`
-        is included, because it contains late changes from that second.
+        Omits fragments that end at or before `since`, except those that also begin at `since`,
+        which contain late changes from that second.
         """
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         """Return a page of a log's entries, ordered by `until`.
 
-        With `since`, the page contains only entries that are later than that instant. If none of
-        them begins at or before the instant, but later entries do, the page contains those instead.
+        With `since`, the page contains only entries that are later than that instant. If all of
+        them begin after the instant, but entries beyond the page do not, it contains those instead.
         """
 
     async def trim(self, topic: str) -> LogState | None:
-        """Trim a log by age and size, and return its state; None if there is no such log."""
+        """Trim a log by age and size, and return its state; None if there is no log."""
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
         """Return the backlog after each position of a log, in the order given."""
@@ -167,10 +169,10 @@ class LogStore(Protocol):
 
 
 class StoredSubscription(Struct, frozen=True):
-    """A subscription, and the last state that was passed to `note_trouble`, if any."""
+    """A subscription, and its failure state (`save_failure_state`), if any."""
 
     subscription: Subscription
-    trouble: bytes | None
+    failure_state: bytes | None
 
 
 class SubscriptionRecords(Struct, frozen=True):
@@ -181,7 +183,7 @@ class SubscriptionRecords(Struct, frozen=True):
 
 
 class NotOwner(StorageError):
-    """This node is not, or no longer, the owner. Another node is, or soon will be."""
+    """This node does not own the subscription or the bridge. Another node does, or soon will."""
 
 
 class SubscriptionOwner(Protocol):
@@ -191,9 +193,9 @@ class SubscriptionOwner(Protocol):
         """Start delivering to these subscriptions, from their cursors."""
 
     async def released(self, ids: Collection[str]) -> None:
-        """Stop delivering to these subscriptions, and wait, within bounds, for running deliveries.
+        """Stop delivering to these subscriptions. Give running deliveries a few seconds to finish.
 
-        The cursors may still be moved until this returns.
+        Until this returns, the cursors may still be moved.
         """
 
     def revoked(self, ids: Collection[str]) -> None:
@@ -232,28 +234,28 @@ class SubscriptionStore(Protocol):
         """Delete a subscription."""
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        """Move a subscription's cursor. Does nothing if this node does not own the subscription.
+        """Move a subscription's cursor. Do nothing if this node does not own the subscription.
 
         The move becomes durable soon. If a crash loses the last moves, the hub delivers some
         fragments twice.
         """
 
-    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        """Store the failure state of a subscription's deliveries; None if they do not fail.
+    def save_failure_state(self, topic: str, callback: str, state: bytes | None) -> None:
+        """Store the failure state of a subscription's deliveries; None if they succeed.
 
-        Durability and ownership are as for `move_cursor`. The state is deleted with the
+        Durability and ownership are as in `move_cursor`. The state is deleted with the
         subscription.
         """
 
     async def records(self) -> SubscriptionRecords:
-        """Return all subscriptions and cursors, regardless of which node owns them."""
+        """Return all subscriptions and cursors of all nodes."""
 
     async def restore(self, records: SubscriptionRecords) -> int:
         """Store missing subscriptions and brokers, and return the number of subscriptions stored.
 
         A subscription replaces a stored one if its lease ends later. A stored broker is never
-        replaced. Nothing may be assigned to this process. Running nodes start delivering to the
-        subscriptions that they own.
+        replaced. Call this before `assign`. Running nodes start delivering to the subscriptions
+        that they own.
         """
 
 
@@ -265,7 +267,7 @@ class BridgeStore(Protocol):
     """
 
     async def assign_bridge(self, bridge: BridgeOwner) -> None:
-        """Start the bridge when this node owns the cursors, and stop it when it no longer does."""
+        """Run the bridge while this node owns the cursors."""
 
     def owns_bridge(self) -> bool:
         """Return whether this node may currently publish to brokers."""
@@ -287,7 +289,7 @@ class Store(LogStore, SubscriptionStore, BridgeStore, Protocol):
     """Everything that a hub stores."""
 
     def queued(self) -> int:
-        """Return the number of writes that wait for the next transaction."""
+        """Return the number of writes that are waiting for the next transaction."""
 
     async def check(self) -> None:
         """Check that the store can write."""

@@ -1,9 +1,7 @@
 """The nodes of a hub: calls between them, and their description in the admin API.
 
-A hub on one machine is a single node that calls itself. Like the values in `admin.schemas`, the
-values here are JSON of the admin API, and their names and descriptions are part of its OpenAPI
-description. They use the terms of NATS, even if another store that several nodes share would use
-different ones.
+A hub on one machine is a single node that calls itself. The structs for the admin API use the terms
+of NATS. Their names, fields and docstrings are part of the API's OpenAPI description.
 """
 
 from __future__ import annotations
@@ -50,24 +48,24 @@ class HubNodes(Protocol):
         """Ask the node that owns the subscriptions of a callback's host and port.
 
         Raises:
-            Refusal: Even after a few seconds, no node owns these subscriptions.
+            Refusal: No node took ownership within a few seconds.
         """
 
     async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
-        """Ask every node, and return the answer of the node that has one; None if no node has one.
+        """Ask every node, and return the only answer that is not None, if any.
 
-        Together, the nodes that were asked have all subscriptions. Raises like `ask_all`.
+        The answers cover all subscriptions, and errors are those of `ask_all`.
         """
 
     async def ask_all(self, call: NodeCall[A, R], argument: A) -> list[R]:
         """Ask every node, several times if necessary, so that the answers cover all subscriptions.
 
         Raises:
-            StorageError: A node does not answer, or some subscriptions currently have no owner.
+            StorageError: A node did not answer, or some subscriptions currently have no owner.
         """
 
     async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
-        """Ask every other node once, and return the answers of the nodes that answer promptly."""
+        """Ask every other node once, and return the answers that arrive promptly."""
 
 
 class SingleNode:
@@ -104,14 +102,13 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
         url: The node's URL.
         version: The version of the node's software.
         started: When the node started.
-        alive: Whether the node has recently renewed its record; null if the node that answers
-            cannot know because it is fenced. A dead node stays in the list for a minute.
+        alive: Whether the node has recently renewed its record; null if the answering node is
+            fenced and cannot know. A dead node stays in the list for a minute.
         draining: Whether the node is giving up its work.
         shards: The number of shards of subscriptions that the node owns.
-        behind: The number of stream records that the node did not yet have a few seconds ago; null
-            if unknown, or if the hub is on one machine.
-        server: The NATS server that the node is connected to; null if there is none or it is
-            unknown.
+        behind: The number of stream records that the node was missing a few seconds ago; null if
+            unknown, or if the hub is on one machine.
+        server: The NATS server that the node is connected to; null if none or unknown.
         this: Whether this node answered the request.
     """
 
@@ -135,7 +132,7 @@ class CopyInfo(Struct, frozen=True, kw_only=True):
         leader: Whether the server is the leader.
         online: Whether the server answers.
         current: Whether the copy has every record.
-        behind: The number of operations that the copy is behind.
+        behind: The number of operations that the copy is missing.
     """
 
     name: str
@@ -150,9 +147,9 @@ class StreamInfo(Struct, frozen=True, kw_only=True):
 
     Args:
         name: The name of the stream.
-        connected: Whether this node is connected to NATS. If not, everything that this node reports
-            about the other nodes and about NATS is out of date.
-        trouble: Why this node is currently not following the stream; null if it is.
+        connected: Whether this node is connected to NATS. If not, its information about the other
+            nodes and NATS is out of date.
+        trouble: Why this node cannot follow the stream; null if it can.
         records: The number of records in the stream.
         bytes: The total size of the records, in bytes.
         copies: The servers that have a copy.
@@ -174,8 +171,8 @@ class NodeList(Struct, frozen=True, kw_only=True):
     Args:
         rows: The nodes.
         shards: The total number of shards of subscriptions; 0 on one machine.
-        free: The number of shards that no living node owns. Their subscriptions currently receive
-            nothing. Null if the node that answers cannot know because it is fenced.
+        free: The number of shards that no living node owns, so that their subscriptions receive
+            nothing. Null if the answering node is fenced and cannot know.
         stream: The stream that all nodes follow; null on one machine.
     """
 

@@ -1,6 +1,6 @@
-"""Stores other than the SQLite folder, which the hub finds by the scheme of their URL.
+"""The interface to open a store, and the stores that packages provide.
 
-A package with such a store registers a subclass of `StoreProvider` in the entry-point group
+A package with a store registers a subclass of `StoreProvider` in the entry-point group
 `rsnotify.stores`, under each scheme of its URLs. The fields of the subclass are settings of the
 hub. The hub imports the package just to read these settings, so the package must not import the
 store's dependencies before `open`.
@@ -24,10 +24,10 @@ from rsnotify_hub.store.nodes import HubNodes, NodeList
 
 
 class NodeFacts(Struct, frozen=True):
-    """Facts about this node for the store, and for the other nodes that share it.
+    """Facts about this node for the store and the other nodes.
 
-    `bridges` tells whether the node has settings for a bridge to a broker, and `largest_fragment`
-    is the maximum size of a fragment that it accepts, in bytes. `NodeInfo` describes the others.
+    `bridges` tells whether a bridge to a broker is configured, and `largest_fragment` is the
+    maximum size of a fragment, in bytes. `NodeInfo` describes the other fields.
     """
 
     name: str = ""
@@ -55,13 +55,13 @@ class OpenStore(Protocol):
         """The numbers of shards that this node has taken, released and lost."""
 
     async def leave(self) -> None:
-        """Release everything that this node owns to the other nodes, while it can still deliver."""
+        """Hand over everything that this node owns to the other nodes. Delivery still works."""
 
     def describe(self) -> NodeList:
         """Return the nodes and the state that they share."""
 
     async def check_servers(self) -> None:
-        """Check the servers of the started store, and log any problems."""
+        """Check the store's servers, and log any problems."""
 
     def trouble(self) -> str | None:
         """Return why this node currently cannot use the store; None if it can."""
@@ -75,14 +75,14 @@ class StoreProvider(
 ):
     """The settings of a store, and a method to open it.
 
-    A subclass adds further settings, whose names begin with `store_`. Without a URL, the hub uses a
-    folder, and `checked` refuses the other settings.
+    A subclass adds further settings, whose names begin with `store_`. If there is no URL, the hub
+    uses a folder, and `checked` refuses the other settings.
     """
 
     url: str | None = None
 
     def checked(self) -> StoreProvider:
-        """Check the settings, and return them with the contents of the files that they name.
+        """Check the settings, and return them with the content of the files that they name.
 
         Raises:
             WrongSetting: A setting is wrong.
@@ -113,7 +113,7 @@ def store_providers() -> dict[str, type[StoreProvider]]:
             found[name] = point.load()
         except ModuleNotFoundError as error:
             if error.name != point.module.partition(".")[0]:
-                raise  # the package exists, but something that it imports is missing
+                raise  # the package is installed, but one of its imports is missing
     return found
 
 
@@ -130,4 +130,4 @@ def provider_of(url: str) -> type[StoreProvider]:
     if (extra := extra_of("stores", scheme)) is not None:
         raise missing_package(f"a store in {extra.upper()}", extra)
     known = " or ".join(f"{name}://host:port" for name in known_names("stores"))
-    raise ConfigurationError(f"there is no store for this URL: write it as {known}")
+    raise ConfigurationError(f"no store is known for this URL: write it as {known}")

@@ -20,7 +20,15 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import check_role, make_durably
-from rsnotify_hub.fragments import Fragment, Interval, heartbeat_interval, stored_fragment
+from rsnotify_hub.fragments import (
+    Fragment,
+    FragmentKind,
+    Interval,
+    heartbeat_interval,
+    stored_fragment,
+)
+from rsnotify_hub.store.cursor_writer import CursorWriter
+from rsnotify_hub.store.group_commit import GroupCommit
 from rsnotify_hub.store.interface import (
     Backlog,
     BridgeOwner,
@@ -33,36 +41,32 @@ from rsnotify_hub.store.interface import (
     SubscriptionOwner,
     SubscriptionRecords,
 )
-from rsnotify_hub.store.sqlite_commit import GroupCommit, connect, prepare
-from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.store.sqlite_schema import connect, prepare
+from rsnotify_hub.websub_subscription import Subscription
 
 logger = logging.getLogger("rsnotify.hub.store")
 
-_PAGE_ROWS = 256
-_PAGE_BYTES = 1_000_000
+#: Maximum size of a page of a log.
+_PAGE_ROWS, _PAGE_BYTES = 256, 1_000_000
 _MAX_POSITION = 2**63 - 1
-_ENTRY = "SELECT position, body, content_type, from_, until, begins, heartbeat, whole FROM fragment"
+_SELECT_ENTRY = (
+    "SELECT position, body, content_type, from_, until, begins, heartbeat, whole FROM fragment"
+)
 _OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
 #: SQL for `is_later`. Its two parameters are the same instant.
 _LATER = "AND until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
 
-#: Delay before moved cursors are written, so that others can join the batch, in seconds.
-CURSOR_DELAY = 0.25
-#: Delay before a batch that could not be written is retried, in seconds.
-RETRY_DELAY = 5.0
-
-_Cursors = dict[tuple[str, str], int | bytes | None]
 
 #: Moves a subscription's cursor, by topic and callback.
-SUBSCRIPTION = "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?"
+_MOVE_CURSOR = "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?"
 #: Stores the failure state of a subscription's deliveries, by topic and callback.
-TROUBLE = (
+_SAVE_FAILURE_STATE = (
     "INSERT INTO trouble (state, topic, callback)"
     " SELECT ?, topic, callback FROM subscription WHERE topic = ? AND callback = ?"
     " ON CONFLICT (topic, callback) DO UPDATE SET state = excluded.state"
 )
 #: Moves a broker's cursor in a topic, by broker and topic.
-BRIDGED = (
+_MOVE_BRIDGED = (
     "INSERT INTO bridged (position, broker, topic) VALUES (?, ?, ?)"
     " ON CONFLICT (broker, topic) DO UPDATE SET position = excluded.position"
 )
@@ -70,77 +74,11 @@ BRIDGED = (
 T = TypeVar("T")
 
 
-class CursorWriter:
-    """Writes subscription cursors, broker cursors or failure states in batches.
-
-    Flushing each one separately would delay publishers. A batch that cannot be written is retried.
-    If a crash loses it, the hub delivers some fragments twice.
-
-    Args:
-        sql: The statement that moves a cursor. Its parameters are the position and the two parts
-            of the key.
-    """
-
-    def __init__(self, writer: GroupCommit, sql: str) -> None:
-        self._writer = writer
-        self._sql = sql
-        self._loop = asyncio.get_running_loop()
-        self._moved: _Cursors = {}
-        self._flushing: _Cursors = {}
-        self._flush: asyncio.TimerHandle | None = None
-        self._is_writing = False
-
-    def move(self, first: str, second: str, position: int | bytes | None) -> None:
-        """Move the cursor, or set the failure state, that has this two-part key."""
-        self._moved[first, second] = position
-        if self._flush is None:
-            self._flush_in(CURSOR_DELAY)
-
-    def forget(self, first: str, second: str) -> None:
-        """Discard an unwritten move because another write is about to replace it."""
-        for cursors in (self._moved, self._flushing):
-            cursors.pop((first, second), None)
-
-    def _flush_in(self, seconds: float) -> None:
-        if self._flush is None and self._moved and not self._is_writing:
-            self._flush = self._loop.call_later(seconds, self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._flush = None
-        self._is_writing = True
-        self._flushing, self._moved = self._moved, {}
-        rows = [(position, *key) for key, position in self._flushing.items()]
-        written = self._writer.submit(lambda database: database.executemany(self._sql, rows))
-        written.add_done_callback(self._flushed)
-
-    def _flushed(self, written: asyncio.Future[sqlite3.Cursor]) -> None:
-        self._is_writing = False
-        flushed, self._flushing = self._flushing, {}
-        if written.cancelled() or (error := written.exception()) is None:
-            self._flush_in(CURSOR_DELAY)
-            return
-        logger.warning(
-            "cursors could not be saved yet; after a crash some fragments are delivered twice: %s",
-            error,
-        )
-        self._moved = flushed | self._moved
-        self._flush_in(RETRY_DELAY)
-
-    async def close(self) -> None:
-        await self._writer.idle()
-        if self._flush is not None:
-            self._flush.cancel()
-            self._flush_now()
-            await self._writer.idle()
-        if self._flush is not None:  # the write failed
-            self._flush.cancel()
-
-
 class SqliteStore:
     """A `Store` in a folder, for one hub process at a time.
 
-    Creates the folder if it does not exist. New files are readable only by their owner. Tests pass
-    a `connection` class that fails.
+    Creates the folder if it does not exist. Only their owner can read new files. Tests pass a
+    `connection` class that fails.
     """
 
     answer_seconds: float | None = None
@@ -187,9 +125,9 @@ class SqliteStore:
                 ) from None
             stack.pop_all()
         self._writer = GroupCommit(writer)
-        self._cursors = CursorWriter(self._writer, SUBSCRIPTION)
-        self._troubles = CursorWriter(self._writer, TROUBLE)
-        self._bridged = CursorWriter(self._writer, BRIDGED)
+        self._cursors = CursorWriter(self._writer, _MOVE_CURSOR)
+        self._failure_states = CursorWriter(self._writer, _SAVE_FAILURE_STATE)
+        self._bridged = CursorWriter(self._writer, _MOVE_BRIDGED)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="hub-reader")
 
     async def _read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
@@ -211,7 +149,7 @@ class SqliteStore:
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, after: int, replacing: int | None
     ) -> int:
-        self._listener.writing(topic, fragments)
+        self._listener.append_started(topic, fragments)
         appended = await self._writer.submit(
             partial(
                 _append,
@@ -230,7 +168,7 @@ class SqliteStore:
         return len(entries)
 
     async def _moved(self, topic: str, after: int) -> LogMoved:
-        """Report to the listener how a write that was reported as failed changed the log."""
+        """Report to the listener how an uncertain write has changed the log."""
         states = await self._read(partial(_log_states, topic=topic))
         if not states:
             self._listener.forgotten(topic)
@@ -265,7 +203,7 @@ class SqliteStore:
         self._listener.forgotten(topic)
 
     async def assign(self, owner: SubscriptionOwner) -> None:
-        """Assign all subscriptions to the owner: this is the only process (see `Store.assign`)."""
+        """Assign all subscriptions to the owner, because this is the only node."""
         owner.acquired(await self._read(_stored_subscriptions))
 
     async def records(self) -> SubscriptionRecords:
@@ -287,14 +225,14 @@ class SqliteStore:
         await self._writer.submit(partial(_save_subscription, subscription=subscription))
 
     async def delete(self, topic: str, callback: str) -> None:
-        self._troubles.forget(topic, callback)
+        self._failure_states.forget(topic, callback)
         await self._writer.submit(partial(_delete_subscription, topic=topic, callback=callback))
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
         self._cursors.move(topic, callback, position)
 
-    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        self._troubles.move(topic, callback, state)
+    def save_failure_state(self, topic: str, callback: str, state: bytes | None) -> None:
+        self._failure_states.move(topic, callback, state)
 
     def owns_bridge(self) -> bool:
         return True
@@ -304,7 +242,7 @@ class SqliteStore:
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
         rows = [(position, broker, topic) for topic, position in positions.items()]
-        await self._writer.submit(lambda database: database.executemany(BRIDGED, rows))
+        await self._writer.submit(lambda database: database.executemany(_MOVE_BRIDGED, rows))
 
     async def unbridge(self, broker: str, topic: str) -> None:
         self._bridged.forget(broker, topic)
@@ -322,7 +260,7 @@ class SqliteStore:
         )
 
     async def close(self) -> None:
-        for cursors in (self._cursors, self._troubles, self._bridged):
+        for cursors in (self._cursors, self._failure_states, self._bridged):
             await cursors.close()
         await self._writer.close()
         self._reading.shutdown()
@@ -330,7 +268,7 @@ class SqliteStore:
         self._lock.release()
 
 
-# SQL functions. The caller runs each one inside a transaction.
+# Operations. `SqliteStore` runs each of them in a transaction.
 
 
 def _log_states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
@@ -391,7 +329,7 @@ def _read_log(
     values: list[str | int] = [topic, after]
     if since is not None:
         instant = to_microseconds(since)
-        # The index on `until` finds the first position. The log itself may be in another order.
+        # The index on `until` finds the first position, because the log may be in another order.
         where = (
             f" {_LATER} AND position >= (SELECT min(position) FROM fragment"
             f" WHERE {_OF_TOPIC} {_LATER})"
@@ -415,7 +353,7 @@ def _read_changes(
 
 
 def _page(database: sqlite3.Connection, which: str, values: list[str | int]) -> list[LogEntry]:
-    sql = f"{_ENTRY} WHERE {_OF_TOPIC} {which} LIMIT {_PAGE_ROWS}"
+    sql = f"{_SELECT_ENTRY} WHERE {_OF_TOPIC} {which} LIMIT {_PAGE_ROWS}"
     entries: list[LogEntry] = []
     size = 0
     for row in database.execute(sql, values):
@@ -487,7 +425,7 @@ def _append(
 ) -> tuple[list[LogEntry], LogState] | None:
     """Append to a log (`LogStore.append`), and return the new entries and the log's state.
 
-    Returns None if the log does not end at `after`.
+    Return None if the log does not end at `after`.
     """
     row = _find_topic(database, topic)
     if (row.position if row else 0) != after:
@@ -526,7 +464,7 @@ def _append(
         kept=row.kept,
         size=row.size,
         heartbeat=heartbeat_interval(last),
-        whole=last.whole,
+        whole=last.kind is FragmentKind.WHOLE,
     )
     return added, state
 
@@ -537,8 +475,8 @@ def _forget_log(database: sqlite3.Connection, topic: str, *, after: int) -> bool
     if row is None or row.position != after:
         return False
     database.execute("DELETE FROM fragment WHERE topic = ?", (row.id,))
-    # Delete the cursors of the topic and of its parts. The key of a part is the topic, a space,
-    # and the selection.
+    # Delete the cursors of the topic and its filtered topics, whose keys are the topic, a space and
+    # the selection.
     cursors = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
     database.execute(cursors, (topic, len(topic) + 1, topic + " "))
     database.execute("DELETE FROM topic WHERE id = ?", (row.id,))
@@ -585,7 +523,7 @@ def _insert(
             to_microseconds(fragment.until),
             to_microseconds(now),
             heartbeat_interval(fragment) is not None,
-            fragment.whole,
+            fragment.kind is FragmentKind.WHOLE,
             fragment.content_type,
             fragment.body,
         ),
@@ -594,14 +532,14 @@ def _insert(
 
 
 def _digest(fragment: Fragment) -> bytes:
-    kind = b"whole " if fragment.whole else b""
+    kind = b"whole " if fragment.kind is FragmentKind.WHOLE else b""
     return hashlib.sha256(kind + fragment.body).digest()
 
 
 def _delete_fragments(
     database: sqlite3.Connection, topic: _Topic, where: str, *values: int
 ) -> None:
-    """Delete fragments of a topic, and update its totals. The caller saves the totals."""
+    """Delete fragments of a topic, and update its totals. The caller calls `_save_topic`."""
     kept, size = database.execute(
         "SELECT count(*), coalesce(sum(length(body)), 0) FROM fragment"
         f" WHERE topic = ? AND {where}",
@@ -630,11 +568,11 @@ def _trim(
     """Delete the oldest fragments until the log is within its retention.
 
     A whole content is kept until another fragment replaces it, because it is the topic's current
-    content, regardless of its age.
+    content.
 
     Returns:
         The position and the start of the oldest kept fragment. If none is kept, the position after
-        the last fragment and the end of the log.
+        the last fragment, and the end of the log.
     """
     too_old = to_microseconds(now - retention.age)
     size = topic.size
@@ -662,10 +600,10 @@ def _stored_subscriptions(database: sqlite3.Connection) -> list[StoredSubscripti
         " FROM subscription LEFT JOIN trouble USING (topic, callback)"
     )
     found = []
-    for topic, callback, secret, expires, position, suspended, client, trouble in rows:
+    for topic, callback, secret, expires, position, suspended, client, failure_state in rows:
         end = from_microseconds(expires)
         subscription = Subscription(topic, callback, secret, end, position, bool(suspended), client)
-        found.append(StoredSubscription(subscription, trouble))
+        found.append(StoredSubscription(subscription, failure_state))
     return found
 
 
@@ -718,5 +656,5 @@ def _restore(database: sqlite3.Connection, records: SubscriptionRecords) -> int:
     for broker, positions in records.brokers.items():
         if broker not in known:
             rows = [(position, broker, topic) for topic, position in positions.items()]
-            database.executemany(BRIDGED, rows)
+            database.executemany(_MOVE_BRIDGED, rows)
     return len(missing)

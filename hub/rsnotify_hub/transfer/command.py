@@ -132,7 +132,7 @@ def _configuration(
 def _with_store(
     configuration: HubConfiguration, work: Callable[[Store], Coroutine[None, None, T]]
 ) -> T:
-    from rsnotify_hub.stores import open_store
+    from rsnotify_hub.open_store import open_store
 
     async def main() -> T:
         async with open_store(configuration, lambda: datetime.now(UTC), "") as opened:

@@ -40,13 +40,13 @@ from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush
 from rsnotify_hub.filtering import selection_of_key
-from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.fragments import Fragment, FragmentKind
 from rsnotify_hub.intake import read_content, whole_content
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogEntry, LogMoved, LogState, Store, SubscriptionRecords
-from rsnotify_hub.subscriptions import Subscription, is_expired
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.forms import check_secret
+from rsnotify_hub.websub_subscription import Subscription, is_expired
 
 #: The version of the format. A hub reads exports of this version and older ones.
 VERSION = 1
@@ -212,8 +212,8 @@ def subscription_of(record: ExportedSubscription) -> Subscription:
 
 def exported_content(topic: str, position: int, content: Fragment) -> ExportedFragment:
     fields = asdict(content)
-    del fields["framework"]  # false for every whole content
-    return ExportedFragment(topic=topic, position=position, **fields)
+    del fields["kind"]
+    return ExportedFragment(topic=topic, position=position, whole=True, **fields)
 
 
 def content_of(record: ExportedFragment) -> Fragment:
@@ -223,7 +223,7 @@ def content_of(record: ExportedFragment) -> Fragment:
 class IgnoredNews:
     """A `LogListener` for a process that reads logs without following them."""
 
-    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
+    def append_started(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
 
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
@@ -242,7 +242,7 @@ async def read_store(store: Store) -> AsyncIterator[Exported]:
     for state in await store.start(IgnoredNews()):
         if state.whole:
             for entry in await store.read(state.topic, after=0):
-                if entry.fragment.whole:
+                if entry.fragment.kind is FragmentKind.WHOLE:
                     yield exported_content(state.topic, entry.position, entry.fragment)
 
 

@@ -2,10 +2,10 @@
 
 aiohttp reads the opening request, and `websockets` decides on the response (`accept_upgrade`). From
 then on, the sans-I/O protocol of `websockets` parses the bytes, and `WebSocketConnection` handles
-input, output and timeouts. It passes whole messages to the connection's *role*, which is replaced
-when the client's first frame determines the final one. The role is notified exactly once that the
-connection has ended, namely when either side begins to close it. From then on the hub sends
-nothing, and reads input only for a moment, to find the client's own close frame.
+input, output and timeouts. It passes whole messages to the connection's *role*. The client's first
+frame determines the final role. When either side begins to close the connection, the role's `lost`
+is called, exactly once. From then on the hub sends nothing, and reads input only for a moment, to
+receive the client's close frame.
 
 Messages that are not documents are JSON (`docs/protocol.md`).
 """
@@ -41,21 +41,22 @@ _protocol_logger = logging.getLogger("rsnotify.hub.websocket.protocol")
 # At lower levels, `websockets` logs each connection and every byte.
 _protocol_logger.setLevel(logging.WARNING)
 
-#: Number of bytes parsed at once. A flood of tiny frames must not block the event loop for long.
-_SLICE = 8 * 1024
+#: Number of bytes parsed at once, so that a flood of tiny frames does not block the event loop.
+_SLICE_BYTES = 8 * 1024
 
 #: Maximum message size, in bytes, for a client that has no role yet or does not publish.
-_SMALL = 16 * 1024
+_MAX_SMALL_BYTES = 16 * 1024
 
 #: Maximum number of frames that such a client may send between two pings of the hub. For other
-#: clients, the limit applies to control frames only.
-_FRAMES = 100
+#: clients, the limit applies only to control frames.
+_MAX_FRAMES = 100
 
 #: The same limit for a connection for many topics: ten frames for each of 500 topics.
-_FRAMES_OF_TOPICS = 5_000
+_MAX_FRAMES_OF_TOPICS = 5_000
 
-_PING = b"\x89\x00"
-_CONTROL = 0x8
+_PING_FRAME = b"\x89\x00"
+#: The bit that the opcodes of control frames have in common.
+_CONTROL_BIT = 0x8
 #: Close codes (RFC 6455 §7.4.1 and its registry).
 GOING_AWAY = 1001
 INVALID_DATA = 1007
@@ -71,8 +72,8 @@ TOPICS = Subprotocol("rsnotify.topics")
 _ADDED_BY_AIOHTTP = frozenset(("connection", "content-length", "content-type", "date"))
 
 
-# Shared by all connections. Each instance is part of a reference cycle, so separate ones would stay
-# in memory for some time.
+# Shared by all connections, because each instance is part of a reference cycle, which stays in
+# memory for some time.
 _HANDSHAKES = ServerProtocol(
     select_subprotocol=lambda _, offered: TOPICS if TOPICS in offered else None
 )
@@ -141,12 +142,12 @@ class WebSocketConnection(LiveConnection):
 
     def data_received(self, data: bytes) -> None:
         self._has_received = True
-        for begin in range(0, len(data), _SLICE):
-            piece = data[begin : begin + _SLICE]
+        for begin in range(0, len(data), _SLICE_BYTES):
+            piece = data[begin : begin + _SLICE_BYTES]
             self._pending += len(piece)
             self._protocol.receive_data(piece)
             self._process_events()
-            if self._small and self._pending > _SMALL:
+            if self._small and self._pending > _MAX_SMALL_BYTES:
                 self._fail(MESSAGE_TOO_BIG, "the message is too big")
 
     def eof_received(self) -> None:
@@ -165,13 +166,13 @@ class WebSocketConnection(LiveConnection):
             self._end(CLOSE_SECONDS)
 
     def _process_frame(self, frame: Frame) -> None:
-        if self._small or frame.opcode & _CONTROL:
+        if self._small or frame.opcode & _CONTROL_BIT:
             self._count_frame()
-        if frame.opcode & _CONTROL:
+        if frame.opcode & _CONTROL_BIT:
             return  # the protocol answers it
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
-        if frame.data:  # otherwise the number of empty parts would be unbounded
+        if frame.data:  # keep no empty parts, because their number is not limited
             self._parts.append(bytes(frame.data))
         if frame.fin and not self.has_ended:
             self._process_message(
@@ -181,7 +182,7 @@ class WebSocketConnection(LiveConnection):
     def _process_message(self, payload: bytes) -> None:
         self._parts = []
         self._pending = 0
-        if self._small and len(payload) > _SMALL:
+        if self._small and len(payload) > _MAX_SMALL_BYTES:
             self._fail(MESSAGE_TOO_BIG, "the message is too big")
         elif self._is_text and not is_utf_8(payload):
             self._fail(INVALID_DATA, "a text frame is not UTF-8")
@@ -190,7 +191,8 @@ class WebSocketConnection(LiveConnection):
 
     def _count_frame(self) -> None:
         self._frames += 1
-        if self._frames > (_FRAMES if self.replay_lock is None else _FRAMES_OF_TOPICS):
+        limit = _MAX_FRAMES if self.replay_lock is None else _MAX_FRAMES_OF_TOPICS
+        if self._frames > limit:
             self._fail(POLICY_VIOLATION, "too many frames")
 
     def pause_reading(self) -> None:
@@ -214,7 +216,7 @@ class WebSocketConnection(LiveConnection):
             self.send(late)
 
     def _reply(self, replies: list[bytes]) -> None:
-        """Send the protocol's replies: pongs, a close frame, and an empty reply for EOF."""
+        """Send the protocol's replies: pongs, a close frame, and an empty reply that means EOF."""
         for reply in replies:
             if self.transport.is_closing():
                 return
@@ -223,14 +225,14 @@ class WebSocketConnection(LiveConnection):
             elif not self.is_paused or self._protocol.state is not State.OPEN:
                 self.transport.write(reply)
             else:
-                self._late_reply = reply  # only the last ping needs a pong (RFC 6455 §5.5.3)
+                self._late_reply = reply  # a pong; only the last one matters (RFC 6455 §5.5.3)
 
     # The end.
 
     def close(self, code: int, reason: str, *, seconds: float = CLOSE_SECONDS) -> None:
-        """Send a close frame after all other data; abort if the client does not answer in time.
+        """Send a close frame after all other data. Abort if the client does not answer in time.
 
-        The reason is sent to the client, and may have at most 123 bytes (RFC 6455 §7.4).
+        The reason may have at most 123 bytes (RFC 6455 §7.4).
         """
         if self.has_ended or self._protocol.state is not State.OPEN:
             return
@@ -239,14 +241,13 @@ class WebSocketConnection(LiveConnection):
         self._end(seconds)
 
     def _fail(self, code: int, reason: str) -> None:
-        """Close because of a protocol violation, and process no more input (RFC 6455 §7.1.7)."""
+        """Close after a protocol violation, and process no more input (RFC 6455 §7.1.7)."""
         if not self.has_ended:
             self._protocol.fail(code, reason)
             self._reply(self._protocol.data_to_send())
             self._end(CLOSE_SECONDS)
 
     def cut_off(self, *, seconds: float) -> None:
-        # The close frame follows the frame that is currently being sent.
         self.close(TRY_AGAIN_LATER, "queue overflow", seconds=seconds)
 
     def go_away(self, reason: str = "the hub stops") -> None:
@@ -263,20 +264,20 @@ class WebSocketConnection(LiveConnection):
     def check(self) -> None:
         """Send a ping, or abort the connection if the client did not answer the last one.
 
-        If data is waiting for the client, the client must have read some of it instead.
+        If data is waiting for the client, abort only if the client has not read any of it.
         """
         if self._is_held:
-            return  # the answer may have arrived unread
+            return  # the answer may be waiting unread
         if self._has_stalled() or not (self.is_paused or self._has_received):
             self.transport.abort()
             return
         self._has_received, self._frames = self.is_paused, 0
         if not self.is_paused:
-            self.send(_PING)
+            self.send(_PING_FRAME)
 
 
 class DashboardConnection(WebSocketConnection):
-    """A WebSocket of a dashboard page, which does not count as a subscriber."""
+    """A WebSocket of a dashboard page. It does not count as a subscriber."""
 
     __slots__ = ()
 

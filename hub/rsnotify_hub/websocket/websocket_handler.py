@@ -1,4 +1,4 @@
-"""`GET /ws`: the client's first frame makes it a Source or a Destination of a topic.
+"""`GET /ws`: the client publishes or receives a topic, as its first frame says.
 
 With the subprotocol `rsnotify.topics`, a client uses many topics on one connection. It may publish
 on some and subscribe to others, and each of these roles ends independently (`ManyTopics`).
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,36 +15,35 @@ from typing import TypeAlias
 
 from aiohttp import web
 
-from rsnotify.errors import ConfigurationError, DocumentError, StorageError
-from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.errors import ConfigurationError
+from rsnotify.format.datetimes import format_datetime
 from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import CLOSE_SECONDS, LiveConnection, LiveConnections, TopicRole
+from rsnotify_hub.live.replays import Replays
+from rsnotify_hub.live.selection_groups import SelectionGroups
 from rsnotify_hub.live.subscribers import (
     CUT_OFF_SECONDS,
     Encoding,
     LiveChannel,
     LiveSubscriber,
     Opening,
-    Replays,
-    SelectionGroups,
 )
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 from rsnotify_hub.urls import check_url
+from rsnotify_hub.websocket.publication import WebSocketPublication
 from rsnotify_hub.websocket.websocket_connection import (
     INTERNAL_ERROR,
-    AcceptedFrame,
     DashboardConnection,
     DocumentsFrame,
     EndFrame,
     ErrorFrame,
     GapFrame,
     PublishFrame,
-    PublishingFrame,
     SubscribedFrame,
     SubscribeFrame,
     WebSocketConnection,
@@ -62,16 +60,10 @@ logger = logging.getLogger("rsnotify.hub.websocket")
 
 _NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
 
-#: Maximum number of frame bytes that the hub answers while the client does not read the answers.
-_UNREAD = 4 * 1024 * 1024
-#: Maximum number of bytes that an answer has in addition to what it repeats from its frame.
-_OVERHEAD = 256
-#: Number of fragments from one connection that may wait for the disk before the hub stops reading.
-_IN_FLIGHT = 256
-#: Number of bytes that the hub reads ahead on one connection.
-_AHEAD_BYTES = 512 * 1024
-#: Number of fragments read from one connection before the event loop continues.
-_AT_ONCE = 16
+#: Maximum size of the answers that a client has not read, in bytes.
+_MAX_UNREAD_BYTES = 4 * 1024 * 1024
+#: Maximum size of an answer without what it repeats from the client's frame, in bytes.
+_ANSWER_OVERHEAD_BYTES = 256
 
 _Refuse: TypeAlias = Callable[[Refusal], None]
 
@@ -90,7 +82,7 @@ class WebSocketHandler:
         self._publishing: set[WebSocketPublication] = set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.connections.check(request)
+        self.connections.check_admission(request)
         answer, is_for_many = accept_upgrade(request)
         kind = DashboardConnection if "dashboard" in request.query else WebSocketConnection
 
@@ -106,7 +98,7 @@ class WebSocketHandler:
     def publish(
         self, connection: WebSocketConnection, request: web.Request, topic: str, refuse: _Refuse
     ) -> WebSocketPublication:
-        """Begin a publication. If a refusal ends it, `refuse` is called with the refusal."""
+        """Start a publication. If a refusal ends it, `refuse` is called with the refusal."""
         permission = self.intake.authorizer.check_publisher(request, topic)
         connection.allow_large()
         publication = WebSocketPublication(
@@ -120,7 +112,7 @@ class WebSocketHandler:
     def subscribe(
         self, request: web.Request, subscriber: WebSocketSubscriber, frame: SubscribeFrame
     ) -> None:
-        since, select = parse_since(frame.since), select_of(frame)
+        since, select = parse_since(frame.since), canonical_selection(frame)
         address, group = request.remote or "", None
         if select:
             group = self.groups.enter(TopicSelection(frame.topic, select), address)
@@ -152,7 +144,7 @@ class WebSocketHandler:
 
 @dataclass(slots=True, eq=False, repr=False)
 class _FirstFrame(WebSocketRole):
-    """Waits for a client's first frame, for a limited time, then replaces itself as the role."""
+    """The role of a connection until its first frame, which determines the final role."""
 
     hub: WebSocketHandler
     connection: WebSocketConnection
@@ -174,7 +166,7 @@ class _FirstFrame(WebSocketRole):
             return
         try:
             if not is_text:
-                raise Refusal(Code.BAD_REQUEST, "frames are text frames")
+                raise Refusal(Code.BAD_REQUEST, "send text frames, not binary frames")
             connection.role = self._role(decode(payload))
         except Refusal as refusal:
             hub.refuse(connection, refusal)
@@ -182,7 +174,7 @@ class _FirstFrame(WebSocketRole):
     def _role(self, frame: SubscribeFrame | PublishFrame) -> WebSocketRole:
         hub, connection = self.hub, self.connection
         check_url(frame.topic, "topic")
-        # Do not keep the request: it would take most of the memory of an idle connection.
+        # Do not keep the request, which would be most of an idle connection's memory.
         refuse = partial(hub.refuse, connection)
         if isinstance(frame, PublishFrame):
             return hub.publish(connection, self.request, frame.topic, refuse)
@@ -198,7 +190,7 @@ class _FirstFrame(WebSocketRole):
         self.timer.cancel()
 
 
-def select_of(frame: SubscribeFrame) -> PushSelection:
+def canonical_selection(frame: SubscribeFrame) -> PushSelection:
     try:
         return (frame.select or EVERYTHING).canonical()
     except ConfigurationError as error:
@@ -256,13 +248,13 @@ class WebSocketSubscriber(LiveSubscriber, WebSocketRole):
             self.connection.send_message(GapFrame(topic=self.topic, from_=begins))
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
-        self.refuse(Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only"))
+        self.refuse(Refusal(Code.BAD_REQUEST, "a subscriber may send only one frame"))
 
     def refused(self, refusal: Refusal) -> None:
         self.refuse(refusal)
 
     def failed(self) -> None:
-        self.connection.close(INTERNAL_ERROR, "the hub failed")
+        self.connection.close(INTERNAL_ERROR, "internal error of the hub")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -273,12 +265,12 @@ class TopicSubscriber(WebSocketSubscriber):
     """
 
     def opened(self, opening: Opening) -> None:
-        # The queue may contain fragments of an earlier subscription, which must end first.
+        # The queue may contain fragments of an earlier subscription, which must be sent first.
         self.connection.send_queue(everything=True)
         WebSocketSubscriber.opened(self, opening)
 
     def failed(self) -> None:
-        self.refuse(Refusal(Code.UNAVAILABLE, "the hub failed"))
+        self.refuse(Refusal(Code.UNAVAILABLE, "internal error of the hub"))
 
 
 class ManyTopics(WebSocketRole):
@@ -292,7 +284,7 @@ class ManyTopics(WebSocketRole):
         self._request = request
         self._roles: dict[str, tuple[TopicSubscriber | WebSocketPublication, Callable[[], None]]]
         self._roles = {}
-        #: The topic of the documents that follow.
+        #: The topic of the next documents.
         self._current: str | None = None
         self._unread = 0
         self._published = 0
@@ -316,7 +308,7 @@ class ManyTopics(WebSocketRole):
                 self._process(decode_of_topics(payload))
                 self._limit_answers(payload)
             elif self._current is None:
-                raise Refusal(Code.BAD_REQUEST, "a document came before a documents frame")
+                raise Refusal(Code.BAD_REQUEST, "send a documents frame before a document")
             else:
                 role, _ = self._roles.get(self._current, (None, None))
                 # The client may have sent a document before it received the topic's refusal.
@@ -358,8 +350,8 @@ class ManyTopics(WebSocketRole):
 
     def _limit_answers(self, payload: bytes) -> None:
         if self._connection.is_paused:
-            self._unread += len(payload) + _OVERHEAD
-            if self._unread > _UNREAD:
+            self._unread += len(payload) + _ANSWER_OVERHEAD_BYTES
+            if self._unread > _MAX_UNREAD_BYTES:
                 self._connection.cut_off(seconds=CUT_OFF_SECONDS)
 
     def _refuse(self, topic: str, refusal: Refusal) -> None:
@@ -373,7 +365,7 @@ class ManyTopics(WebSocketRole):
             role.lost()
             release()
             if isinstance(role, WebSocketPublication):
-                # It may have paused reading, and will not resume it after its end.
+                # It may have paused reading, and no longer resumes it.
                 self._connection.resume_reading()
 
     def resumed(self) -> None:
@@ -385,200 +377,3 @@ class ManyTopics(WebSocketRole):
     def lost(self) -> None:
         for topic in list(self._roles):
             self._end(topic)
-
-
-@dataclass(eq=False, repr=False)
-class WebSocketPublication(WebSocketRole):
-    """Appends the fragments of a Source to the log of its topic, and acknowledges them.
-
-    Theory of operation. Fragments are read and published in callbacks, without a task. Fragments
-    that arrive while another is being read in a thread, or while many are waiting for the disk, go
-    into a queue. While the queue is large, the hub pauses reading from the connection. An
-    acknowledgement covers all earlier fragments, so the hub sends a single one for all fragments
-    that became durable together.
-
-    Args:
-        check: Raises `Refusal` if the Source may no longer publish.
-        refuse: Sends a refusal, and ends the publication. By then, everything that arrived earlier
-            has been appended and acknowledged.
-
-    Attributes:
-        ended: Done when, after `finish`, everything that arrived is durable or refused.
-        passed: The number of published fragments.
-    """
-
-    connection: WebSocketConnection
-    topic: str
-    topics: TopicLogs
-    intake: FragmentIntake
-    check: Callable[[], None]
-    refuse: Callable[[Refusal], None]
-
-    def __post_init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        # None stands for a message that is not text. It is refused after the earlier messages.
-        self._messages: deque[bytes | None] = deque()
-        self._size = 0
-        self._has_finished = False
-        self._refusal: Refusal | None = None
-        self._reading: asyncio.Task[Fragment] | None = None
-        self._in_flight = 0
-        self.passed = 0
-        self._last_written: asyncio.Future[None] | None = None
-        self._failure: Refusal | None = None
-        self._durable: Instant | None = None
-        self._is_scheduled = False
-        self.ended: asyncio.Future[None] = self._loop.create_future()
-
-    def start(self) -> None:
-        """Send the end of the log to the Source."""
-        state = self.topics.state(self.topic)
-        through = instant(state.through if state else None)
-        self.connection.send_message(PublishingFrame(topic=self.topic, through=through))
-
-    def finish(self) -> None:
-        """Accept no more messages. Messages that have arrived are still appended."""
-        self._has_finished = True
-        self._schedule()
-
-    def received(self, payload: bytes, *, is_text: bool) -> None:
-        if self._has_finished:
-            return
-        if not is_text:
-            self._messages.append(None)
-            self._has_finished = True
-        else:
-            self._messages.append(payload)
-            self._size += len(payload)
-        if self._size > _AHEAD_BYTES:
-            self.connection.pause_reading()
-        if not self._is_scheduled:
-            self._continue()
-
-    def publishes(self) -> bool:
-        return True
-
-    def topic_roles(self) -> Collection[WebSocketPublication]:
-        return (self,)
-
-    def remaining(self, end: int) -> int:
-        return 0
-
-    def resumed(self) -> None:
-        self._schedule()
-
-    def lost(self) -> None:
-        self.finish()
-
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._continue)
-
-    def _continue(self) -> None:
-        self._is_scheduled = False
-        self._acknowledge()
-        for _ in range(_AT_ONCE):
-            if not self._can_read():
-                break
-            self._refusal = self._attempt(self._read_next)
-        else:
-            self._schedule()
-        self._end_if_done()
-
-    def _attempt(self, work: Callable[[], None]) -> Refusal | None:
-        """Call `work`, and return the refusal if it fails."""
-        try:
-            work()
-        except Refusal as refusal:
-            return refusal
-        except DocumentError as error:
-            return Refusal(Code.INVALID_FRAGMENT, str(error))
-        except StorageError:
-            return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
-        except Exception:
-            # An internal error must not affect other connections.
-            logger.exception("a publication failed")
-            return Refusal(Code.UNAVAILABLE, "the hub failed")
-        return None
-
-    def _can_read(self) -> bool:
-        return bool(
-            self._messages
-            and self._reading is None
-            and self._refusal is None
-            and self._in_flight < _IN_FLIGHT
-        )
-
-    def _read_next(self) -> None:
-        payload = self._messages.popleft()
-        if payload is None:
-            raise Refusal(Code.BAD_REQUEST, "frames are text frames")
-        before, self._size = self._size, self._size - len(payload)
-        if before > _AHEAD_BYTES >= self._size:
-            self.connection.resume_reading()
-        self.check()
-        if self.intake.is_small(payload):
-            self._publish(self.intake.read_now(payload))
-        else:
-            self._reading = asyncio.create_task(self.intake.read(payload))
-            self._reading.add_done_callback(self._read_large)
-
-    def _read_large(self, reading: asyncio.Task[Fragment]) -> None:
-        """Publish a fragment that was read in a thread."""
-
-        def publish() -> None:
-            fragment = reading.result()
-            if self._refusal is not None:
-                raise self._refusal
-            self.check()
-            self._publish(fragment)
-
-        self._reading = None
-        self._refusal = self._attempt(publish)
-        self._continue()
-
-    def _publish(self, fragment: Fragment) -> None:
-        last = self._last_written
-        if last is not None and last.done() and last.exception() is not None:
-            return  # `_written`, which is about to be called, ends the publication
-        self._in_flight += 1
-        self.passed += 1
-        self._last_written = written = self.topics.publish(self.topic, fragment)
-        written.add_done_callback(partial(self._written, fragment.until))
-
-    def _written(self, until: Instant, written: asyncio.Future[None]) -> None:
-        self._in_flight -= 1
-        refusal = self._attempt(written.result)
-        # No fragment after a lost one may be acknowledged.
-        if refusal is not None:
-            self._failure = self._failure or refusal
-        elif self._failure is None:
-            self._durable = until
-        if self._in_flight or self._is_scheduled:
-            self._schedule()
-        else:
-            self._continue()  # no other acknowledgement can be part of this one
-
-    def _acknowledge(self) -> None:
-        if self._durable is None or self.connection.is_paused:
-            return
-        frame = AcceptedFrame(topic=self.topic, until=format_datetime(self._durable))
-        self._durable = None
-        self.connection.send_message(frame)
-
-    def _expects_more(self) -> bool:
-        return self._refusal is None and (bool(self._messages) or not self._has_finished)
-
-    def _end_if_done(self) -> None:
-        """End the publication after a failure, or when everything that arrived is durable."""
-        if self.ended.done():
-            return
-        if self._failure is not None:
-            self._refusal = self._failure
-        elif self._in_flight or self._reading is not None or self._expects_more():
-            return
-        self._has_finished = True
-        self.ended.set_result(None)
-        if self._refusal is not None:
-            self.refuse(self._refusal)

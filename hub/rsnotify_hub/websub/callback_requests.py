@@ -1,10 +1,9 @@
 """The hub's requests to callbacks: verifications, denials and deliveries.
 
 Callbacks belong to strangers. The hub therefore checks the address of each callback when it
-connects, never follows redirects, and reads only a limited part of an answer. It POSTs over pooled
-connections, with a request head that is mostly the same for all subscribers of a topic. The caller
-(`request_slots`) limits the time and the number of requests. Cancelling a request leaves nothing
-behind.
+connects, never follows redirects, and reads only a limited part of each response. It POSTs over
+pooled connections, with a request head that is mostly the same for all subscribers of a topic. The
+caller (`request_slots`) limits the time and the number of requests.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from rsnotify.runtime.reasons import reason_of
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_hub.http.topic_requests import USER_AGENT, exact_url, guarded_socket
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import SHORTEST_SECRET
+from rsnotify_hub.websub_subscription import Subscription
 
-#: Number of bytes to keep of a failed answer's body, so that an operator can find the cause.
+#: Number of bytes to keep of an error response's body, so that an operator can find the cause.
 EXCERPT_BYTES = 512
 
 _REDACTED = b"[...]"
@@ -61,7 +60,7 @@ class Answer(Struct, frozen=True, gc=False):
 
     Args:
         status: The HTTP status; None if there was no response.
-        reason: The outcome, worded to follow "the callback", for example `answers 500`.
+        reason: The outcome, worded to follow "the callback", for example `returned 500`.
         excerpt: The first bytes of the body, if requested.
         retry_after: The seconds to wait before the next request, if the response states them.
         reached: False if no connection could be opened, in which case nothing was sent. A forbidden
@@ -109,17 +108,16 @@ class CallbackRequests:
     def __post_init__(self) -> None:
         self._make_socket = any_socket if self.allow_private_addresses else guarded_socket
 
-    def begin(
+    def send_now(
         self, target: CallbackTarget, topic: str, body: bytes, content_type: str, done: Done
     ) -> HttpConnection | None:
         """POST a notification without a task, if the pool has an open connection for it.
 
-        `done` is called exactly once, later, with the outcome. `answer` converts the outcome into
-        an `Answer`.
+        `done` is called exactly once, later, with the outcome, which `parse_outcome` converts.
 
         Returns:
             The connection, which can cancel the request; None if nothing was sent, in which case
-            the caller must use `deliver`.
+            the caller must use `send`.
         """
         request = self._request(target, topic, body, content_type)
         connection = self.pool.acquire(target.origin)
@@ -127,16 +125,16 @@ class CallbackRequests:
             return None
         return connection
 
-    def answer(self, outcome: HttpReply | Exception) -> Answer | None:
-        """Return the answer to a request that `begin` has sent.
+    def parse_outcome(self, outcome: HttpReply | Exception) -> Answer | None:
+        """Return the answer to a request from `send_now`.
 
-        Return None if the connection had already ended. The caller must then use `deliver`.
+        Return None if the connection had already ended. The caller must then use `send`.
         """
         if isinstance(outcome, HttpReply):
-            return self._answer(outcome)
+            return self._answer_from(outcome)
         return None if isinstance(outcome, StaleConnection) else _no_reply(outcome)
 
-    async def deliver(
+    async def send(
         self,
         subscription: Subscription,
         body: bytes,
@@ -155,7 +153,7 @@ class CallbackRequests:
             reply = await self._post(target.origin, request, is_allowed)
         except (NoReply, Unreachable, OSError, ValueError) as error:
             return _no_reply(error)
-        return self._answer(reply)
+        return self._answer_from(reply)
 
     async def _post(
         self, origin: HttpOrigin, request: bytes, is_allowed: Callable[[], bool]
@@ -165,8 +163,7 @@ class CallbackRequests:
             try:
                 return await connection.request(request)
             except StaleConnection:
-                # Repeat it once (RFC 9110 §9.2.2): a subscriber must cope with a duplicate.
-                pass
+                pass  # retry once (RFC 9110 §9.2.2): a subscriber must cope with a duplicate
         connection = await self._connect(origin)
         if not is_allowed():  # this process may have been suspended while it connected
             connection.abort()
@@ -192,13 +189,13 @@ class CallbackRequests:
         return connection
 
     def target(self, subscription: Subscription) -> CallbackTarget:
-        """Return the data shared by all deliveries to a subscription.
+        """Return the target of a subscription's deliveries.
 
-        Raise `ValueError` if the callback's URL cannot be requested.
+        Raise `ValueError` if the callback's URL is unusable.
         """
         secret = subscription.secret
         key = None if secret is None else SigningKey(secret, self.method)
-        return CallbackTarget(*endpoint_of(subscription.callback), secret, key)
+        return CallbackTarget(*parse_callback(subscription.callback), secret, key)
 
     def _request(self, target: CallbackTarget, topic: str, body: bytes, content_type: str) -> bytes:
         common = notification_head(topic, self.hub_url, content_type, len(body))
@@ -211,23 +208,23 @@ class CallbackRequests:
     async def get(self, url: str, *, limit: int) -> Answer:
         """GET a callback with a query (WebSub §5.2, §5.3).
 
-        Read at most one byte more than `limit` of the answer, or nothing if `limit` is 0.
+        Read at most `limit` + 1 bytes of the response, or nothing if `limit` is 0.
         """
         try:
             async with self.client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""
                 retry_after = response.headers.get("Retry-After", "")
-                return self._answer(HttpReply(response.status, retry_after, body))
+                return self._answer_from(HttpReply(response.status, retry_after, body))
         except _FAILURES as error:
             unconnected = isinstance(error, aiohttp.ClientConnectorError)
-            return _not_reached(error, connected=not unconnected)
+            return _unreachable(error, connected=not unconnected)
 
-    def _answer(self, reply: HttpReply) -> Answer:
+    def _answer_from(self, reply: HttpReply) -> Answer:
         if not reply.excerpt and reply.status < 300:
             return _success(reply.status)
         limited = reply.status in (429, 503)
         wait = parse_retry_after(reply.retry_after, self.clock()) if limited else None
-        return Answer(reply.status, f"answers {reply.status}", reply.excerpt, wait)
+        return Answer(reply.status, f"returned {reply.status}", reply.excerpt, wait)
 
     def close(self) -> None:
         self.pool.close()
@@ -244,30 +241,25 @@ async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
 
 @lru_cache(maxsize=100)
 def _success(status: int) -> Answer:
-    return Answer(status, f"answers {status}")
+    return Answer(status, f"returned {status}")
 
 
 def _no_reply(error: Exception) -> Answer:
     if isinstance(error, NoReply):
         return Answer(None, str(error))
-    return _not_reached(error, connected=not isinstance(error, Unreachable))
+    return _unreachable(error, connected=not isinstance(error, Unreachable))
 
 
-def _not_reached(error: Exception, *, connected: bool) -> Answer:
-    # A forbidden address will still be forbidden at the next attempt, so another one is pointless.
+def _unreachable(error: Exception, *, connected: bool) -> Answer:
     refused = isinstance(error.__cause__, PermissionError)
-    return Answer(None, f"cannot be reached: {reason_of(error)}", reached=connected or refused)
-
-
-class CallbackEndpoint(NamedTuple):
-    """The origin that a request goes to, with its request line and Host header."""
-
-    origin: HttpOrigin
-    opening: bytes
+    return Answer(None, f"is unreachable: {reason_of(error)}", reached=connected or refused)
 
 
 class CallbackTarget(NamedTuple):
-    """The endpoint of a subscription, and the key that signs its deliveries."""
+    """What all deliveries to a subscription have in common.
+
+    `opening` is the request line and the Host header, and `key` signs the deliveries.
+    """
 
     origin: HttpOrigin
     opening: bytes
@@ -275,8 +267,11 @@ class CallbackTarget(NamedTuple):
     key: SigningKey | None
 
 
-def endpoint_of(url: str) -> CallbackEndpoint:
-    """Return the endpoint for a POST to a URL, with the request target exactly as written."""
+def parse_callback(url: str) -> tuple[HttpOrigin, bytes]:
+    """Return the origin of a URL, and the request line and Host header of a POST to it.
+
+    The request target is exactly as written.
+    """
     parts = urlsplit(url)
     if _UNSAFE_IN_URL.search(url) or parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError("this is not an absolute http or https URL")
@@ -285,7 +280,7 @@ def endpoint_of(url: str) -> CallbackEndpoint:
     host = authority.rpartition("@")[2].removesuffix(":")
     opening = f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
     port = parts.port or _PORTS[parts.scheme]
-    return CallbackEndpoint(HttpOrigin(parts.scheme == "https", parts.hostname, port), opening)
+    return HttpOrigin(parts.scheme == "https", parts.hostname, port), opening
 
 
 def _split(rest: str) -> tuple[str, str]:
@@ -310,12 +305,12 @@ def notification_head(topic: str, hub_url: str, content_type: str, size: int) ->
 
 def _header(name: str, value: str) -> bytes:
     if _UNSAFE_IN_HEADER.search(value):
-        raise ValueError(f"the value of {name} has a character that a header cannot have")
+        raise ValueError(f"the value of {name} has a character that is not allowed in a header")
     return f"{name}: {value}\r\n".encode()
 
 
 def redacted(excerpt: bytes, subscription: Subscription) -> bytes:
-    """Return an excerpt of an answer without the subscription's secrets.
+    """Return an excerpt of a response without the subscription's secrets.
 
     An error page may repeat the request, which contains them.
     """

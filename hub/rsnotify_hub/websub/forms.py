@@ -1,6 +1,6 @@
-"""Parse the forms of `POST /websub`, and build the URLs of the hub's requests to callbacks.
+"""Parses the forms of `POST /websub`, and builds the URLs of the hub's requests to callbacks.
 
-This module does no I/O. Parameters that WebSub does not define are ignored (WebSub §5.1).
+This module does no I/O. It ignores parameters that WebSub does not define (WebSub §5.1).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rsnotify_hub.urls import check_url
 #: A secret must be shorter than 200 bytes (WebSub §5.1).
 MAX_SECRET_BYTES = 199
 _MAX_FIELDS = 100
-#: Longer numbers are not parsed, because all of them result in the longest lease.
-_LEASE_DIGITS = 18
-_LONGEST_LEASE = 10**_LEASE_DIGITS
+#: Maximum number of digits of a lease to parse. A longer number means the longest lease.
+_MAX_LEASE_DIGITS = 18
+_LONGEST_LEASE = 10**_MAX_LEASE_DIGITS
 
 
 class SubscriptionRequest(Struct, frozen=True):
@@ -30,12 +30,12 @@ class SubscriptionRequest(Struct, frozen=True):
     secret: str | None = None
 
     def __repr__(self) -> str:
-        """Leave out the secret and the callback, which must not be logged."""
+        """Return a string that is safe to log, without the secret and the callback."""
         return f"SubscriptionRequest(mode={self.mode!r}, topic={self.topic!r})"
 
 
 class Ping(Struct, frozen=True):
-    """A request to fetch topics that have changed (`hub.mode=publish`)."""
+    """A request to fetch changed topics (`hub.mode=publish`)."""
 
     topics: tuple[str, ...]
 
@@ -47,7 +47,7 @@ def parse_form(body: bytes) -> SubscriptionRequest | Ping:
         )
     except ValueError:
         raise _bad("the form is not URL-encoded UTF-8, or has too many fields") from None
-    values = dict(reversed(fields))  # of several values, the first counts
+    values = dict(reversed(fields))  # if a field is repeated, use its first value
     mode = values.get("hub.mode")
     if mode == "publish":
         topics = [value for name, value in fields if name in ("hub.url", "hub.topic") and value]
@@ -56,7 +56,7 @@ def parse_form(body: bytes) -> SubscriptionRequest | Ping:
         return Ping(tuple(check_url(topic, "hub.url") for topic in dict.fromkeys(topics)))
     if mode in ("subscribe", "unsubscribe"):
         return _subscription_request(mode, values)
-    raise _bad("hub.mode is none of subscribe, unsubscribe, publish")
+    raise _bad("hub.mode must be subscribe, unsubscribe or publish")
 
 
 def _subscription_request(mode: str, values: dict[str, str]) -> SubscriptionRequest:
@@ -75,13 +75,13 @@ def _lease(text: str) -> int | None:
     digits = text.lstrip("0")
     if not (text.isascii() and text.isdigit() and digits):
         raise _bad("hub.lease_seconds is not a positive whole number")
-    return int(digits) if len(digits) <= _LEASE_DIGITS else _LONGEST_LEASE
+    return int(digits) if len(digits) <= _MAX_LEASE_DIGITS else _LONGEST_LEASE
 
 
 def check_secret(secret: str) -> str:
     """Return a secret unchanged, or raise `Refusal` if it is invalid (WebSub §5.1)."""
     if not 0 < len(secret.encode()) <= MAX_SECRET_BYTES:
-        raise _bad("hub.secret is empty, or not less than 200 bytes")
+        raise _bad("hub.secret must have 1 to 199 bytes")
     return secret
 
 

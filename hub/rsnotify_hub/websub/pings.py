@@ -1,11 +1,11 @@
-"""Plain WebSub pings (`hub.mode=publish`): the hub fetches the topic itself.
+"""WebSub pings (`hub.mode=publish`): the hub fetches the topic itself.
 
 Theory of operation. The hub runs at most one fetch per topic at a time. Pings that arrive during a
-fetch share the next one. It starts after all of these pings, so it sees the changes that they
-announce. After each fetch of an open topic, which anybody may ping, pings wait until a pause is
-over.
+fetch share the next one, which starts after all of these pings and therefore sees the changes that
+they announce. An open topic, which anybody may ping, is fetched at most once per
+`websub.ping_seconds`.
 
-The hub appends only the part of a Change List that the topic's log does not have (`part_after`).
+The hub appends only the part of a Change List that the topic's log does not have (`new_part`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.fragments import (
     MERGED_CONTENT_TYPE,
     Fragment,
-    capability_of,
     check_fragment,
+    notification_capability,
     read_fragment,
     read_stored,
     up_links,
@@ -41,12 +41,11 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.urls import host_of
 
-#: Maximum number of concurrent fetches, in total and per host. They are limited because each topic
-#: may be held in memory.
-_CONCURRENT, _CONCURRENT_PER_HOST = 16, 4
+#: Maximum number of concurrent fetches, in total and per host. Each one may use much memory.
+_MAX_FETCHES, _MAX_FETCHES_PER_HOST = 16, 4
 #: Maximum number of topics that are being fetched or waiting to be fetched.
 _MAX_TOPICS = 1000
-#: Maximum number of topics for which the hub remembers the fetched version.
+#: Maximum number of topics whose fetched version the hub remembers.
 _MAX_VERSIONS = 10_000
 
 #: The URI, kind and hash of a change, which distinguish it from others of the same instant.
@@ -55,10 +54,9 @@ ChangeKey = tuple[str, str | None, str | None]
 
 @dataclass(eq=False, repr=False)
 class TopicFetcher:
-    """Fetches pinged topics, and appends new content to their logs.
+    """Fetches topics, and appends new content to their logs.
 
-    Args:
-        is_open: Whether anybody may ping a topic.
+    `is_open` returns whether anybody may ping a topic.
     """
 
     topics: TopicLogs
@@ -74,7 +72,7 @@ class TopicFetcher:
             self.client, max_bytes=most, seconds=self.websub.callback_seconds
         )
         self._limits = DocumentLimits(document_bytes=most, links=self.intake.max_links)
-        self._capacity = asyncio.Semaphore(_CONCURRENT)
+        self._capacity = asyncio.Semaphore(_MAX_FETCHES)
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
@@ -91,7 +89,7 @@ class TopicFetcher:
             self._check_capacity(topic)
         if topic not in self._waiting:
             waiting = self._waiting[topic] = asyncio.get_running_loop().create_future()
-            waiting.add_done_callback(retrieve_exception)  # the client that pinged may be gone
+            waiting.add_done_callback(retrieve_exception)  # the client may have disconnected
         if topic not in self._working:
             self._working[topic] = asyncio.create_task(self._work(topic))
         await asyncio.shield(self._waiting[topic])
@@ -113,7 +111,7 @@ class TopicFetcher:
             del self._working[topic]
 
     async def _settle(self, topic: str, future: asyncio.Future[None]) -> None:
-        host = self._hosts.setdefault(host_of(topic), asyncio.Semaphore(_CONCURRENT_PER_HOST))
+        host = self._hosts.setdefault(host_of(topic), asyncio.Semaphore(_MAX_FETCHES_PER_HOST))
         try:
             # Acquire the host first: waiting for a slow host must not use up the shared capacity.
             async with host, self._capacity:
@@ -149,7 +147,7 @@ class TopicFetcher:
         self._remember(topic, fetched)
 
     def _version(self, topic: str) -> Mapping[str, str]:
-        """Return the conditional headers from the last fetch, or none if the log has changed."""
+        """Return the headers for a conditional GET, or none if the log has changed since."""
         position, conditions = self._versions.get(topic, (0, {}))
         return conditions if position == self.topics.position(topic) else {}
 
@@ -160,7 +158,7 @@ class TopicFetcher:
             del self._versions[next(iter(self._versions))]
 
     async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[LogEntry]]:
-        """Return the instant at which the log ends, and the entries that reach that instant."""
+        """Return the instant at which the log ends, and the entries that end there."""
         state = self.topics.state(topic)
         if state is None or state.whole:
             return None, []
@@ -185,7 +183,7 @@ def news_of(
 ) -> Fragment | None:
     """Return the fragment to append to the log; None if a Change List has nothing new.
 
-    `last` contains the entries that reach `through`, the instant at which the log ends.
+    `last` contains the entries that end at `through`, the end of the log.
     """
     body, content_type = fetched.body, fetched.content_type
     if not content_type:  # guess it, as RFC 9110 §8.3 allows
@@ -200,14 +198,14 @@ def news_of(
     if through is not None:
         for entry in last:
             known |= keys_at(read_stored(entry.fragment.body).resources, through)
-    news = part_after(document, through=through, known=known)
+    news = new_part(document, through=through, known=known)
     if news is None:
         return None
     if news is not document:
         body, content_type = write_document(news), MERGED_CONTENT_TYPE
     if len(body) > max_bytes:
         check_fragment(news, body, content_type)
-        body, content_type = write_document(announce(news)), MERGED_CONTENT_TYPE
+        body, content_type = write_document(gap_heartbeat(news)), MERGED_CONTENT_TYPE
     return read_fragment(body, content_type=content_type, limits=limits)
 
 
@@ -219,13 +217,13 @@ def _key(entry: Resource) -> ChangeKey:
     return entry.uri, entry.change, entry.hash
 
 
-def part_after(
+def new_part(
     document: Document, *, through: Instant | None, known: Set[ChangeKey]
 ) -> Document | None:
     """Return the part of a Change List that the log does not have.
 
-    `through` is the end of the log, and `known` contains the changes of that instant that the log
-    already has: a Source with a granularity of seconds may add another change in the same second.
+    `through` is the end of the log, and `known` contains the log's changes at that instant. A
+    Source whose datetimes have whole seconds may add another change in the same second.
 
     Returns:
         A Change Notification that begins at the last change before the new ones; the document
@@ -246,8 +244,7 @@ def part_after(
         return None
     news = document.resources[cut:]
     if late and ordered[-1] == through:
-        # Begin where the log ends, so that the fragment also reaches Destinations that know
-        # everything before it.
+        # Begin where the log ends, so that Destinations that are up to date need no older changes.
         missing = tuple(entry for entry in news if _key(entry) in late)
         return _tail(document, missing, through, through)
     before = ordered[cut - 1] if cut else document.from_
@@ -258,7 +255,7 @@ def _tail(
     document: Document, news: tuple[Resource, ...], from_: Instant, last: Instant
 ) -> Document:
     return Document(
-        capability=capability_of(document),
+        capability=notification_capability(document),
         resources=news,
         from_=from_,
         until=document.until or last,
@@ -266,15 +263,18 @@ def _tail(
     )
 
 
-def announce(document: Document) -> Document:
+def gap_heartbeat(document: Document) -> Document:
     """Return a heartbeat to push in place of a document that is too large.
 
-    Its `from` is the instant of the last change, so every Destination sees a gap and reads the
+    Its `from` is the instant of the last change, so every Destination detects a gap and reads the
     Change List.
     """
     last = document.resources[-1].changed_at
     if last is None:
         raise InvalidDocument("it is too large, and its last change has no datetime")
     return Document(
-        capability=capability_of(document), from_=last, until=last, links=up_links(document)
+        capability=notification_capability(document),
+        from_=last,
+        until=last,
+        links=up_links(document),
     )

@@ -1,8 +1,8 @@
-"""The WebSub subscriptions of this hub, and the limits on their number.
+"""The WebSub subscriptions of this node, and the quotas for them.
 
 `SubscriptionRegistry` finds subscriptions in memory. `SubscriptionUpdates` changes them first in
-the store and then in memory, so neither is ahead of the other for long. `SubscriptionQuota` limits
-the number of subscriptions and of pending requests, in total, per host and per client.
+the store and then in memory. `SubscriptionQuota` limits the number of subscriptions and of pending
+requests, in total, per host and per client.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from rsnotify_hub.access.limits import client_network, is_loopback
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.store.interface import NotOwner, SubscriptionStore
 from rsnotify_hub.store.nodes import NodeCall
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import authority_of, host_of
-from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
 from rsnotify_hub.websub.forms import SubscriptionRequest
+from rsnotify_hub.websub_subscription import Subscription
 
 #: Maximum number of pending requests: in total, and per callback host or client.
 MAX_PENDING = 2000
-PENDING_SHARE = 200
+MAX_PENDING_SHARE = 200
 
 
 class SubscriptionRegistry:
     def __init__(self) -> None:
-        self._topics: dict[str, dict[str, Delivery]] = {}
-        self._ids: dict[str, Delivery] = {}
+        self._topics: dict[str, dict[str, CallbackSubscriber]] = {}
+        self._ids: dict[str, CallbackSubscriber] = {}
         self.hosts: Counter[str] = Counter()
         self.clients: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def all(self) -> list[Delivery]:
+    def all(self) -> list[CallbackSubscriber]:
         return list(self._ids.values())
 
-    def of_topic(self, topic: str) -> Collection[Delivery]:
+    def of_topic(self, topic: str) -> Collection[CallbackSubscriber]:
         return self._topics.get(topic, {}).values()
 
-    def get(self, id: str) -> Delivery | None:
+    def get(self, id: str) -> CallbackSubscriber | None:
         return self._ids.get(id)
 
-    def find(self, topic: str, callback: str) -> Delivery | None:
+    def find(self, topic: str, callback: str) -> CallbackSubscriber | None:
         return self._topics.get(topic, {}).get(callback)
 
-    def add(self, delivery: Delivery) -> None:
-        subscription = delivery.subscription
-        self._topics.setdefault(subscription.topic, {})[subscription.callback] = delivery
-        self._ids[delivery.id] = delivery
-        self.hosts[delivery.host] += 1
+    def add(self, subscriber: CallbackSubscriber) -> None:
+        subscription = subscriber.subscription
+        self._topics.setdefault(subscription.topic, {})[subscription.callback] = subscriber
+        self._ids[subscriber.id] = subscriber
+        self.hosts[subscriber.host] += 1
         self.clients[subscription.client] += 1
 
-    def remove(self, delivery: Delivery) -> None:
-        subscription = delivery.subscription
-        if self._ids.pop(delivery.id, None) is None:
+    def remove(self, subscriber: CallbackSubscriber) -> None:
+        subscription = subscriber.subscription
+        if self._ids.pop(subscriber.id, None) is None:
             return
         group = self._topics[subscription.topic]
         del group[subscription.callback]
         if not group:
             del self._topics[subscription.topic]
-        for counts, name in ((self.hosts, delivery.host), (self.clients, subscription.client)):
+        for counts, name in ((self.hosts, subscriber.host), (self.clients, subscription.client)):
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
@@ -84,8 +84,8 @@ class SubscriptionUpdates:
         self._store = store
         self._registry = registry
 
-    async def put(self, subscription: Subscription) -> Delivery | None:
-        """Store or renew a subscription. Return None if it has moved to another node."""
+    async def put(self, subscription: Subscription) -> CallbackSubscriber | None:
+        """Add or renew a subscription. Return None if it has moved to another node."""
         known = self._registry.find(subscription.topic, subscription.callback)
         renewed = {"secret": subscription.secret, "expires": subscription.expires}
         if known is not None and await self.change(known, **renewed):
@@ -99,98 +99,93 @@ class SubscriptionUpdates:
         if acquired is not None:
             acquired.subscription = replace(acquired.subscription, **renewed)
             return acquired
-        new = Delivery(subscription)
+        new = CallbackSubscriber(subscription)
         self._registry.add(new)
         return new
 
-    async def change(self, delivery: Delivery, **fields: Any) -> bool:
+    async def change(self, subscriber: CallbackSubscriber, **fields: Any) -> bool:
         """Change fields of a subscription. Return False if it has ended."""
-        async with delivery.lock:
-            if not self._has(delivery):
+        async with subscriber.lock:
+            if not self._has(subscriber):
                 return False
-            await self._store.save(replace(delivery.subscription, **fields))
+            await self._store.save(replace(subscriber.subscription, **fields))
             # The cursor may have moved during the save.
-            delivery.subscription = replace(delivery.subscription, **fields)
+            subscriber.subscription = replace(subscriber.subscription, **fields)
             return True
 
-    async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription. Return False if `lease` is given and has been renewed."""
-        async with delivery.lock:
-            if not self._has(delivery):
+    async def end(self, subscriber: CallbackSubscriber, *, lease: Instant | None = None) -> bool:
+        """End a subscription. Return False if `lease` is given and was renewed."""
+        async with subscriber.lock:
+            if not self._has(subscriber):
                 return True
-            subscription = delivery.subscription
+            subscription = subscriber.subscription
             if lease not in (None, subscription.expires):
                 return False
             await self._store.delete(subscription.topic, subscription.callback)
-            self._registry.remove(delivery)
+            self._registry.remove(subscriber)
             return True
 
     def check_owner(self, callback: str) -> None:
         """Raise `NotOwner` if another node may own the subscriptions of a callback."""
         if not self._store.owns(authority_of(callback)):
-            raise NotOwner("another node has the subscriptions of this callback")
+            raise NotOwner("another node owns the subscriptions of this callback")
 
-    def may_deliver(self, delivery: Delivery) -> bool:
-        """Return whether this node owns a subscription right now."""
-        return not delivery.is_stopped and self._store.owns(delivery.authority)
+    def may_deliver(self, subscriber: CallbackSubscriber) -> bool:
+        """Return whether this node owns the subscription at this moment."""
+        return not subscriber.is_stopped and self._store.owns(subscriber.authority)
 
-    def _has(self, delivery: Delivery) -> bool:
-        return self._registry.get(delivery.id) is delivery
+    def _has(self, subscriber: CallbackSubscriber) -> bool:
+        return self._registry.get(subscriber.id) is subscriber
 
-    def store_trouble(self, delivery: Delivery) -> None:
-        """Store the delivery's trouble if it has changed."""
-        trouble = delivery.trouble
-        if trouble != delivery.stored_trouble:
-            delivery.stored_trouble = trouble
-            state = None if trouble is None else msgspec.msgpack.encode(trouble)
-            subscription = delivery.subscription
-            self._store.note_trouble(subscription.topic, subscription.callback, state)
+    def save_failure_state(self, subscriber: CallbackSubscriber) -> None:
+        """Store the failure state if it has changed."""
+        state = subscriber.failure_state
+        if state != subscriber.stored_failure_state:
+            subscriber.stored_failure_state = state
+            encoded = None if state is None else msgspec.msgpack.encode(state)
+            subscription = subscriber.subscription
+            self._store.save_failure_state(subscription.topic, subscription.callback, encoded)
 
-    def move_cursor(self, delivery: Delivery, position: int) -> None:
+    def move_cursor(self, subscriber: CallbackSubscriber, position: int) -> None:
         # A renewal may have replaced the subscription, but only the sender changes the position.
-        delivery.subscription = replace(delivery.subscription, position=position)
-        subscription = delivery.subscription
+        subscriber.subscription = replace(subscriber.subscription, position=position)
+        subscription = subscriber.subscription
         self._store.move_cursor(subscription.topic, subscription.callback, position)
 
 
 def client_of(address: str | None) -> str:
-    """Return the client whose quota a request counts against.
-
-    The result is empty for this machine, which has no quota.
-    """
+    """Return the client that a request counts towards; empty for this machine, without a quota."""
     return "" if address is None or is_loopback(address) else client_network(address)
 
 
-#: The counters that a pending request has incremented: in total, per host and per client, and the
-#: same counters for requests that will become subscriptions.
+#: The names of the counters that a pending request has incremented.
 Reservation = tuple[tuple[str, str], ...]
 
 
 class QuotaQuestion(Struct, frozen=True):
-    """The callback host and the client of a request for a new subscription."""
+    """Asks for the subscriptions that count towards the quotas of this host and client."""
 
     host: str
     client: str
 
 
 class QuotaCounts(Struct, frozen=True):
-    """The subscription counts of a node, including subscriptions being verified."""
+    """The number of a node's subscriptions, including those that are being verified."""
 
-    in_all: int = 0
+    total: int = msgspec.field(default=0, name="in_all")
     of_host: int = 0
     of_client: int = 0
 
 
 NO_COUNTS = QuotaCounts()
-#: Asks each node for the subscription counts that matter to a request's quota.
 QUOTA_COUNTS: NodeCall[QuotaQuestion, QuotaCounts] = NodeCall(
     "websub.quota", QuotaQuestion, QuotaCounts
 )
 
 
-def total_of(counts: Sequence[QuotaCounts]) -> QuotaCounts:
+def sum_counts(counts: Sequence[QuotaCounts]) -> QuotaCounts:
     return QuotaCounts(
-        sum(each.in_all for each in counts),
+        sum(each.total for each in counts),
         sum(each.of_host for each in counts),
         sum(each.of_client for each in counts),
     )
@@ -201,7 +196,7 @@ class SubscriptionQuota:
 
     def __init__(self, registry: SubscriptionRegistry, configuration: WebSubConfig) -> None:
         self._registry = registry
-        self._in_all = configuration.max_subscriptions
+        self._total = configuration.max_subscriptions
         self._per_host = configuration.subscriptions_per_host
         self._per_client = configuration.subscriptions_per_client
         self._pending: Counter[tuple[str, str]] = Counter()
@@ -209,26 +204,28 @@ class SubscriptionQuota:
     def refusal(
         self, request: SubscriptionRequest, client: str, elsewhere: QuotaCounts = NO_COUNTS
     ) -> str | None:
-        """Return the reason why a request cannot be accepted now; None if it can.
+        """Return the reason to refuse a request; None if it is within the quotas.
 
-        The request counts against the quota of `client`. `elsewhere` has the subscription counts of
-        the other nodes.
+        The request counts towards the quota of `client`. `elsewhere` has the counts of the other
+        nodes.
         """
         host = host_of(request.callback)
         hosts, clients = self._pending["host", host], self._pending["client", client]
         if self._pending["", ""] >= MAX_PENDING:
             return "too many requests are being verified"
-        if hosts >= PENDING_SHARE or (client and clients >= PENDING_SHARE):
-            return "too many requests of this callback's host, or of yours, are being verified"
+        if hosts >= MAX_PENDING_SHARE or (client and clients >= MAX_PENDING_SHARE):
+            return (
+                "too many requests for this callback's host or from your network are being verified"
+            )
         if not self.is_new(request):
             return None
-        found = total_of((self.counts(QuotaQuestion(host, client)), elsewhere))
-        if found.in_all >= self._in_all:
-            return "there are too many subscriptions at this hub"
+        found = sum_counts((self.counts(QuotaQuestion(host, client)), elsewhere))
+        if found.total >= self._total:
+            return "this hub has too many subscriptions"
         if found.of_host >= self._per_host:
-            return "there are too many subscriptions of this callback's host"
+            return "this callback's host has too many subscriptions"
         if client and found.of_client >= self._per_client:
-            return "there are too many subscriptions that you asked for"
+            return "you have too many subscriptions"
         return None
 
     def counts(self, question: QuotaQuestion) -> QuotaCounts:

@@ -1,20 +1,20 @@
-"""Schedule the requests to callbacks so that no callback delays the others.
+"""Schedules the requests to callbacks so that no callback delays the others.
 
 Theory of operation. There are two queues. A first attempt goes into the quick queue, and a retry
-into the slow queue. While anything is waiting for the quick queue, a request that has run there for
-a second moves to the slow queue; if that is full, the request times out. The quick queue therefore
-empties at least once a second, regardless of what callbacks do, and the number of open connections
-is bounded. Each host gets a limited share of a queue's capacity, and hosts with waiting requests
-are served round-robin: a host with a thousand callbacks delays the others no more than a host with
-one (`FairQueue`).
+into the slow queue. While requests wait in the quick queue, a request that has run there for a
+second moves to the slow queue; if that is full, the request times out. The capacity of the quick
+queue is therefore freed at least once a second, regardless of what callbacks do, and the number of
+open connections is bounded. Each host gets a limited share of a queue's capacity, and hosts with
+waiting requests are served round-robin: a host with a thousand callbacks delays the others no more
+than a host with one (`FairQueue`).
 
 If there is capacity, `submit` starts a request immediately. A request has a task only if its
-starter runs one (`DeliveryScheduler.run`). All requests have the same time limit, and one timer
-serves all requests without a task.
+starter calls `RequestScheduler.run`. All requests have the same timeout, and one timer serves all
+requests without a task.
 
 Deliveries have one scheduler, and the GETs that verify or deny a subscription have another
-(`IntentRequests`). Anything that a stranger sends to the hub causes at most one GET: the hub
-repeats a request only if it could not open a connection, in which case it reached nobody.
+(`IntentRequests`). A request from a stranger causes at most one GET that reaches a server: the hub
+retries only if it could not connect.
 """
 
 from __future__ import annotations
@@ -38,56 +38,58 @@ from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 
 logger = logging.getLogger("rsnotify.hub.websub")
 
-#: Seconds that a request may run in the quick queue while others are waiting for that queue.
+#: Seconds that a request may run in the quick queue while others are waiting there.
 QUICK_SECONDS = 1.0
 
 
 class Capacity(Struct, frozen=True):
+    """The maximum number of running requests, in total and per host."""
+
     count: int
     per_host: int
 
 
 #: The capacity for deliveries.
-QUICK = Capacity(400, per_host=50)
-SLOW = Capacity(200, per_host=10)
+QUICK_DELIVERIES = Capacity(400, per_host=50)
+SLOW_DELIVERIES = Capacity(200, per_host=10)
 
 #: The capacity for requests that verify or deny a subscription.
 QUICK_INTENTS = Capacity(100, per_host=20)
 SLOW_INTENTS = Capacity(50, per_host=5)
 
-#: Maximum number of attempts at such a request if no connection can be opened.
-TRIES = 3
+#: Maximum number of attempts to verify or deny a subscription, if the hub cannot connect.
+MAX_INTENT_ATTEMPTS = 3
 
-_TIMED_OUT = Answer(None, "takes too long")
-_TIME_IS_UP = NoReply(_TIMED_OUT.reason)
-_NOT_SENT = Answer(None, "could not be requested")
+_TIMED_OUT = Answer(None, "timed out")
+_TIMEOUT = NoReply(_TIMED_OUT.reason)
+_NOT_SENT = Answer(None, "was not contacted because of an internal error")
 
 
 @dataclass(eq=False, repr=False)
-class DeliveryScheduler:
+class RequestScheduler:
     """Starts requests of one kind, and ends those that take longer than `seconds`."""
 
     seconds: float
-    quick: Capacity = QUICK
-    slow: Capacity = SLOW
+    quick: Capacity = QUICK_DELIVERIES
+    slow: Capacity = SLOW_DELIVERIES
     quick_seconds: float = QUICK_SECONDS
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()  # each lookup is a system call
-        self._quick: FairQueue[DeliverySlot] = FairQueue(self.quick)
-        self._slow: FairQueue[DeliverySlot] = FairQueue(self.slow)
+        self._quick: FairQueue[RequestSlot] = FairQueue(self.quick)
+        self._slow: FairQueue[RequestSlot] = FairQueue(self.slow)
         self._check: asyncio.TimerHandle | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def submit(self, host: str, start: Starter, *, slow: bool = False) -> DeliverySlot:
-        """Start a request as soon as there is capacity, immediately if possible.
+    def submit(self, host: str, start: Starter, *, slow: bool = False) -> RequestSlot:
+        """Start a request as soon as there is capacity.
 
-        `start` is called with the slot. It calls either `run`, or `DeliverySlot.watch` and later
+        `start` is called with the slot. It calls either `run`, or `RequestSlot.watch` and later
         `release` or `run`. It must not raise.
         """
         queue = self._slow if slow else self._quick
-        slot = DeliverySlot(host, start, queue, self, self._loop.time())
+        slot = RequestSlot(host, start, queue, self, self._loop.time())
         if not self._closed and queue.start_if_possible(slot, slot.began):
             start(slot)
         else:
@@ -95,21 +97,21 @@ class DeliveryScheduler:
             self._schedule_check()
         return slot
 
-    def run(self, slot: DeliverySlot, work: Coroutine[Any, Any, None]) -> None:
+    def run(self, slot: RequestSlot, work: Coroutine[Any, Any, None]) -> None:
         """Run a started request in a task, and release its slot when the task ends."""
         slot.task = self._loop.create_task(work)
-        slot.task.add_done_callback(partial(self._task_ended, slot))
+        slot.task.add_done_callback(partial(self._on_task_done, slot))
 
-    def _task_ended(self, slot: DeliverySlot, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, slot: RequestSlot, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error(
-                "a request to the callback at %s failed with an internal error",
+                "internal error: a request to the callback at %s failed",
                 slot.host,
                 exc_info=error,
             )
         self.release(slot)
 
-    def release(self, slot: DeliverySlot) -> None:
+    def release(self, slot: RequestSlot) -> None:
         """Free the capacity of a finished request, and start requests that are waiting for it."""
         queue = slot.queue
         queue.remove(slot)
@@ -118,7 +120,7 @@ class DeliveryScheduler:
         if queue.has_waiting:
             self._start_waiting(queue)
 
-    def cancel(self, slot: DeliverySlot) -> None:
+    def cancel(self, slot: RequestSlot) -> None:
         slot.cancel()
         if slot.task is None:  # otherwise the slot is released when the task ends
             self.release(slot)
@@ -126,7 +128,7 @@ class DeliveryScheduler:
     def waiting(self) -> int:
         return self._quick.waiting() + self._slow.waiting()
 
-    def _start_waiting(self, queue: FairQueue[DeliverySlot]) -> None:
+    def _start_waiting(self, queue: FairQueue[RequestSlot]) -> None:
         while not self._closed and (slot := queue.pop()) is not None:
             slot.began = self._loop.time()
             queue.start(slot, slot.began)
@@ -142,14 +144,14 @@ class DeliveryScheduler:
     def _clear_quick_queue(self, due: float) -> None:
         self._check = None
         now = self._loop.time()
-        # If this callback runs late, the hub itself was slow, and answers may be waiting unread.
+        # If this call is late, the hub itself was slow, and responses may be waiting unread.
         if now - due <= self.quick_seconds / 2:
             for slot in self._quick.blocking(now - self.quick_seconds):
                 self._demote(slot, now)
         self._start_waiting(self._quick)
 
-    def _demote(self, slot: DeliverySlot, now: float) -> None:
-        """Move a request to the slow queue, or end the request if that queue is full."""
+    def _demote(self, slot: RequestSlot, now: float) -> None:
+        """Move a request to the slow queue, or time it out if that queue is full."""
         if self._slow.start_if_possible(slot, now):
             self._quick.remove(slot)
             slot.queue = self._slow
@@ -157,7 +159,7 @@ class DeliveryScheduler:
             slot.expire()
 
     def schedule_expiry(self, began: float) -> None:
-        """Schedule the expiry of watched requests, the oldest of which started at `began`."""
+        """Schedule the timeout of watched requests. The oldest of them started at `began`."""
         self.expiry = self._loop.call_at(began + self.seconds, self._expire)
 
     def _expire(self) -> None:
@@ -165,14 +167,14 @@ class DeliveryScheduler:
         now = self._loop.time()
         watched = [each for each in self._running() if each.is_watched]
         for slot in watched:
-            # Same sum as in `schedule_expiry`: a difference might be rounded differently.
+            # Compute the same sum as `schedule_expiry`, because a difference may round differently.
             if slot.began + self.seconds <= now:
                 slot.expire()
         rest = [slot.began for slot in watched if slot.is_watched]
         if rest:
             self.schedule_expiry(min(rest))
 
-    def _running(self) -> list[DeliverySlot]:
+    def _running(self) -> list[RequestSlot]:
         return [*self._quick.running(), *self._slow.running()]
 
     async def close(self, seconds: float) -> None:
@@ -186,8 +188,8 @@ class DeliveryScheduler:
         if self.expiry is not None:
             self.expiry.cancel()
 
-    async def finish(self, running: Sequence[DeliverySlot], seconds: float) -> None:
-        """Wait until started requests end, and cancel those still running after `seconds`."""
+    async def finish(self, running: Sequence[RequestSlot], seconds: float) -> None:
+        """Wait for running requests, and cancel those that are still running after `seconds`."""
         if not running:
             return
         ends = []
@@ -201,12 +203,12 @@ class DeliveryScheduler:
         await asyncio.gather(*ends)
 
 
-class DeliverySlot:
+class RequestSlot:
     """A waiting or running request to a host and port.
 
     Attributes:
-        task: The task that does the work, if one is needed.
-        ended: Resolved when the request has ended, if `DeliveryScheduler.finish` waits for it.
+        task: The task that runs the request, if there is one.
+        ended: Done when the request has ended, if `RequestScheduler.finish` waits for it.
         began: When the last request began, or else when the slot was submitted, by the clock of the
             event loop.
     """
@@ -221,8 +223,8 @@ class DeliverySlot:
         self,
         host: str,
         start: Starter,
-        queue: FairQueue[DeliverySlot],
-        scheduler: DeliveryScheduler,
+        queue: FairQueue[RequestSlot],
+        scheduler: RequestScheduler,
         now: float,
     ) -> None:
         self.host = host
@@ -232,7 +234,7 @@ class DeliverySlot:
         self._scheduler = scheduler
 
     async def limit(self, request: Coroutine[Any, Any, Answer]) -> Answer:
-        """Await a request within the time limit. Call this only from the slot's own task."""
+        """Await a request with the scheduler's timeout. Only the slot's own task may call this."""
         self.began = asyncio.get_running_loop().time()
         timeout = self._timeout = asyncio.timeout(self._scheduler.seconds)
         try:
@@ -246,7 +248,7 @@ class DeliverySlot:
             self._timeout = None
 
     def watch(self, request: HttpConnection, done: Done) -> None:
-        """Apply the time limit to a request without a task, which will call `complete`.
+        """Apply the timeout to a request without a task, which calls `complete` when it ends.
 
         `done` receives the outcome passed to `complete`, or an error if the request timed out.
         """
@@ -269,10 +271,10 @@ class DeliverySlot:
             self._request = self._done = None
 
     def expire(self) -> None:
-        """End the running request, if any, as timed out."""
+        """Time out the running request, if any."""
         if self._request is not None:
             self._request.cancel()
-            self.complete(_TIME_IS_UP)
+            self.complete(_TIMEOUT)
         elif self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(0)
 
@@ -292,7 +294,7 @@ class DeliverySlot:
 
 
 #: Starts the request of a slot.
-Starter = Callable[[DeliverySlot], None]
+Starter = Callable[[RequestSlot], None]
 
 
 class QueueItem(Protocol):
@@ -330,14 +332,14 @@ class FairQueue(Generic[T]):
         return self._running_hosts.get(host, 0) < self._per_host
 
     def start_if_possible(self, item: T, now: float) -> bool:
-        """Count an item as running if there is capacity. Return whether there is."""
+        """Count an item as running. Return False if there is no capacity."""
         if len(self._running) >= self._count or not self._has_share(item.host):
             return False
         self.start(item, now)
         return True
 
     def start(self, item: T, now: float) -> None:
-        """Count an item as running since `now`, a time in seconds of any monotonic clock."""
+        """Count an item as running since `now`, in seconds of any monotonic clock."""
         self._running[item] = now
         self._running_hosts[item.host] = self._running_hosts.get(item.host, 0) + 1
 
@@ -352,7 +354,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[item.host]
 
     def blocking(self, before: float) -> Iterator[T]:
-        """Yield the items that started at or before `before` and keep other items waiting."""
+        """Yield the items that started at or before `before` and block waiting items."""
         full = len(self._running) >= self._count
         for item, started in list(self._running.items()):
             if started > before:
@@ -379,13 +381,13 @@ class IntentRequests:
         self._requests = requests
         self._retry = retry
         self._random = Random()
-        self._scheduler = DeliveryScheduler(seconds, quick=QUICK_INTENTS, slow=SLOW_INTENTS)
+        self._scheduler = RequestScheduler(seconds, quick=QUICK_INTENTS, slow=SLOW_INTENTS)
         self._background: set[asyncio.Task[Answer]] = set()
 
     async def get(self, url: str, *, limit: int) -> Answer:
         """GET a callback as soon as there is capacity (`CallbackRequests.get`)."""
         answer = await self._get_once(url, limit, slow=False)
-        for failures in range(1, TRIES):
+        for failures in range(1, MAX_INTENT_ATTEMPTS):
             if answer.reached:
                 break
             await asyncio.sleep(self._retry.delay(failures, self._random))
@@ -401,14 +403,14 @@ class IntentRequests:
     async def _get_once(self, url: str, limit: int, *, slow: bool) -> Answer:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        async def work(slot: DeliverySlot) -> None:
+        async def work(slot: RequestSlot) -> None:
             answer = _NOT_SENT
             try:
                 answer = await slot.limit(self._requests.get(url, limit=limit))
-            finally:  # the future must resolve in any case
+            finally:  # `_get_once` waits for the future
                 settle(answered, answer)
 
-        def start(slot: DeliverySlot) -> None:
+        def start(slot: RequestSlot) -> None:
             self._scheduler.run(slot, work(slot))
 
         slot = self._scheduler.submit(authority_of(url), start, slow=slow)

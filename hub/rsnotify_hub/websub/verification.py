@@ -1,10 +1,9 @@
 """Intent verification (WebSub §5.3): nobody can subscribe a callback that is not theirs.
 
 Theory of operation. Each request gets its own random challenge, which exists only in the task that
-checks it. The challenge is used once, and does not survive a restart. If there are several requests
-for a topic and callback, the hub verifies one at a time, keeps only the newest waiting request, and
-drops the others. The last request therefore wins, and a stranger's request, which is never
-confirmed, cannot block the subscriber's own.
+verifies the request. The hub verifies the requests for a topic and callback one at a time. While it
+verifies one, it keeps only the newest of the others. The last request therefore wins, and a
+stranger's request, which is never confirmed, cannot block the subscriber's own.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
-from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
 from rsnotify_hub.websub.registry import (
@@ -35,27 +33,28 @@ from rsnotify_hub.websub.registry import (
     QuotaQuestion,
     Reservation,
     SubscriptionQuota,
-    total_of,
+    sum_counts,
 )
 from rsnotify_hub.websub.request_slots import IntentRequests
-from rsnotify_hub.websub.sender import WebSubChannel
+from rsnotify_hub.websub.websub_channel import WebSubChannel
+from rsnotify_hub.websub_subscription import granted_lease, subscribed
 
 logger = logging.getLogger("rsnotify.hub.websub")
 
 
 class ForwardedRequest(Struct, frozen=True):
-    """A subscription request and its client, for the node that owns the subscription."""
+    """A subscription request and its client, sent to the node that owns the subscription."""
 
     request: SubscriptionRequest
     client: str
 
 
-#: Accepts a request at its owner, for verification or denial.
+#: Asks the owner to accept a request.
 ACCEPT: NodeCall[ForwardedRequest, None] = NodeCall("websub.accept", ForwardedRequest, type(None))
 
 
 class _Accepted(Struct, frozen=True):
-    """A request that was accepted for verification, or for denial if `denial` gives a reason."""
+    """A request to verify, or to deny if `denial` has the reason."""
 
     request: SubscriptionRequest
     client: str
@@ -91,11 +90,11 @@ class IntentVerification:
         return self.quota.counts(question)
 
     async def check_quota(self, request: SubscriptionRequest, client: str) -> None:
-        """Refuse a request if there are too many requests or subscriptions, counting all nodes."""
+        """Refuse a request that would exceed a quota. The quotas apply to all nodes together."""
         refusal = self.quota.refusal(request, client)
         if refusal is None and self.quota.is_new(request):
             question = QuotaQuestion(host_of(request.callback), client)
-            elsewhere = total_of(await self.nodes.ask_others(QUOTA_COUNTS, question))
+            elsewhere = sum_counts(await self.nodes.ask_others(QUOTA_COUNTS, question))
             refusal = self.quota.refusal(request, client, elsewhere)
         if refusal is not None:
             raise Refusal(Code.TOO_MANY, refusal)
@@ -103,7 +102,7 @@ class IntentVerification:
     def verify(
         self, request: SubscriptionRequest, client: str, *, denial: str | None = None
     ) -> None:
-        """Verify a request in the background, or notify its callback of a denial (WebSub §5.2)."""
+        """Verify a request in the background, or deny it (WebSub §5.2)."""
         accepted = _Accepted(request, client, denial, self.quota.reserve(request, client))
         key = (request.topic, request.callback)
         pending = self._pending.get(key)
@@ -117,9 +116,9 @@ class IntentVerification:
     def _begin(self, key: tuple[str, str], accepted: _Accepted) -> None:
         task = asyncio.create_task(self._process(accepted))
         self._pending[key] = _Pending(task)
-        task.add_done_callback(lambda done: self._processed(key, accepted, done))
+        task.add_done_callback(lambda done: self._on_processed(key, accepted, done))
 
-    def _processed(
+    def _on_processed(
         self, key: tuple[str, str], accepted: _Accepted, task: asyncio.Task[None]
     ) -> None:
         self.quota.release(accepted.reservation)
@@ -127,16 +126,16 @@ class IntentVerification:
         if task.cancelled():
             return
         if isinstance(error := task.exception(), StorageError):
-            logger.warning("a subscription of %s could not be changed: %s", key[0], error)
+            logger.warning("cannot change a subscription to %s: %s", key[0], error)
         elif error is not None:
-            logger.error("a subscription of %s could not be changed", key[0], exc_info=error)
+            logger.error("cannot change a subscription to %s", key[0], exc_info=error)
         if pending.next is not None:
             self._begin(key, pending.next)
 
     async def forward(self, request: SubscriptionRequest, client: str) -> None:
-        """Forward a request to the node that owns it.
+        """Forward a request to the node that owns the subscription.
 
-        Raise `Refusal` if that node refuses it, or if no node owns it at the moment.
+        Raise `Refusal` if that node refuses it, or if there is currently no owner.
         """
         authority = authority_of(request.callback)
         await self.nodes.ask_owner(authority, ACCEPT, ForwardedRequest(request, client))
@@ -152,7 +151,7 @@ class IntentVerification:
             elif await self._is_confirmed(request, lease=0):
                 await self.channel.remove(request.topic, request.callback)
         except NotOwner:
-            # The request's owner changed during the verification.
+            # The owner changed during the verification.
             await self.forward(request, accepted.client)
 
     async def _subscribe(self, request: SubscriptionRequest, client: str) -> None:
@@ -185,11 +184,11 @@ class IntentVerification:
         if answer.succeeded and hmac.compare_digest(answer.excerpt, challenge.encode()):
             return True
         logger.warning(
-            "the callback at %s did not confirm its %s of %s: it %s",
+            "the callback at %s did not confirm the %s request for %s: it %s",
             host_of(request.callback),
             request.mode,
             request.topic,
-            "answers something else" if answer.succeeded else answer.reason,
+            "did not return the challenge" if answer.succeeded else answer.reason,
         )
         return False
 

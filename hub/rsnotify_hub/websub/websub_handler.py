@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, web
 
-from rsnotify.errors import DocumentError, StorageError
+from rsnotify.errors import DocumentError
 from rsnotify.format.links import parse_links
 from rsnotify.format.model import Rel
 from rsnotify_hub.access.limits import RateLimits
@@ -54,20 +54,16 @@ class WebSubHandler:
             if relation == Rel.SELF
         ]
         if len(topics) != 1:
-            raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
+            raise Refusal(Code.BAD_REQUEST, 'send exactly one Link with rel="self": the topic')
         topic = check_url(topics[0], 'the Link with rel="self"')
         permission = self.intake.authorizer.check_publisher(request, topic)
         body = await self._body(request, self.intake.max_bytes)
         try:
-            content = await self.intake.read_content(body, content_type)
+            content = await self.intake.read_publication(body, content_type)
             permission.check()  # grants may have changed since the first check
-            async with asyncio.timeout(self.topics.store.answer_seconds):
-                await self.topics.publish(topic, content)
+            await self.topics.publish_in_time(topic, content)
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
-        except TimeoutError:
-            # The content may still become durable. Publishing it again does not store it twice.
-            raise StorageError(f"what was published on {topic} was not stored in time") from None
 
     async def _form(self, request: web.Request) -> None:
         form = parse_form(await self._body(request, _MAX_FORM_BYTES))
@@ -80,9 +76,7 @@ class WebSubHandler:
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
             self.intake.authorizer.check_ping(request, topic)
-            if self.intake.authorizer.is_open(
-                topic
-            ):  # a small request from anybody causes a large one
+            if self.intake.authorizer.is_open(topic):  # anybody may make the hub fetch the topic
                 self.limits.pings.check(request.remote)
         await asyncio.gather(*(self.pings.fetch(topic) for topic in ping.topics))
 
@@ -107,7 +101,7 @@ class WebSubHandler:
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
         except ConnectionError:
-            # The client is gone; any other error would be logged as a fault of the hub.
+            # The client has disconnected. aiohttp would log any other error as the hub's own.
             raise web.HTTPBadRequest(text="the body ended early\n") from None
         _check_size(len(body), most)  # a chunked body has no Content-Length
         return body
@@ -119,10 +113,9 @@ def _check_size(size: int, most: int) -> None:
 
 
 async def defer_continue(request: web.Request) -> None:
-    """Send no `100 Continue` yet (an aiohttp `expect_handler`; RFC 9110 §10.1.1).
+    """Do not send `100 Continue` yet (an aiohttp `expect_handler`; RFC 9110 §10.1.1).
 
-    A client that waits before it sends its body can be refused on the basis of its headers alone.
-    `send_continue` requests the body only when the hub will read it.
+    The hub can then refuse a request by its headers, before the client sends the body.
     """
 
 
@@ -131,7 +124,7 @@ async def send_continue(request: web.Request) -> None:
         return  # HTTP/1.0 has no interim responses, and Expect must be ignored
     expected = request.headers.get("Expect", "").lower()
     if expected not in ("", _CONTINUE):
-        raise web.HTTPExpectationFailed(text="the hub supports no such expectation\n")
+        raise web.HTTPExpectationFailed(text="the hub does not support this expectation\n")
     if expected:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the final response has not begun

@@ -33,9 +33,9 @@ from rsnotify.format.writer import write_document
 from rsnotify.format.xml_parser import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.selection import PushSelection, wanted_representation
 from rsnotify_hub.change_memory import UnknownChanges, make_page
-from rsnotify_hub.events import JsonEvents, XmlEvents
+from rsnotify_hub.event_streams import JsonEvents, XmlEvents
 from rsnotify_hub.filtering import filter_fragment
-from rsnotify_hub.fragments import merge_fragments
+from rsnotify_hub.fragments import FragmentKind, merge_fragments
 from rsnotify_hub.intake import read_content
 from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_patching.json_patch import json_merge_patch, json_patch
@@ -149,7 +149,7 @@ def _fragment(data: bytes) -> None:
     fragment = read_content(data, content_type="application/xml", received=_LATER)
     for encoding in (XmlEvents, JsonEvents):
         encoding(DeliveryTransport.SSE).encode([fragment])
-    if fragment.whole:
+    if fragment.kind is FragmentKind.WHOLE:
         return
     filter_fragment(fragment, PushSelection(prefixes=("http://e.example/a",)))
     if fragment.from_ is not None:

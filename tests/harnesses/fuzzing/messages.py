@@ -26,12 +26,12 @@ from rsnotify.selection import PushSelection
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_hub.access.authorization import JsonWebTokens
 from rsnotify_hub.access.limits import TrustedProxies, client_network
-from rsnotify_hub.live.connections import Origins
+from rsnotify_hub.live.origins import Origins
 from rsnotify_hub.refusals import Refusal, parse_since
 from rsnotify_hub.urls import authority_of, check_url, has_dot_segments, host_of
 from rsnotify_hub.websocket import websocket_connection as frames
 from rsnotify_hub.websocket.websocket_connection import WebSocketConnection, WebSocketRole
-from rsnotify_hub.websocket.websocket_handler import select_of
+from rsnotify_hub.websocket.websocket_handler import canonical_selection
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, parse_form, verification_url
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.push.websocket import HubConnection, HubPublication
@@ -148,7 +148,7 @@ def _control(data: bytes) -> None:
             check_url(frame.topic, "topic")
             if isinstance(frame, frames.SubscribeFrame):
                 parse_since(frame.since)
-                select_of(frame)
+                canonical_selection(frame)
 
 
 class _Ignored:

@@ -24,7 +24,7 @@ import rsnotify_jetstream.jetstream_store as jetstream_store
 from rsnotify.format.datetimes import Instant, from_microseconds
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.store.interface import LogRetention
-from rsnotify_hub.subscriptions import subscription_id
+from rsnotify_hub.websub_subscription import subscription_id
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.log_index import LogIndex
 from rsnotify_jetstream.log_records import LogRecord, RecordKind, digest_of, read_record

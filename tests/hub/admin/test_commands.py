@@ -20,7 +20,7 @@ from rsnotify_hub.admin import schemas, text_tables
 from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.command import hub as commands
-from rsnotify_hub.subscriptions import subscription_id
+from rsnotify_hub.websub_subscription import subscription_id
 from tests.certificates import Authority
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
@@ -58,7 +58,7 @@ async def test_the_state_of_a_hub_is_printed_as_tables_and_as_json(
     row = (await printed(hub, "subscriptions", "--state", "active")).splitlines()[1]
     assert row.split()[:2] == [subscription_id(TOPIC, callback.url), "active"]
     row = (await printed(hub, "failures")).splitlines()[1]
-    assert "answers 500" in row
+    assert "returned 500" in row
     assert "out of order" in row
     assert "\x1b" not in row
     assert await printed(hub, "dead-letters") == "none\n"

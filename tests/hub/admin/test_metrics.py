@@ -12,9 +12,9 @@ from rsnotify import __version__
 from rsnotify.runtime.status_endpoints import MetricsText
 from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.live.connections import ConnectionCounts
-from rsnotify_hub.metrics import LAG_BUCKETS, WORST, metric_families
+from rsnotify_hub.metrics import LAG_BUCKETS, LONGEST_LAGS, metric_families
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.subscriptions import DeliveryState
+from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
 from tests.hub.readings import hub_readings
@@ -85,7 +85,7 @@ def test_lags_are_a_histogram_and_the_worst_by_rank(lags: list[float]):
     assert found["rsnotify_hub_lag_seconds_bucket"][("+Inf",)] == len(lags)
     assert found["rsnotify_hub_lag_seconds_count"][()] == len(lags)
     worst = found.get("rsnotify_hub_lag_seconds_worst", {})
-    assert list(worst.values()) == sorted(lags, reverse=True)[:WORST]
+    assert list(worst.values()) == sorted(lags, reverse=True)[:LONGEST_LAGS]
     assert found["rsnotify_hub_subscriptions_behind"][()] == sum(lag > 0 for lag in lags)
 
 
@@ -181,15 +181,15 @@ async def test_the_number_of_series_is_independent_of_clients(
 ):
     await hub.accepted(fragment(0, 1))
     before = await series(hub)
-    for number in range(WORST + 5):
+    for number in range(LONGEST_LAGS + 5):
         topic = f"{TOPIC}/canary{number}"
         await hub.accepted(fragment(0, 1), topic=topic)
         await hub.form(mode="subscribe", topic=topic, callback=f"{callback.url}/{number}")
         await callback.intent()
-    await admin.until("subscriptions", lambda answer: answer["total"] == WORST + 5)
+    await admin.until("subscriptions", lambda answer: answer["total"] == LONGEST_LAGS + 5)
     async with asyncio.timeout(PATIENCE):
         while (after := await series(hub)) == before:
             pass  # a first answer that took long is cached for a while
     ranks = {name for name, _ in after - before}
     assert ranks <= {"rsnotify_hub_lag_seconds_worst"}
-    assert len(after - before) == WORST
+    assert len(after - before) == LONGEST_LAGS

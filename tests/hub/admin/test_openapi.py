@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from rsnotify import __version__
 from rsnotify_hub.admin.api import AdminApi, add_admin_routes, describe
 from rsnotify_hub.admin.operations import OPERATIONS
-from rsnotify_hub.subscriptions import subscription_id
+from rsnotify_hub.websub_subscription import subscription_id
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, fragment
 

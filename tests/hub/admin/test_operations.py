@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.subscriptions import subscription_id
+from rsnotify_hub.websub_subscription import subscription_id
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import (
     TOPIC,

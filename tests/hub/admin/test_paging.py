@@ -8,8 +8,8 @@ from rsnotify_hub.admin.reports import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage,
 from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogState
-from rsnotify_hub.subscriptions import DeliveryState, Subscription
-from rsnotify_hub.websub.delivery import Delivery, DeliveryAttempt
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, DeliveryAttempt
+from rsnotify_hub.websub_subscription import DeliveryState, Subscription
 from tests.hub.helpers import at
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=30)
@@ -75,13 +75,15 @@ def test_topics_that_changed_last_come_first():
 
 def delivery(
     name: str, *, behind: float | None = None, state: DeliveryState = DeliveryState.ACTIVE
-) -> Delivery:
+) -> CallbackSubscriber:
     suspended, url = state is DeliveryState.SUSPENDED, f"https://b.example/{name}"
-    found = Delivery(Subscription("https://a.example/", url, None, at(86_400), 0, suspended))
+    found = CallbackSubscriber(
+        Subscription("https://a.example/", url, None, at(86_400), 0, suspended)
+    )
     found.behind_since = None if behind is None else at(behind)
     if state in (DeliveryState.RETRYING, DeliveryState.GIVEN_UP):
         found.failures = 1
-        found.failed = [DeliveryAttempt(at(0), 500, "answers 500")]
+        found.failed = [DeliveryAttempt(at(0), 500, "returned 500")]
     if state is DeliveryState.GIVEN_UP:
         found.given_up_since = at(5)
     assert found.state is state

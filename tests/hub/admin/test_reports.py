@@ -7,7 +7,7 @@ import msgspec
 from rsnotify_hub.admin import text_tables
 from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.subscriptions import subscription_id
+from rsnotify_hub.websub_subscription import subscription_id
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, Clock, LogWatch, RunHub, chain, fragment
 from tests.mosquitto import Mosquitto
@@ -130,7 +130,7 @@ async def test_a_failing_subscription_is_listed_with_its_lag_and_the_reason(
         assert row["lag_seconds"] == 90.0
         assert row["behind"] == 3
         assert row["retry_at"] > START
-        failure = {"at": START, "status": 500, "reason": "answers 500", "excerpt": "why not"}
+        failure = {"at": START, "status": 500, "reason": "returned 500", "excerpt": "why not"}
         assert row["last_failure"] == failure
         assert (await admin.get("subscriptions", state="active"))["subscriptions"] == []
         assert (await admin.get("failures"))["failures"] == [
@@ -318,7 +318,7 @@ async def test_pages_of_the_dashboard_are_not_counted(hub: Client, admin: AdminU
 async def test_the_status_has_the_queues_the_disk_and_the_brokers(run_hub: RunHub, watch: LogWatch):
     port = free_port()
     async with run_hub(mqtt_url=f"mqtt://127.0.0.1:{port}") as hub:
-        await watch.line("the MQTT broker is away")
+        await watch.line("the MQTT broker is unavailable")
         status = await AdminUser(hub).get("status")
         queues = [status[name] for name in ("live_queue", "delivery_queue", "commit_queue")]
         assert queues == [0, 0, 0]
@@ -340,7 +340,7 @@ async def test_a_broker_that_is_connected_again_has_no_error(
         user = AdminUser(hub)
         clock.advance(minutes=1)
         await mosquitto.stop()
-        await watch.line("the MQTT broker is away")
+        await watch.line("the MQTT broker is unavailable")
         broker = (await user.get("status"))["brokers"]["mqtt"]
         assert broker["error"]
         assert broker["since"] > (await user.get("status"))["started"]

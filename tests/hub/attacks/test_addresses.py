@@ -59,7 +59,7 @@ async def test_why_a_callback_is_not_connected_to_is_in_the_log(
 ):
     async with run_hub(allow_private_addresses=False) as hub:
         assert await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url) == (202, "")
-        await watch.line("cannot be reached", "loopback", "--allow-private-addresses")
+        await watch.line("is unreachable", "loopback", "--allow-private-addresses")
     assert callback.requests == 0
 
 

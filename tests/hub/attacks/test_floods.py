@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rsnotify_hub.websub.registry import PENDING_SHARE
+from rsnotify_hub.websub.registry import MAX_PENDING_SHARE
 from rsnotify_hub.websub.request_slots import QUICK_INTENTS, QUICK_SECONDS
 from tests.hub.attacks.helpers import Names, confirm, hang, obliging, raw_server
 from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub
@@ -51,7 +51,7 @@ async def test_one_host_receives_few_connections_at_a_time(hub: Client):
         assert set(statuses) <= {202, 429}
         # Those in the quick lane make room for others after a second.
         seconds = 1 + (time.monotonic() - begin) // QUICK_SECONDS
-        assert statuses.count(202) <= PENDING_SHARE + QUICK_INTENTS.per_host * seconds
+        assert statuses.count(202) <= MAX_PENDING_SHARE + QUICK_INTENTS.per_host * seconds
         await victim.until(lambda: victim.connections > 0)
         assert victim.at_once <= 50
 

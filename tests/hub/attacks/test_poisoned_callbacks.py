@@ -13,8 +13,8 @@ import pytest
 from msgspec import Struct
 
 from rsnotify.runtime import http_client as connection
-from rsnotify_hub.subscriptions import DeliveryState
-from rsnotify_hub.websub.request_slots import Capacity, DeliveryScheduler
+from rsnotify_hub.websub.request_slots import Capacity, RequestScheduler
+from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.attacks.helpers import Names, raw_server
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import TOPIC, Callback, Clock, RunHub, fragment
@@ -123,7 +123,7 @@ async def test_many_hanging_callbacks_delay_no_others(
     monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", 0)
     # The slow queue has capacity for a sound callback, too, in case the machine delays it.
     quick, slow = Capacity(4, 4), Capacity(3, 2)
-    scheduler = DeliveryScheduler(1000, quick=quick, slow=slow, quick_seconds=0.5)
+    scheduler = RequestScheduler(1000, quick=quick, slow=slow, quick_seconds=0.5)
     async with (
         poisoned(HANGS) as url,
         opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries,

@@ -9,10 +9,10 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from rsnotify_hub.store.providers import NodeFacts
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest
+from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import BRIDGE, ClusterPace, weight
 from rsnotify_jetstream.settings import NatsSettings

@@ -48,7 +48,7 @@ class Notified:
             self._news.clear()
             await self._news.wait()
 
-    def writing(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
+    def append_started(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
 
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None

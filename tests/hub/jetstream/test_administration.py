@@ -10,7 +10,7 @@ from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.schemas import PageQuery, PayloadQuery, SubscriptionQuery
 from rsnotify_hub.admin.service import AdminService, UnknownId
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.subscriptions import DeliveryState, subscription_id
+from rsnotify_hub.websub_subscription import DeliveryState, subscription_id
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.callbacks import callback_ports

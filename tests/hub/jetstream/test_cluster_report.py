@@ -148,9 +148,9 @@ async def test_other_nodes_are_asked_once_and_those_that_cannot_answer_are_left_
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"subscriptions_per_client": 4}, "that you asked for"),
+        ({"subscriptions_per_client": 4}, "you have too many"),
         ({"subscriptions_per_host": 4}, "this callback's host"),
-        ({"max_subscriptions": 4}, "at this hub"),
+        ({"max_subscriptions": 4}, "this hub has too many"),
     ],
 )
 async def test_limits_on_subscriptions_count_those_of_all_nodes(

@@ -12,7 +12,7 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.store.interface import NotOwner, StoredSubscription
-from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream import fenced_records as fenced_map
 from rsnotify_jetstream.bucket import Bucket, StaleAnswer
 from rsnotify_jetstream.connection import NatsConnection
@@ -139,7 +139,9 @@ async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirme
     before = await shards.revisions()
     shards.may_write = False
     for number in range(200):
-        one.note_trouble(id_of(number), b"trouble" * 9)  # so large that more records are needed
+        one.save_failure_state(
+            id_of(number), b"trouble" * 9
+        )  # so large that more records are needed
         one.move(id_of(number), number + 1)
     assert one._cursors._growing is not None
     with pytest.raises(NotOwner):
@@ -215,11 +217,11 @@ async def moved(shards: Shards, count: int) -> None:
     await subscribe(one, count)
     for number in range(count):
         one.move(id_of(number), number + 1)
-    one.note_trouble(id_of(0), b"trouble")
+    one.save_failure_state(id_of(0), b"trouble")
     await flushed(one)
     two = await shards.take()
     assert positions(two) == {URL % number: number + 1 for number in range(count)}
-    assert [each.trouble for each in two.stored() if each.trouble] == [b"trouble"]
+    assert [each.failure_state for each in two.stored() if each.failure_state] == [b"trouble"]
     one.move(id_of(0), 10**6)
     with pytest.raises(NotOwner):
         await one.flush()

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.fragments import Fragment, FragmentKind
 from rsnotify_jetstream.connection import NatsConnection, parse_headers
 from rsnotify_jetstream.log_records import (
     LogRecord,
@@ -43,7 +43,7 @@ def fragments(draw: st.DrawFn) -> Fragment:
         until=draw(instants),
         begins=draw(instants),
         heartbeat=kind is RecordKind.HEARTBEAT,
-        whole=kind is RecordKind.WHOLE,
+        kind=FragmentKind.WHOLE if kind is RecordKind.WHOLE else FragmentKind.CHANGES,
     )
 
 

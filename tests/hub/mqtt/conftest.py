@@ -71,7 +71,7 @@ def run_hub_with_parts(run_hub: RunHub, mosquitto: Mosquitto, watch: LogWatch) -
     async def run(*, broker: Mosquitto = mosquitto, **settings: Any) -> AsyncIterator[Client]:
         watch.lines.clear()
         async with run_hub(mqtt_url=broker.url, **settings) as hub:
-            await watch.line("parts of topics can be requested")
+            await watch.line("accepting requests for filtered topics")
             yield hub
 
     return run

@@ -41,7 +41,7 @@ async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_aw
     strict = Mosquitto(tmp_path / "strict", users={"hub": "secret"})
     options = {"mqtt_user": "hub", "mqtt_password": "wrong"}
     async with run_hub(mqtt_url=strict.url, **options):
-        await watch.line("the MQTT broker is away")
+        await watch.line("the MQTT broker is unavailable")
         async with strict:
             await watch.line("the MQTT broker refuses this hub")
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
@@ -160,7 +160,7 @@ async def test_a_fragment_too_large_for_the_broker_is_left_out(
         run_hub(mqtt_url=broker.url) as hub,
     ):
         await hub.accepted(fragment(0, 1, padding=5000))
-        await watch.line("is left out over MQTT")
+        await watch.line("skipped a fragment")
         await hub.accepted(fragment(1, 2))
         assert (await listener.next()).payload == fragment(1, 2)
 
@@ -189,7 +189,7 @@ async def test_topics_that_a_broker_has_not_received_are_counted(
     hub: Client, mosquitto: Mosquitto, watch: LogWatch
 ):
     await mosquitto.stop()
-    await watch.line("the MQTT broker is away")
+    await watch.line("the MQTT broker is unavailable")
     for topic in (TOPIC, TOPIC + "?of=another"):
         await hub.accepted(fragment(0, 1), topic=topic)
     _, metrics = await hub.get("metrics")

@@ -116,7 +116,7 @@ async def test_a_part_outlives_the_hub_and_the_broker_gets_what_it_missed(
     async with run_hub_with_parts() as hub, listen(MAPS_NAME) as listener:
         await begin_part(hub, listener)
         await mosquitto.stop()
-        await watch.line("the MQTT broker is away")
+        await watch.line("the MQTT broker is unavailable")
         await hub.accepted(named(1, maps_a=2))
     async with run_hub() as hub:
         await hub.accepted(named(2, b=3))
@@ -163,7 +163,7 @@ async def test_a_part_requested_while_it_is_being_deleted_is_published_again(
             monkeypatch.setattr(requested_selections, "LEASE", 7_200)
             watch.lines.clear()
             await request_part(part)
-            await watch.line("is now published over MQTT")
+            await watch.line("publishing a filtered topic")
             for _ in range(9):  # there is time to send it
                 await hub.get("healthz")
         return await publish(self, topic, payload, **options)
@@ -190,7 +190,7 @@ async def test_a_part_requested_while_it_is_being_deleted_is_published_again(
             TOPIC,
             "is not the beginning of an absolute URI",
         ),
-        (MAPS, TOPIC, TOPIC + "2", "about a channel of another name"),
+        (MAPS, TOPIC, TOPIC + "2", "belongs to another channel"),
         (MAPS, TOPIC + "2", TOPIC + "2", "nothing was ever published on its topic"),
     ],
 )

@@ -13,7 +13,7 @@ from rsnotify_hub.bridging import BacklogSender, BrokerCursors
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.mqtt import mqtt_bridge as bridge
 from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
-from rsnotify_hub.mqtt.mqtt_bridge import RequestedSelections
+from rsnotify_hub.mqtt.mqtt_bridge import FilteredTopicLeases
 from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub
 from tests.hub.mqtt.listeners import (
     MAPS,
@@ -132,16 +132,16 @@ async def test_deleting_a_part_is_retried_after_an_error(
     while (await part.next()).payload:  # again, if the connection was lost before its PUBACK
         pass
     assert tries == [TopicSelection(TOPIC, MAPS)] * 2
-    was_lost = any("the MQTT broker is away" in line for line in watch.lines)
+    was_lost = any("the MQTT broker is unavailable" in line for line in watch.lines)
     assert was_lost is (error is Unavailable), "a refusal ends no connection"
 
 
 async def test_a_part_that_expired_just_before_sending_can_be_requested_again(
     time: Time, part: BrokerListener, hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    wake, remove, senders = BacklogSender.wake, RequestedSelections.remove, list[BacklogSender]()
+    wake, remove, senders = BacklogSender.wake, FilteredTopicLeases.remove, list[BacklogSender]()
 
-    def remove_later(self: RequestedSelections, selection: TopicSelection) -> None:
+    def remove_later(self: FilteredTopicLeases, selection: TopicSelection) -> None:
         wake(senders[0], selection.topic)
         remove(self, selection)
 
@@ -158,7 +158,7 @@ async def test_a_part_that_expired_just_before_sending_can_be_requested_again(
         await is_sent.wait()  # otherwise, the sender may read the second fragment on its way
     with monkeypatch.context() as patch:
         patch.setattr(BacklogSender, "wake", lambda self, topic: senders.append(self))
-        patch.setattr(RequestedSelections, "remove", remove_later)
+        patch.setattr(FilteredTopicLeases, "remove", remove_later)
         await hub.accepted(named(1, maps_a=2))
         time.seconds = LEASE + 1
         assert (await part.next()).payload == b""

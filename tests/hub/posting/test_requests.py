@@ -13,8 +13,8 @@ import pytest
 
 from rsnotify.runtime.http_client import ConnectionPool, HttpConnection
 from rsnotify_hub.http.topic_requests import open_client
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests, notification_head
+from rsnotify_hub.websub_subscription import Subscription
 from tests.certificates import Authority
 from tests.hub.helpers import TOPIC
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE
 HUB = "http://hub.example/websub"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HANG = b""
-DELIVERED = Answer(204, "answers 204")
+DELIVERED = Answer(204, "returned 204")
 NO_ANSWER = Answer(None, "ends the connection without an answer")
 
 
@@ -80,7 +80,7 @@ async def requests(make: Make, pool: WatchedPool) -> CallbackRequests:
 async def post(requests: CallbackRequests, url: str, body: bytes = b"hi") -> Answer:
     subscription = Subscription(TOPIC, url, None, NOW + timedelta(days=1), 0)
     async with asyncio.timeout(PATIENCE):
-        return await requests.deliver(subscription, body, "text/plain")
+        return await requests.send(subscription, body, "text/plain")
 
 
 async def test_one_connection_serves_one_request_after_another(requests: CallbackRequests):
@@ -191,12 +191,12 @@ async def test_a_failed_answer_that_ends_with_its_connection_is_reported_as_far_
         posting = asyncio.create_task(post(requests, server.url()))
         await server.until(lambda: len(server.requests) == 1)
         server.writers[0].close()
-        assert await posting == Answer(500, "answers 500", b"because")
+        assert await posting == Answer(500, "returned 500", b"because")
 
 
 async def test_the_rest_of_a_failed_answer_is_not_awaited(requests: CallbackRequests):
     async with serving([b"HTTP/1.1 500 No\r\nContent-Length: 99\r\n\r\nbecause"]) as server:
-        assert await post(requests, server.url()) == Answer(500, "answers 500", b"because")
+        assert await post(requests, server.url()) == Answer(500, "returned 500", b"because")
         await server.until(lambda: server.ended == 1)
 
 
@@ -254,7 +254,7 @@ async def test_few_of_many_connections_are_kept(make: Make):
 async def test_a_refused_connection_is_unreachable(requests: CallbackRequests):
     answer = await post(requests, f"http://127.0.0.1:{free_port()}/")
     assert not answer.reached
-    assert answer.reason.startswith("cannot be reached: ")
+    assert answer.reason.startswith("is unreachable: ")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0", "127.1"])
@@ -262,7 +262,7 @@ async def test_no_private_address_is_dialled(make: Make, host: str):
     requests = make(allow_private_addresses=False)
     async with serving([OK]) as server:
         answer = await post(requests, server.url(host=host))
-        assert answer.reason.startswith("cannot be reached: ")
+        assert answer.reason.startswith("is unreachable: ")
         assert server.connections == 0
 
 

@@ -13,7 +13,6 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.xml_parser import DocumentLimits
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.transfer.files import (
     Exported,
     ExportedBroker,
@@ -28,6 +27,7 @@ from rsnotify_hub.transfer.files import (
     exported_subscription,
     subscription_of,
 )
+from rsnotify_hub.websub_subscription import Subscription
 from tests.examples_count import examples
 from tests.hub.helpers import TOPIC, at, fragment
 from tests.hub.storing import made

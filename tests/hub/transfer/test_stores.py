@@ -15,7 +15,6 @@ from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogEntry, Store, SubscriptionRecords
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.transfer.files import (
     Exported,
     IgnoredNews,
@@ -23,6 +22,7 @@ from rsnotify_hub.transfer.files import (
     import_records,
     read_store,
 )
+from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_jetstream.jetstream_store import open_jetstream
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at

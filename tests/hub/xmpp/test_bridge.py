@@ -143,7 +143,7 @@ async def test_what_was_published_while_the_service_was_away_is_sent_from_the_lo
         await hub.accepted(bodies[0])
         await behind(hub, 0)
         await prosody.stop()
-        await watch.line("the XMPP service is away")
+        await watch.line("the XMPP service is unavailable")
         await hub.accepted(*bodies[1:])
         await behind(hub, 1)
     await prosody.start()
@@ -189,9 +189,9 @@ async def test_what_cannot_be_an_item_is_left_out(
 ):
     async with run_connected() as hub:
         await hub.accepted(fragment(0, *range(1, 3_000)))
-        await watch.line("is left out over XMPP", "too large for a stanza")
+        await watch.line("skipped a fragment", "too large for a stanza")
         await hub.publish(b"\x89PNG", topic="https://a.example/x", Content_Type="image/png")
-        await watch.line("is left out over XMPP", "not well-formed")
+        await watch.line("skipped a fragment", "not well-formed")
         await hub.accepted(fragment(3_000, 3_001))
         await behind(hub, 0)
         async with reading(prosody) as reader:
@@ -205,7 +205,7 @@ async def test_a_service_that_stops_answering_is_left(
     monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.PING_INTERVAL", 0.1)
     async with run_connected() as hub:
         prosody.pause()
-        await watch.line("the XMPP service is away", "timed out")
+        await watch.line("the XMPP service is unavailable", "timed out")
         await hub.accepted(fragment(0, 1))
         monkeypatch.undo()
         prosody.resume()
@@ -219,7 +219,7 @@ async def test_a_service_that_sends_without_end_is_left(
     monkeypatch.setattr("rsnotify_xmpp.xmpp_connection.TIMEOUT", PATIENCE)
     async with hostile_server(tmp_path, "text", stage) as server:
         async with run_hub(**settings(server)) as hub:
-            await watch.line("the XMPP service is away", "it sent")
+            await watch.line("the XMPP service is unavailable", "it sent")
             await server.closed.wait()
             await hub.accepted(fragment(0, 1))
         assert server.accepted / server.connections < BOUNDED

@@ -1,7 +1,7 @@
-"""`GET /events`: an event stream (WHATWG HTML §9.2.5) of a topic's fragments, in XML or JSON.
+"""`GET /events`: a topic's fragments as Server-Sent Events (WHATWG HTML §9.2.5), in XML or JSON.
 
-The id of each event is the `until` of its fragment, so that a browser resumes after it. A client
-ignores an incomplete event, so the stream needs no HTTP framing.
+The id of each event is the `until` of its fragment, so that a browser resumes after it. Clients
+ignore an incomplete event, so the stream needs no HTTP framing.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from msgspec import Meta, Struct, field
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify.runtime.serving import SECURITY_HEADERS
-from rsnotify_hub.fragments import Fragment, read_stored
+from rsnotify_hub.fragments import Fragment, FragmentKind, read_stored
 from rsnotify_hub.live.connections import CLOSE_SECONDS, LiveConnection, LiveConnections
-from rsnotify_hub.live.subscribers import Encoding, LiveChannel, LiveSubscriber, Opening, Replays
+from rsnotify_hub.live.replays import Replays
+from rsnotify_hub.live.subscribers import Encoding, LiveChannel, LiveSubscriber, Opening
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.urls import check_url
 
-#: The comment that shows a client that the hub is alive.
+#: A comment, which shows that the hub is alive.
 HEARTBEAT = b":\n\n"
 
-#: The delay before a browser reconnects, in milliseconds. It is random, so that when a node stops,
-#: its clients do not all reconnect to another node at once.
-_RETRY = range(1_000, 5_000)
+#: The delay before a browser reconnects, in milliseconds. It is random, so that not all clients of
+#: a stopped node reconnect to another node at once.
+_RETRY_MS = range(1_000, 5_000)
 
-#: Maximum number of bytes that a client may send after its request. The hub ignores these bytes.
-_MAX_INPUT = 16 * 1024
+#: Maximum number of bytes that a client may send after its request. The hub ignores them.
+_MAX_INPUT_BYTES = 16 * 1024
 
 #: Maximum size of fragments parsed on the event loop, in bytes. Larger ones are parsed in a thread,
 #: so as not to block the loop.
@@ -52,7 +53,7 @@ _When = Annotated[
 
 
 @dataclass(eq=False, repr=False)
-class EventsHandler:
+class EventStreamHandler:
     """The handler of `GET /events`. `url` is its URL."""
 
     channel: LiveChannel
@@ -76,11 +77,11 @@ class EventsHandler:
         encoding = self._encodings.get(request.query.get("format", "xml"))
         if encoding is None:
             raise Refusal(Code.BAD_REQUEST, f"format is one of {', '.join(self._encodings)}")
-        # A browser that reconnects sends this header along with the original query.
+        # A browser that reconnects sends this header with the original query.
         since = parse_since(
             request.headers.get("Last-Event-ID") or request.query.get("since") or None
         )
-        self.connections.check(request)
+        self.connections.check_admission(request)
 
         def connect(
             transport: asyncio.Transport, lost: Callable[[LiveConnection], None]
@@ -104,10 +105,9 @@ class EventsHandler:
 
 
 def _head(origin: str | None) -> bytes:
-    """Return the head of the response, followed by the `retry` field of the event stream.
+    """Return the head of the response, and the `retry` field, which begins the event stream.
 
-    A page of `origin` may read the response. The response ends when its connection closes (RFC 9112
-    §6.3).
+    Pages from `origin` may read the response. It ends when its connection closes (RFC 9112 §6.3).
     """
     headers = {
         "Content-Type": "text/event-stream",
@@ -115,14 +115,14 @@ def _head(origin: str | None) -> bytes:
         "Connection": "close",
         "Date": formatdate(usegmt=True),
         "Server": "rsnotify",
-        "X-Accel-Buffering": "no",  # makes nginx pass each event on at once
+        "X-Accel-Buffering": "no",  # nginx then forwards each event at once
         "Vary": "Origin",
         **SECURITY_HEADERS,
     }
     if origin is not None:
         headers["Access-Control-Allow-Origin"] = origin
     lines = [f"{name}: {value}" for name, value in headers.items()]
-    retry = randrange(_RETRY.start, _RETRY.stop)
+    retry = randrange(_RETRY_MS.start, _RETRY_MS.stop)
     return "\r\n".join(["HTTP/1.1 200 OK", *lines, "", f"retry: {retry}\n\n"]).encode()
 
 
@@ -139,7 +139,7 @@ class EventSubscriber(LiveSubscriber):
             through=None if through is None else format_datetime(through),
             audience=opening.audience,
         )
-        # A client that requested no instant resumes here, even if it never receives a fragment.
+        # A client without `since` resumes here, even if it never receives a fragment.
         data = json_event(subscribed, id=through if opening.since is None else None)
         if opening.begins is not None:
             data += json_event(GapEvent(self.topic, format_datetime(opening.begins)))
@@ -162,7 +162,7 @@ class EventStream(LiveConnection):
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
-        if self._received > _MAX_INPUT:
+        if self._received > _MAX_INPUT_BYTES:
             self.transport.abort()
 
     def eof_received(self) -> None:
@@ -170,7 +170,7 @@ class EventStream(LiveConnection):
         self._end(CLOSE_SECONDS)
 
     def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
-        """Close after flushing everything sent. Abort if the client does not read it in time."""
+        """Close after sending everything. Abort if the client does not read it in time."""
         if not self.has_ended:
             self._end(seconds)
             self.transport.close()
@@ -184,7 +184,7 @@ class EventStream(LiveConnection):
     def check(self) -> None:
         """Send a keep-alive comment, unless data is already waiting.
 
-        Abort if the client has read none of the waiting data since the last check.
+        Abort if the client has not read any of the waiting data since the last check.
         """
         if self._has_stalled():
             self.transport.abort()
@@ -193,11 +193,13 @@ class EventStream(LiveConnection):
 
 
 class XmlEvents(Encoding):
-    """Encodes each fragment as its XML, exactly as the Source wrote it."""
+    """Encodes each fragment as the Source's XML, unchanged."""
 
     def encode(self, fragments: Sequence[Fragment]) -> bytes:
         return b"".join(
-            _content(each) if each.whole else event(each.body.removeprefix(_BOM), id=each.until)
+            _content_event(each)
+            if each.kind is FragmentKind.WHOLE
+            else event(each.body.removeprefix(_BOM), id=each.until)
             for each in fragments
         )
 
@@ -218,7 +220,7 @@ class JsonEvents(Encoding):
     async def encode_page(self, fragments: Sequence[Fragment]) -> bytes:
         if not self.needs_thread(fragments):
             return self.encode(fragments)
-        # One at a time, because each takes CPU time and many subscribers may need the same page.
+        # One at a time, because many subscribers may need the same page, which is then cached.
         async with self._in_thread:
             return await asyncio.to_thread(self.encode, fragments)
 
@@ -250,7 +252,7 @@ class EventChange(Struct, frozen=True, omit_defaults=True):
     Args:
         uri: The resource.
         change: The type of change.
-        datetime: The datetime of the change.
+        datetime: When the change happened.
         hash: `algorithm:digest` pairs, separated by whitespace.
     """
 
@@ -269,10 +271,10 @@ class FragmentEvent(Struct, frozen=True, omit_defaults=True):
 
     Args:
         until: The end of the interval; also the id of the event.
-        changes: The changes, in order; none in a heartbeat.
+        changes: The changes, in order; empty in a heartbeat.
         from_: The start of the interval. If it is later than the `until` of the previous event,
             changes between the two are missing. Absent if the Source does not state it.
-        links: Links of the whole document, such as `up` to the Capability List.
+        links: Links of the document, such as `up` to the Capability List.
     """
 
     until: _When
@@ -326,7 +328,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def schema(url: str) -> dict[str, Any]:
-    """Return the JSON Schema for the data of all events, with `FragmentEvent` as its root."""
+    """Return the JSON Schema of the data of all events, with `FragmentEvent` as its root."""
     _, parts = msgspec.json.schema_components(EVENTS.values(), ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -350,15 +352,15 @@ def json_event(data: Struct, *, id: Instant | None = None) -> bytes:
     return event(_encode_json(data), type=name.encode(), id=id)
 
 
-def _content(fragment: Fragment) -> bytes:
+def _content_event(fragment: Fragment) -> bytes:
     content = ContentEvent(format_datetime(fragment.until), fragment.content_type)
     return json_event(content, id=fragment.until)
 
 
 def _as_json(fragment: Fragment) -> bytes:
-    if fragment.whole:
-        return _content(fragment)
-    convert = _kept_small if len(fragment.body) <= _MAX_INLINE_BYTES else _kept_large
+    if fragment.kind is FragmentKind.WHOLE:
+        return _content_event(fragment)
+    convert = _convert_small if len(fragment.body) <= _MAX_INLINE_BYTES else _convert_large
     return convert(fragment.body, fragment.until)
 
 
@@ -374,8 +376,8 @@ def _convert(body: bytes, until: Instant) -> bytes:
 
 
 # Many subscribers may reconnect at the same time and need the same fragments.
-_kept_small = lru_cache(maxsize=64)(_convert)
-_kept_large = lru_cache(maxsize=2)(_convert)
+_convert_small = lru_cache(maxsize=64)(_convert)
+_convert_large = lru_cache(maxsize=2)(_convert)
 
 
 def _text(instant: Instant | None) -> str | None:

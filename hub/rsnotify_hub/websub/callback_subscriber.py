@@ -1,11 +1,12 @@
-"""The delivery state of one subscription: values and decisions without I/O.
+"""A WebSub subscription with the state of its deliveries: values and decisions without I/O.
 
 Theory of operation. A subscription is *active* while deliveries succeed, no matter how far behind
-it is. A failed attempt makes it *retrying*, with growing waits. If attempts keep failing for too
-long, the subscription is *given up* and becomes a dead letter: the hub sends nothing until the
-topic is updated, and then retries for the same period again (WebSub §7). The position in the log is
-kept, so the subscriber then receives everything that it missed. A renewal shows that the subscriber
-is alive, so the next attempt does not wait. A *suspended* subscription waits for an administrator.
+it is. A failed attempt makes it *retrying*, with exponential backoff. If attempts keep failing for
+too long, the hub *gives up* on the subscription, which becomes a dead letter: the hub sends nothing
+until the topic is updated, and then retries for the same period again (WebSub §7). The position in
+the log is kept, so the subscriber then receives everything that it missed. A renewal shows that the
+subscriber is alive, so the next attempt does not wait. A *suspended* subscription waits for an
+administrator.
 
     state       failed          failed for too long   delivered   updated     renewed
     active      retrying        -                     active      active      active
@@ -23,24 +24,25 @@ from msgspec import Struct
 
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.subscriptions import DeliveryState, Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.callback_requests import Answer, CallbackTarget, redacted
-from rsnotify_hub.websub.request_slots import DeliverySlot
+from rsnotify_hub.websub.request_slots import RequestSlot
+from rsnotify_hub.websub_subscription import DeliveryState, Subscription, subscription_id
 
 #: Number of failed and of successful attempts kept in memory for each subscription.
 KEPT_FAILED, KEPT_DELIVERED = 10, 5
-#: Minimum time between two successful attempts that are kept. As a result, most deliveries cost
-#: nothing extra, and the kept attempts cover more than the last moment.
-_APART = timedelta(seconds=10)
+#: Minimum time between two kept successful attempts. It makes the kept attempts cover more than the
+#: last moment, and most deliveries cost nothing extra.
+_KEPT_INTERVAL = timedelta(seconds=10)
 
 
 class DeliveryAttempt(Struct, frozen=True, gc=False):
-    """A delivery attempt. The reason is worded to follow "the callback".
+    """A delivery attempt.
 
     Args:
         at: When the attempt failed, or when a successful attempt began.
-        excerpt: The first bytes of the answer, if the attempt failed.
+        reason: The outcome, worded to follow "the callback".
+        excerpt: The first bytes of the response, if the attempt failed.
         after: The position of the subscription in the log before the attempt.
         through: The position of the last fragment that was sent.
     """
@@ -55,7 +57,7 @@ class DeliveryAttempt(Struct, frozen=True, gc=False):
     size: int = 0
 
 
-class Trouble(Struct, frozen=True):
+class FailureState(Struct, frozen=True):
     """The failures of deliveries to a subscription, stored to survive a restart of the hub.
 
     `trying_since` is when attempts began to fail, or when the hub last resumed them.
@@ -69,18 +71,17 @@ class Trouble(Struct, frozen=True):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Delivery:
-    """The delivery state of one subscription.
+class CallbackSubscriber:
+    """A subscription, and the state of its deliveries.
 
     Attributes:
         behind_since: When the subscription fell behind; None while it is up to date.
-        backoff_until: When the backoff schedules the next attempt, even if one was made earlier.
-        is_extra: Whether the next attempt is made in addition to the attempts scheduled by the
-            backoff.
+        backoff_until: When the backoff allows the next attempt. `retry_now` does not change it.
+        is_extra: Whether the next attempt is in addition to those that the backoff allows.
         failed: The last failed attempts.
         delivered: Some of the last successful attempts.
         kept_after: A successful attempt is kept only if it began at or after this instant.
-        given_up_since: When the delivery became a dead letter; None if it is not one.
+        given_up_since: When the subscription became a dead letter; None if it is not one.
         target: The target of the attempts; None before the first one.
         slot: The attempt that is running or waiting for capacity.
         lock: Held while the subscription is changed in the store.
@@ -97,13 +98,13 @@ class Delivery:
     retry_at: Instant | None = None
     backoff_until: Instant | None = None
     is_extra: bool = False
-    stored_trouble: Trouble | None = None
+    stored_failure_state: FailureState | None = None
     failed: list[DeliveryAttempt] = field(default_factory=list)
     delivered: list[DeliveryAttempt] = field(default_factory=list)
     kept_after: Instant = EARLIEST
     given_up_since: Instant | None = None
     target: CallbackTarget | None = None
-    slot: DeliverySlot | None = None
+    slot: RequestSlot | None = None
     timer: asyncio.TimerHandle | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_stopped: bool = False
@@ -128,11 +129,11 @@ class Delivery:
         return self.failed[-1] if self.failed else None
 
     @property
-    def trouble(self) -> Trouble | None:
+    def failure_state(self) -> FailureState | None:
         """The state that must survive a restart; None while deliveries succeed."""
         if not self.failures and not (self.subscription.suspended and self.behind_since):
             return None
-        return Trouble(
+        return FailureState(
             self.failures,
             self.behind_since,
             self._trying_since,
@@ -140,15 +141,15 @@ class Delivery:
             self.last_failure,
         )
 
-    def restore(self, trouble: Trouble) -> None:
-        self.stored_trouble = trouble
-        self.failures = trouble.failures
-        self.behind_since = trouble.behind_since
-        self._trying_since = trouble.trying_since
-        self.given_up_since = trouble.given_up_since
-        self.failed = [] if trouble.last_failure is None else [trouble.last_failure]
+    def restore(self, stored: FailureState) -> None:
+        self.stored_failure_state = stored
+        self.failures = stored.failures
+        self.behind_since = stored.behind_since
+        self._trying_since = stored.trying_since
+        self.given_up_since = stored.given_up_since
+        self.failed = [] if stored.last_failure is None else [stored.last_failure]
 
-    def attempt(
+    def new_attempt(
         self, answer: Answer, at: Instant, seconds: float, through: int, size: int
     ) -> DeliveryAttempt:
         excerpt = redacted(answer.excerpt, self.subscription)
@@ -157,15 +158,14 @@ class Delivery:
             at, answer.status, answer.reason, excerpt, seconds, before, through, size
         )
 
-    def keeps(self, began: Instant) -> bool:
-        """Return whether to keep a successful attempt that began at an instant."""
+    def should_keep_success(self, began: Instant) -> bool:
         # The second condition is true after the clock was set back.
-        return began >= self.kept_after or began < self.kept_after - _APART
+        return began >= self.kept_after or began < self.kept_after - _KEPT_INTERVAL
 
-    def keep(self, attempt: DeliveryAttempt) -> None:
+    def keep_success(self, attempt: DeliveryAttempt) -> None:
         self.delivered.append(attempt)
         del self.delivered[:-KEPT_DELIVERED]
-        self.kept_after = attempt.at + _APART
+        self.kept_after = attempt.at + _KEPT_INTERVAL
 
     def record_success(self) -> None:
         self.failures = 0
@@ -173,7 +173,7 @@ class Delivery:
         self.given_up_since = self.retry_at = self.backoff_until = self._trying_since = None
 
     def record_failure(self, attempt: DeliveryAttempt) -> None:
-        """Count a failed attempt, but an extra one only if no attempt has failed before it."""
+        """Record a failed attempt. An extra attempt counts only if it is the first to fail."""
         self.failures += not (self.is_extra and self.failures)
         # The first failure may be dated by another node, or by a clock that was set back.
         self._trying_since = min(self._trying_since or attempt.at, attempt.at)
@@ -182,19 +182,16 @@ class Delivery:
         self.kept_after = EARLIEST
 
     def has_failed_for(self, seconds: float, now: Instant) -> bool:
-        """Return whether attempts have failed for `seconds`.
-
-        The time counts from the first failure, or from when the hub last resumed attempts.
-        """
+        """Return whether attempts have failed for this long since the hub last resumed them."""
         since = self._trying_since
         return since is not None and now - since >= timedelta(seconds=seconds)
 
     def give_up(self, now: Instant) -> None:
-        """Make the delivery a dead letter: no more attempts until the topic is updated."""
+        """Make the subscription a dead letter."""
         self.given_up_since = now
         self.retry_at = None
 
     def resume_trying(self, now: Instant) -> None:
-        """Allow attempts again, and restart the period after which the delivery is given up."""
+        """Allow attempts again, and restart the period after which the hub gives up."""
         self.given_up_since = None
         self._trying_since = now if self.failures else None

@@ -1,7 +1,7 @@
 """The life cycle of a WebSub subscription: values and decisions without I/O.
 
-Theory of operation. A subscription is identified by its topic and callback. A request alone never
-changes a subscription. Only a *verified* intent does (WebSub §5.3), so that nobody can create,
+Theory of operation. A subscription is identified by its topic and callback. A request changes a
+subscription only after the callback has confirmed it (WebSub §5.3), so that nobody can create,
 renew or end a subscription that is not theirs:
 
     state     confirmed subscribe       confirmed unsubscribe   lease ends   callback says 410
@@ -9,9 +9,8 @@ renew or end a subscription that is not theirs:
     active    active, renewed           absent                  absent       absent
 
 A renewal replaces the secret and the lease, and keeps the position in the log. If a callback
-answers anything except 2xx or 410, the subscription stays as it is, and the hub retries the
-delivery until the lease ends. A callback that is down therefore loses nothing that the log still
-has.
+returns neither 2xx nor 410, the subscription stays unchanged, and the hub retries the delivery. A
+callback that is down therefore loses nothing that the log still has.
 
 An administrator may suspend a subscription: it keeps its position and lease but receives nothing.
 An administrator may also end a subscription, and the hub then notifies the callback (WebSub §5.2).
@@ -30,7 +29,7 @@ from rsnotify.format.datetimes import Instant
 
 
 class DeliveryState(StrEnum):
-    """The state of the deliveries to a subscription (`websub.delivery`)."""
+    """The state of the deliveries to a subscription (`websub.callback_subscriber`)."""
 
     ACTIVE = "active"
     RETRYING = "retrying"
@@ -44,10 +43,9 @@ class Subscription(Struct, frozen=True, gc=False):
     Args:
         callback: The URL that receives deliveries, exactly as the subscriber wrote it.
         secret: The secret that signs deliveries, if any.
-        position: The position up to which the log was delivered.
+        position: The position in the log up to which everything was delivered.
         suspended: Whether deliveries are paused.
-        client: The client that first requested the subscription. It counts towards this client's
-            quota.
+        client: The client that first requested the subscription, for its quota.
     """
 
     topic: str
@@ -64,16 +62,14 @@ class Subscription(Struct, frozen=True, gc=False):
 
 
 def subscription_id(topic: str, callback: str) -> str:
-    """Return the id of a subscription, for use where the callback must not appear.
-
-    Neither a topic nor a callback contains a line break, so the hashed string is unambiguous. The
-    id is long enough that nobody can find two subscriptions with the same id.
-    """
+    """Return the id of a subscription, for use where the callback must not appear."""
+    # Neither a topic nor a callback contains a line break, so the hashed string is unambiguous. The
+    # hash is long enough that nobody can create two subscriptions with the same id.
     return hashlib.sha256(f"{topic}\n{callback}".encode()).hexdigest()[:32]
 
 
 def granted_lease(requested: int | None, *, default: int, minimum: int, maximum: int) -> int:
-    """Return the lease to grant, in seconds (WebSub §5.1); the maximum takes precedence."""
+    """Return the lease to grant, in seconds (WebSub §5.1). The maximum takes precedence."""
     return min(max(requested or default, minimum), maximum)
 
 
@@ -88,9 +84,9 @@ def subscribed(
     position: int,
     client: str = "",
 ) -> Subscription:
-    """Return the new or renewed subscription after a confirmed subscribe request.
+    """Return the new or renewed subscription after a confirmed request.
 
-    The lease starts at `now`, when the hub asked the callback to confirm (WebSub §5.3). A new
+    The lease starts at `now`, when the hub sent the verification request (WebSub §5.3). A new
     subscription begins at `position`, the end of the log.
     """
     expires = now + timedelta(seconds=lease)
