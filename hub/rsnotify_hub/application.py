@@ -18,7 +18,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from rsnotify.errors import ConfigurationError, FetchError, StorageError
-from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.runtime.listening import BACKLOG, address, listen
 from rsnotify.runtime.reasons import Repetitions
@@ -39,11 +38,6 @@ logger = logging.getLogger("rsnotify.hub")
 HUB = web.AppKey("hub", HubService)
 
 _SHUTDOWN_SECONDS = 5.0
-
-#: The standard attributes of a log record. All other attributes come from `extra`.
-_STANDARD_ATTRIBUTES = frozenset(
-    (*vars(logging.makeLogRecord({})), "message", "asctime", "taskName")
-)
 
 
 def utc_now() -> datetime:
@@ -298,34 +292,6 @@ async def _metrics(request: web.Request) -> web.Response:
 async def _close_connections(app: web.Application) -> None:
     if HUB in app:  # absent if the start failed
         await app[HUB].close_connections()
-
-
-def use_json_logs(root: logging.Logger) -> None:
-    for handler in root.handlers:
-        handler.setFormatter(JsonLogFormatter())
-
-
-class JsonLogFormatter(logging.Formatter):
-    """Formats each record as a JSON object on one line.
-
-    Its members are `time`, `level`, `logger`, `message`, the record's `extra` attributes, and
-    `exception` if there is one.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        extra = {
-            name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES
-        }
-        line = {
-            "time": format_datetime(datetime.fromtimestamp(record.created, UTC)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **extra,
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
 
 
 def _without_request(record: logging.LogRecord) -> bool:

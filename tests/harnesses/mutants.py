@@ -90,7 +90,7 @@ AREAS = [
     Area(
         "log",
         "hub/rsnotify_hub",
-        ["store/sqlite_*", "log/*"],
+        ["store/sqlite_*", "store/group_commit.py", "store/cursor_writer.py", "log/*"],
         [
             "tests/hub/test_deliveries_restarted.py",
             "tests/hub/test_disk_full.py",
@@ -112,7 +112,15 @@ AREAS = [
     Area(
         "deliveries",
         "hub/rsnotify_hub",
-        ["websub/request_slots.py", "websub/sender.py", "websub/delivery.py"],
+        [
+            "websub/request_scheduler.py",
+            "websub/intent_requests.py",
+            "websub/sender.py",
+            "websub/notifications.py",
+            "websub/retries.py",
+            "websub/websub_channel.py",
+            "websub/callback_subscriber.py",
+        ],
         [
             "tests/hub/test_deliveries.py",
             "tests/hub/test_deliveries_managed.py",

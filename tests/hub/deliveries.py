@@ -20,7 +20,8 @@ from rsnotify_hub.store.nodes import HubNodes, SingleNode
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
-from rsnotify_hub.websub.request_slots import IntentRequests, RequestScheduler
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.request_scheduler import RequestScheduler
 from rsnotify_hub.websub.verification import IntentVerification
 from rsnotify_hub.websub.websub_channel import WebSubChannel
 from rsnotify_hub.websub_subscription import DeliveryState, Subscription

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
-from rsnotify_hub.websub.request_slots import RequestScheduler
+from rsnotify_hub.websub.request_scheduler import RequestScheduler
 from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, fragment

@@ -10,12 +10,8 @@ import pytest
 
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
-from rsnotify_hub.websub.request_slots import (
-    Capacity,
-    IntentRequests,
-    RequestScheduler,
-    RequestSlot,
-)
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.request_scheduler import Capacity, RequestScheduler, RequestSlot
 from tests.waiting import PATIENCE, until
 
 OK = Answer(204, "returned 204")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from rsnotify_hub.websub.request_slots import Capacity, FairQueue
+from rsnotify_hub.websub.request_scheduler import Capacity, FairQueue
 
 
 class Item(Struct, frozen=True):

@@ -3,7 +3,7 @@
 Callbacks belong to strangers. The hub therefore checks the address of each callback when it
 connects, never follows redirects, and reads only a limited part of each response. It POSTs over
 pooled connections, with a request head that is mostly the same for all subscribers of a topic. The
-caller (`request_slots`) limits the time and the number of requests.
+caller (`request_scheduler`) limits the time and the number of requests.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.callback_requests import Answer, CallbackTarget, redacted
-from rsnotify_hub.websub.request_slots import RequestSlot
+from rsnotify_hub.websub.request_scheduler import RequestSlot
 from rsnotify_hub.websub_subscription import DeliveryState, Subscription, subscription_id
 
 #: Number of failed and of successful attempts kept in memory for each subscription.

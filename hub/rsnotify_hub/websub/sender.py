@@ -1,12 +1,12 @@
 """Delivers log entries to WebSub subscriptions.
 
 Theory of operation. A subscription that is up to date costs only its entry in the registry. When
-something is appended to its topic, the subscription gets a slot (`request_slots`). In that slot the
-sender reads the next entries of the log, POSTs them, and moves the cursor. The subscription then
-gets another slot, until it reaches the end of the log. Contiguous entries that have accumulated are
-merged, so a slow callback gets a few large fragments instead of many small ones (`Notifications`).
-The sender retries a failed attempt with exponential backoff, until it gives up (`RetryPolicy`). The
-log is the queue, so a waiting delivery uses no memory except its timer.
+something is appended to its topic, the subscription gets a slot (`RequestScheduler`). In that slot
+the sender reads the next entries of the log, POSTs them, and moves the cursor. The subscription
+then gets another slot, until it reaches the end of the log. Contiguous entries that have
+accumulated are merged, so a slow callback gets a few large fragments instead of many small ones
+(`Notifications`). The sender retries a failed attempt with exponential backoff, until it gives up
+(`RetryPolicy`). The log is the queue, so a waiting delivery uses no memory except its timer.
 
 Most deliveries send the newest fragment to a subscription that is up to date and whose connection
 is open. The sender does this without a task, in the same iteration of the event loop in which the
@@ -36,7 +36,7 @@ from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
 from rsnotify_hub.websub.notifications import Notification, Notifications
 from rsnotify_hub.websub.registry import SubscriptionUpdates
-from rsnotify_hub.websub.request_slots import RequestScheduler, RequestSlot
+from rsnotify_hub.websub.request_scheduler import RequestScheduler, RequestSlot
 from rsnotify_hub.websub.retries import RetryPolicy
 from rsnotify_hub.websub_subscription import is_expired
 

@@ -27,7 +27,8 @@ from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
-from rsnotify_hub.websub.registry import (
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.subscription_quota import (
     QUOTA_COUNTS,
     QuotaCounts,
     QuotaQuestion,
@@ -35,7 +36,6 @@ from rsnotify_hub.websub.registry import (
     SubscriptionQuota,
     sum_counts,
 )
-from rsnotify_hub.websub.request_slots import IntentRequests
 from rsnotify_hub.websub.websub_channel import WebSubChannel
 from rsnotify_hub.websub_subscription import granted_lease, subscribed
 

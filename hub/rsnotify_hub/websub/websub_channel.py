@@ -16,8 +16,9 @@ from rsnotify_hub.store.interface import LogEntry, StoredSubscription, Subscript
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, FailureState
 from rsnotify_hub.websub.forms import denial_url
+from rsnotify_hub.websub.intent_requests import IntentRequests
 from rsnotify_hub.websub.registry import SubscriptionRegistry, SubscriptionUpdates
-from rsnotify_hub.websub.request_slots import IntentRequests, RequestScheduler
+from rsnotify_hub.websub.request_scheduler import RequestScheduler
 from rsnotify_hub.websub.sender import DeliverySender
 from rsnotify_hub.websub_subscription import Subscription, is_expired
 

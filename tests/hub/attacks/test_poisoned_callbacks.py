@@ -13,7 +13,7 @@ import pytest
 from msgspec import Struct
 
 from rsnotify.runtime import http_client as connection
-from rsnotify_hub.websub.request_slots import Capacity, RequestScheduler
+from rsnotify_hub.websub.request_scheduler import Capacity, RequestScheduler
 from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.attacks.helpers import Names, raw_server
 from tests.hub.deliveries import Deliveries, opened_channel

@@ -13,8 +13,7 @@ starter calls `RequestScheduler.run`. All requests have the same timeout, and on
 requests without a task.
 
 Deliveries have one scheduler, and the GETs that verify or deny a subscription have another
-(`IntentRequests`). A request from a stranger causes at most one GET that reaches a server: the hub
-retries only if it could not connect.
+(`IntentRequests`).
 """
 
 from __future__ import annotations
@@ -25,16 +24,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from rsnotify.runtime.http_client import Done, HttpConnection, HttpReply, NoReply
-from rsnotify.runtime.tasks import cancel, settle
-from rsnotify.sync.retry import Retry
-from rsnotify_hub.urls import authority_of
-from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
+from rsnotify_hub.websub.callback_requests import Answer
 
 logger = logging.getLogger("rsnotify.hub.websub")
 
@@ -53,16 +48,9 @@ class Capacity(Struct, frozen=True):
 QUICK_DELIVERIES = Capacity(400, per_host=50)
 SLOW_DELIVERIES = Capacity(200, per_host=10)
 
-#: The capacity for requests that verify or deny a subscription.
-QUICK_INTENTS = Capacity(100, per_host=20)
-SLOW_INTENTS = Capacity(50, per_host=5)
-
-#: Maximum number of attempts to verify or deny a subscription, if the hub cannot connect.
-MAX_INTENT_ATTEMPTS = 3
 
 _TIMED_OUT = Answer(None, "timed out")
 _TIMEOUT = NoReply(_TIMED_OUT.reason)
-_NOT_SENT = Answer(None, "was not contacted because of an internal error")
 
 
 @dataclass(eq=False, repr=False)
@@ -374,51 +362,3 @@ class FairQueue(Generic[T]):
 
     def clear(self) -> None:
         self._waiting.clear()
-
-
-class IntentRequests:
-    def __init__(self, requests: CallbackRequests, retry: Retry, seconds: float) -> None:
-        self._requests = requests
-        self._retry = retry
-        self._random = Random()
-        self._scheduler = RequestScheduler(seconds, quick=QUICK_INTENTS, slow=SLOW_INTENTS)
-        self._background: set[asyncio.Task[Answer]] = set()
-
-    async def get(self, url: str, *, limit: int) -> Answer:
-        """GET a callback as soon as there is capacity (`CallbackRequests.get`)."""
-        answer = await self._get_once(url, limit, slow=False)
-        for failures in range(1, MAX_INTENT_ATTEMPTS):
-            if answer.reached:
-                break
-            await asyncio.sleep(self._retry.delay(failures, self._random))
-            answer = await self._get_once(url, limit, slow=True)
-        return answer
-
-    def notify(self, url: str) -> None:
-        """GET a callback in the background, and ignore the answer."""
-        task = asyncio.create_task(self.get(url, limit=0))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _get_once(self, url: str, limit: int, *, slow: bool) -> Answer:
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        async def work(slot: RequestSlot) -> None:
-            answer = _NOT_SENT
-            try:
-                answer = await slot.limit(self._requests.get(url, limit=limit))
-            finally:  # `_get_once` waits for the future
-                settle(answered, answer)
-
-        def start(slot: RequestSlot) -> None:
-            self._scheduler.run(slot, work(slot))
-
-        slot = self._scheduler.submit(authority_of(url), start, slow=slow)
-        try:
-            return await answered
-        finally:
-            self._scheduler.cancel(slot)
-
-    async def close(self) -> None:
-        await cancel(self._background)
-        await self._scheduler.close(0)
