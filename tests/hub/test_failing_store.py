@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import read_content
-from rsnotify_hub.store import sqlite_store as cursors
+from rsnotify_hub.store import cursor_writer as cursors
 from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.failing_disk import Disk, again, hub
 from tests.hub.helpers import TOPIC, Clock, LogWatch, at

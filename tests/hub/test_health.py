@@ -45,7 +45,7 @@ async def test_concurrent_requests_share_one_check(disk: Disk):
 async def test_a_hanging_store_is_not_ready_until_it_recovers(disk: Disk):
     readiness = Readiness(disk, seconds=0.01)  # type: ignore[arg-type]
     for _ in range(3):
-        with pytest.raises(Refusal, match="does not answer within"):
+        with pytest.raises(Refusal, match="did not answer within"):
             await readiness.check()
     assert disk.checks == 1
     disk.turns.set()

@@ -212,8 +212,8 @@ def subscription_of(record: ExportedSubscription) -> Subscription:
 
 def exported_content(topic: str, position: int, content: Fragment) -> ExportedFragment:
     fields = asdict(content)
-    del fields["kind"]
-    return ExportedFragment(topic=topic, position=position, whole=True, **fields)
+    fields["whole"] = fields.pop("kind") is FragmentKind.WHOLE
+    return ExportedFragment(topic=topic, position=position, **fields)
 
 
 def content_of(record: ExportedFragment) -> Fragment:

@@ -141,7 +141,7 @@ async def test_a_topic_that_the_broker_refuses_delays_no_other_and_is_retried(
         run_hub(mqtt_url=broker.url) as hub,
     ):
         await hub.accepted(fragment(0, 1))
-        await watch.line(TOPIC, "cannot be sent", "Not authorized")
+        await watch.line(TOPIC, "to the broker; retrying", "Not authorized")
         await hub.accepted(fragment(0, 1), topic=other)
         assert (await listener.next()).channel == other
         (tmp_path / "strict/acl").write_text("topic readwrite #\n")

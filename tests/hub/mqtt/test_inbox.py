@@ -83,7 +83,7 @@ async def test_fragments_published_while_the_hub_is_down_wait_at_the_broker(
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Bodies that cause an internal error, once for each time that they are in the list."""
-    read, bodies = FragmentIntake.read_content, list[bytes]()
+    read, bodies = FragmentIntake.read_publication, list[bytes]()
 
     async def fail(self: FragmentIntake, body: bytes, content_type: str) -> Fragment:
         if body in bodies:
@@ -91,7 +91,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
             raise MemoryError
         return await read(self, body, content_type)
 
-    monkeypatch.setattr(FragmentIntake, "read_content", fail)
+    monkeypatch.setattr(FragmentIntake, "read_publication", fail)
     monkeypatch.setattr(inbox_module, "RETRY_SECONDS", (0, 0.01, 0.02))
     return bodies
 
@@ -201,7 +201,7 @@ async def test_an_invalid_fragment_is_refused_and_the_next_is_accepted(
 @pytest.mark.parametrize(
     ("channel", "name", "reason"),
     [
-        (TOPIC, inbox(TOPIC + "x"), "another name"),
+        (TOPIC, inbox(TOPIC + "x"), "belongs to another channel"),
         ("https://source.example/data", None, "mqtt_channels"),
         ("https://source.example/data/../x", None, "mqtt_channels"),
         ("javascript:alert(1)", None, "its channel"),

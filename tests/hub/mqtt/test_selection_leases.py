@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -60,7 +62,7 @@ async def test_a_part_that_nobody_renewed_is_replaced_by_another(
         assert span((await first.next()).payload) == (0, 1, [1])
         time.seconds = LEASE / 2  # a Destination renews its request by then
         await request_part(second, OTHER)
-        await watch.line(REFUSED, "enough parts")
+        await watch.line(REFUSED, "the maximum of filtered topics")
         time.seconds = LEASE * 0.7
         await request_part(second, OTHER)
         assert span((await second.next()).payload) == (0, 1, [1])
@@ -87,7 +89,7 @@ async def test_a_replaced_part_counts_against_the_limit_when_requested_again(
         await request_part(second, OTHER)
         await second.next()
         await request_part(first)
-        await watch.line(REFUSED, "enough parts")
+        await watch.line(REFUSED, "the maximum of filtered topics")
 
 
 async def test_a_renewed_part_stays_and_the_oldest_other_is_replaced(
@@ -118,15 +120,17 @@ async def test_deleting_a_part_is_retried_after_an_error(
     monkeypatch: pytest.MonkeyPatch,
     error: type[Unavailable],
 ):
-    end, tries = BacklogSender.end, []
+    suspended, tries = BacklogSender.suspended, list[TopicSelection]()
 
-    async def fail_once(self: BacklogSender, selection: TopicSelection) -> None:
+    @asynccontextmanager
+    async def fail_once(self: BacklogSender, selection: TopicSelection) -> AsyncIterator[None]:
         tries.append(selection)
         if len(tries) == 1:
             raise error("mqtt://broker.example", "not now")
-        await end(self, selection)
+        async with suspended(self, selection):
+            yield
 
-    monkeypatch.setattr(BacklogSender, "end", fail_once)
+    monkeypatch.setattr(BacklogSender, "suspended", fail_once)
     await begin_part(hub, part)
     time.seconds = LEASE + 1
     while (await part.next()).payload:  # again, if the connection was lost before its PUBACK

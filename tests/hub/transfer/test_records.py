@@ -177,7 +177,7 @@ def test_changes_in_an_export_of_an_earlier_version_are_not_checked() -> None:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        (replace(CONTENT, topic="https://one.example/\r\nX: 1"), "topic has a character"),
+        (replace(CONTENT, topic="https://one.example/\r\nX: 1"), "topic contains characters"),
         (replace(CONTENT, topic="file:///etc/passwd"), "topic is not an absolute"),
         (replace(CONTENT, topic="https://one.example/" + "x" * 3000), "topic is longer"),
         (replace(CONTENT, content_type=""), "no content type"),
