@@ -20,7 +20,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.client import connect
 from websockets.sync.server import Server, ServerConnection, serve
 
-from rsnotify_hub.access.limits import TrustedProxies
+from rsnotify_hub.access.client_addresses import TrustedProxies
 from rsnotify_hub.config.loading import load_configuration
 from tests.containers import ROOT, Image, Machine, image_of, read_dockerfile, services
 from tests.nats_servers import PATH, require_nats

@@ -43,7 +43,7 @@ def admin_api() -> str:
     api = describe("")
     parts = [
         "# Admin API of the hub",
-        "A request has the header `Authorization: Bearer TOKEN` with the token of an admin. A"
+        "A request has the header `Authorization: Bearer TOKEN` with an admin's token. A"
         " running hub returns this description as OpenAPI 3.1: `GET /admin/openapi.json`.",
     ]
     for path, methods in api["paths"].items():

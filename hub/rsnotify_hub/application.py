@@ -23,7 +23,7 @@ from rsnotify.runtime.listening import BACKLOG, address, listen
 from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.serving import add_security_headers, without_ambiguity
 from rsnotify_hub.access.authorization import reload_grants
-from rsnotify_hub.access.limits import TrustedProxies, is_loopback
+from rsnotify_hub.access.client_addresses import TrustedProxies, is_loopback
 from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource, follow_extension
@@ -206,7 +206,7 @@ def with_plain_reasons() -> Middleware:
 
 @web.middleware
 async def with_host_check(request: web.Request, handler: Handler) -> web.StreamResponse:
-    request.config_dict[HUB].authorizer.check_name(request)
+    request.config_dict[HUB].authorizer.check_host(request)
     return await handler(request)
 
 

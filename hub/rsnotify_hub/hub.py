@@ -24,7 +24,8 @@ from rsnotify.runtime.settings import convert_settings
 from rsnotify.runtime.status_endpoints import MetricsText
 from rsnotify.runtime.transport_extensions import ChannelPlace, place_of, transport_of
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.access.authorization import Authorizer, grants_of
+from rsnotify_hub.access.authorization import Authorizer
+from rsnotify_hub.access.grants import configured_grants
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
 from rsnotify_hub.admin.history import HubHistory
@@ -311,7 +312,8 @@ async def open_hub(
         )
         stack.callback(requests.close)
         limits = RateLimits(configuration.limits)
-        authorizer = Authorizer(grants_of(configuration, anonymous=anonymous), limits.tokens)
+        grants = configured_grants(configuration, anonymous=anonymous)
+        authorizer = Authorizer(grants, limits.tokens)
         hub = HubService(
             configuration,
             opened,

@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.access.authorization import JsonWebTokens
-from rsnotify_hub.access.limits import RateLimiter, TrustedProxies, client_network
+from rsnotify_hub.access.client_addresses import TrustedProxies, client_network
+from rsnotify_hub.access.grants import JsonWebTokens
+from rsnotify_hub.access.limits import RateLimiter
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
@@ -292,7 +293,7 @@ async def test_a_token_is_replaced_while_the_hub_runs(
     async with hub_of(path, clock) as hub:
         socket = await hub.source(**bearing(OLD))
         write(path, settings_with(NEW))
-        await watch.line("were reloaded")
+        await watch.line("reloaded the grants")
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 403
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
         await socket.send_str(fragment(1, 2).decode())
@@ -307,7 +308,7 @@ async def test_limits_for_open_topics_apply_to_topics_that_are_opened_while_the_
     async with hub_of(path, clock, max_open_topics=1) as hub:
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
         write(path, 'open_topics = ["http://127.0.0.1/"]\n' + settings_with(OLD))
-        await watch.line("were reloaded")
+        await watch.line("reloaded the grants")
         status, reason = await hub.form(mode="publish", url="http://127.0.0.1/new")
         assert (status, "too many open topics" in reason) == (503, True)
 
@@ -351,11 +352,11 @@ async def test_a_broken_file_keeps_the_old_grants_and_is_logged(
     path.write_text(settings_with(OLD))
     async with hub_of(path, clock) as hub:
         write(path, settings_with(NEW, 'token = "canary"'))
-        line = await watch.line("the grants stay as they are", "line 4")
+        line = await watch.line("cannot reload the grants", "line 4")
         assert "canary" not in line
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
         write(path, settings_with(NEW))
-        await watch.line("were reloaded")
+        await watch.line("reloaded the grants")
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
 
 
@@ -368,7 +369,7 @@ async def test_removing_all_tokens_does_not_open_the_hub(
     async with hub_of(path, clock, tokens_file=str(tokens)) as hub:
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
         write(tokens, "")
-        await watch.line("were reloaded")
+        await watch.line("reloaded the grants")
         assert (await hub.publish(fragment(0, 1)))[0] == 401
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 403
 

@@ -137,7 +137,7 @@ async def busy(run: Run, callback: Callback, folder: Path) -> None:
     assert await run.subscribe(secret_url, mode="unsubscribe") == 202
     await callback.intent()
     (folder / "tokens.toml").write_text(f'[[admins]]\ntoken = "{CANARY}-in-a-file"\n')
-    await run.logged("grants stay")
+    await run.logged("cannot reload the grants")
     callback.confirms = True
     callback.answers = [410]
     assert await run.publish(fragment(2, 3), SOURCE) == 202

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rsnotify_hub.access.limits import covers
+from rsnotify_hub.access.grants import prefixes_grant
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.topic_requests import open_client
 from rsnotify_hub.log.topic_log import TopicLogs
@@ -157,7 +157,7 @@ async def pinging(
             client,
             configuration.websub,
             configuration.intake,
-            is_open=partial(covers, configuration.access.open_topics),
+            is_open=partial(prefixes_grant, configuration.access.open_topics),
             clock=clock,
         )
         yield pings.fetch

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.access.limits import granted_ranges, is_granted
+from rsnotify_hub.access.grants import granted_ranges, prefix_grants
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.log.topic_log import SortedNames
 from tests.hub.helpers import Client, RunHub, fragment
@@ -34,7 +34,7 @@ async def test_a_publisher_begins_a_limited_number_of_topics(run_hub: RunHub):
         status, reason = await begin(hub, MAPS, "maps/2")
         assert (status, reason) == (
             429,
-            "this hub keeps 2 topics of those that the token grants, and no more\n",
+            "the token already has 2 topics, the maximum\n",
         )
         assert (await begin(hub, MAPS, "maps", second=2))[0] == 202
         assert (await begin(hub, BOOKS, "books/1"))[0] == 202
@@ -86,13 +86,13 @@ def test_granted_topics_are_counted_by_their_ranges(
     topics: list[str], prefixes: list[str], late: list[str], gone: Any
 ):
     # What could be taken for another topic elsewhere is never granted, and so never there.
-    there = {topic for topic in topics if is_granted(HERE, topic)}
+    there = {topic for topic in topics if prefix_grants(HERE, topic)}
     names = SortedNames(there)
-    for topic in {topic for topic in late if is_granted(HERE, topic)} - there:
+    for topic in {topic for topic in late if prefix_grants(HERE, topic)} - there:
         names.add(topic)
         there.add(topic)
     for topic in gone.sample(sorted(there), len(there) // 3):
         names.remove(topic)
         there.remove(topic)
-    granted = {topic for topic in there if any(is_granted(one, topic) for one in prefixes)}
+    granted = {topic for topic in there if any(prefix_grants(one, topic) for one in prefixes)}
     assert names.count(granted_ranges(prefixes)) == len(granted)

@@ -23,7 +23,7 @@ from rsnotify.runtime.settings import convert_settings, digest
 from rsnotify.runtime.tasks import first_completed
 from rsnotify_gateway import Gateway, OriginSettings
 from rsnotify_gateway.config import check_origins
-from rsnotify_hub.access.authorization import Grants
+from rsnotify_hub.access.grants import Grants
 from rsnotify_hub.application import url_of
 from rsnotify_hub.config.configuration import FollowConfig, HubConfiguration, PublisherGrant
 from rsnotify_publisher import Hub
@@ -69,7 +69,7 @@ class HubGateway:
         Raises:
             RsnotifyError: The state cannot be used.
         """
-        grants.own = (PublisherGrant(digest(self._token), (self._base_url,)),)
+        grants.internal = (PublisherGrant(digest(self._token), (self._base_url,)),)
         began = asyncio.Event()
 
         async def begin() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.access.limits import is_loopback
+from rsnotify_hub.access.client_addresses import is_loopback
 from rsnotify_hub.store.interface import LogRetention, SubscriptionOwner
 from rsnotify_hub.store.nodes import NodeInfo, NodeList, StreamInfo
 from rsnotify_hub.store.providers import NodeFacts

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from rsnotify_hub.access.authorization import Grants
+    from rsnotify_hub.access.grants import Grants
 
 #: Digests of the example secrets in the documentation.
 EXAMPLES = frozenset({digest("a long random secret")})

@@ -28,7 +28,7 @@ from typing import cast
 from aiohttp import StreamReader
 
 from rsnotify.runtime.processes import allow_files
-from rsnotify_hub.access.limits import TrustedProxies, client_network, is_loopback
+from rsnotify_hub.access.client_addresses import TrustedProxies, client_network, is_loopback
 from rsnotify_hub.config.configuration import ServerConfig
 from rsnotify_hub.statistics import Statistics
 

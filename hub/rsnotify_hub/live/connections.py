@@ -24,7 +24,8 @@ from aiohttp.abc import AbstractStreamWriter
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.access.limits import RateLimits, is_loopback
+from rsnotify_hub.access.client_addresses import is_loopback
+from rsnotify_hub.access.limits import RateLimits
 from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.http.connection_guard import ConnectionLimit, take_over
 from rsnotify_hub.live.origins import Origins

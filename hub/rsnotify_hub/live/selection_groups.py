@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.access.limits import client_network, is_loopback
+from rsnotify_hub.access.client_addresses import client_network, is_loopback
 from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, join_empty
 from rsnotify_hub.live.subscribers import LiveChannel

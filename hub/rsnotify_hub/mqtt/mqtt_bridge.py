@@ -40,7 +40,7 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerConnection, BrokerSession, connect
 from rsnotify.runtime.tasks import first_completed
-from rsnotify_hub.access.limits import covers
+from rsnotify_hub.access.grants import prefixes_grant
 from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeDependencies, BrokerCursors
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering import TopicSelection
@@ -324,7 +324,7 @@ class MqttInbox:
         if channel_topic(channel, self.prefix) != message.topic:
             raise Refusal(Code.FORBIDDEN, "its MQTT topic belongs to another channel")
         check_url(channel, "its channel")
-        if not covers(self.channels, channel):
+        if not prefixes_grant(self.channels, channel):
             raise Refusal(Code.FORBIDDEN, "mqtt_channels does not include its channel")
         return channel
 

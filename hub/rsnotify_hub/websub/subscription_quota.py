@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from rsnotify_hub.access.limits import client_network, is_loopback
+from rsnotify_hub.access.client_addresses import client_network, is_loopback
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.store.nodes import NodeCall
 from rsnotify_hub.urls import host_of
