@@ -83,12 +83,12 @@ class FleetReloader:
         #: Unused subscribers, which were built to check their settings.
         self._prepared: dict[str, Subscriber] = {}
         #: Why leased Sources cannot be followed by this process, by name.
-        self._wrong: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
         #: The tasks that renew leases, or None outside of `sharing`.
         self._tasks: dict[str, asyncio.Task[None]] | None = None
-        for name, subscriber in self._built(configuration, _own(configuration)).items():
+        for name, subscriber in self._build_subscribers(configuration, _own(configuration)).items():
             fleet.add(name, subscriber)
-        self._assign(self._built(configuration, _shared(configuration)))
+        self._assign(self._build_subscribers(configuration, _shared(configuration)))
         fleet.elsewhere = self._elsewhere
         if not once:
             fleet.unleased = self._unleased
@@ -102,13 +102,14 @@ class FleetReloader:
         _, shared = configuration_change(_shared(before), _shared(configuration))
         gone, new = configuration_change(_own(before), _own(configuration))
         # Modules may take a while to import, and certificates to read.
-        prepared = await asyncio.to_thread(self._built, configuration, shared)
-        built = await asyncio.to_thread(self._built, configuration, new)
+        prepared = await asyncio.to_thread(self._build_subscribers, configuration, shared)
+        built = await asyncio.to_thread(self._build_subscribers, configuration, new)
         self.configuration = configuration
         names = dict.fromkeys((*built, *gone))
         await asyncio.gather(*(self._replace(name, built.get(name)) for name in names))
         if gone or new:
-            logger.info("%d Sources are new or changed, %d removed", len(built), len(gone))
+            removed = set(gone) - built.keys()
+            logger.info("%d Sources are new or changed, %d removed", len(built), len(removed))
         if (before.limits, before.websub) != (configuration.limits, configuration.websub):
             logger.warning("[limits] and [websub] are read only when the command starts")
         self._assign(prepared)
@@ -117,7 +118,7 @@ class FleetReloader:
 
     async def _replace(self, name: str, subscriber: Subscriber | None) -> None:
         if name in self._fleet and name in self._followed:
-            await self._end(name, self._database(self._followed[name][0]))
+            await self._end_following(name, self._database(self._followed[name][0]))
         elif name in self._fleet:
             await self._remove(name)
         if subscriber is not None:
@@ -131,12 +132,14 @@ class FleetReloader:
         if not (await asyncio.wait({leaving}, timeout=_REMOVE_TIMEOUT))[0]:
             logger.warning("%s has not ended yet; its state is still in use", name)
 
-    def _built(
+    def _build_subscribers(
         self, configuration: FleetConfiguration, sources: Iterable[FollowedSource]
     ) -> dict[str, Subscriber]:
-        return {source.title: self._subscriber(configuration, source) for source in sources}
+        return {source.title: self._build_subscriber(configuration, source) for source in sources}
 
-    def _subscriber(self, configuration: FleetConfiguration, source: FollowedSource) -> Subscriber:
+    def _build_subscriber(
+        self, configuration: FleetConfiguration, source: FollowedSource
+    ) -> Subscriber:
         if source.postgresql is None:
             return self._build(configuration, source)
         return self._build(configuration, source, location=self._database(source).location(source))
@@ -166,13 +169,13 @@ class FleetReloader:
         else:
             self._prepared = prepared
         if self._tasks is not None:
-            self._begin(self._tasks)
+            self._start_renewing(self._tasks)
 
     def _unleased(self) -> dict[str, FollowedSourceStatus]:
         return {
             name: status
             for database in self._databases.values()
-            for name, status in database.unleased(self._wrong).items()
+            for name, status in database.unleased(self._errors).items()
         }
 
     def _elsewhere(self) -> dict[str, str]:
@@ -191,7 +194,7 @@ class FleetReloader:
         Then release the leases, except after an error, because a handler may still be running.
         """
         tasks = self._tasks = {}
-        self._begin(tasks)
+        self._start_renewing(tasks)
         leave = False
         try:
             yield
@@ -202,17 +205,17 @@ class FleetReloader:
             for database in self._databases.values():
                 await database.end(leave=leave)
 
-    def _begin(self, tasks: dict[str, asyncio.Task[None]]) -> None:
+    def _start_renewing(self, tasks: dict[str, asyncio.Task[None]]) -> None:
         for conninfo, database in self._databases.items():
             if conninfo not in tasks:
-                tasks[conninfo] = asyncio.create_task(self._keep(database))
+                tasks[conninfo] = asyncio.create_task(self._keep_leases(database))
 
-    async def _keep(self, database: SharedDatabase) -> None:
+    async def _keep_leases(self, database: SharedDatabase) -> None:
         while True:
             if self._fleet.is_stopping:
                 database.share.stop_sharing()
             database.wake.clear()
-            ended = self._ended(database)
+            ended = self._ended_schemas(database)
             work = database.submit(database.renew, ended[:_MAX_HANDED_OVER])
             if ended[_MAX_HANDED_OVER:]:
                 database.wake.set()
@@ -222,7 +225,7 @@ class FleetReloader:
             pause = _ENDING_RENEWAL_INTERVAL if self._fleet.is_stopping else RENEWAL_INTERVAL
             await wait_for_event(database.wake, min(pause, database.seconds_left))
 
-    def _ended(self, database: SharedDatabase) -> list[str]:
+    def _ended_schemas(self, database: SharedDatabase) -> list[str]:
         """Return the schemas of Sources that have ended here and that others should follow."""
         share = database.share
         leaving = {*share.requested, *share.superfluous} & share.held.keys()
@@ -247,7 +250,7 @@ class FleetReloader:
         for title, source, fence in self._followed_in(database):
             schema = schema_of(source)
             if database.sources.get(schema) != source or fences.get(schema) != fence:
-                self._end(title, database)
+                self._end_following(title, database)
         new = [
             source
             for schema, source in database.sources.items()
@@ -260,7 +263,7 @@ class FleetReloader:
         missing = [one for one in new if one.title not in self._prepared]
         prepared = self._prepared
         self._prepared = {}
-        prepared |= await asyncio.to_thread(self._prepare_sound, self.configuration, missing)
+        prepared |= await asyncio.to_thread(self._prepare, self.configuration, missing)
         fences = database.fences()
         for source in new:
             schema = schema_of(source)
@@ -270,10 +273,10 @@ class FleetReloader:
                 if source.title not in self._fleet and not self._fleet.is_stopping:
                     self._followed[source.title] = source, fences[schema]
                     self._fleet.add(source.title, prepared[source.title])
-            elif source.title not in self._wrong:
+            elif source.title not in self._errors:
                 database.wake.set()  # continue after renewing the leases
 
-    def _prepare_sound(
+    def _prepare(
         self, configuration: FleetConfiguration, sources: list[FollowedSource]
     ) -> dict[str, Subscriber]:
         """Build the subscribers of Sources with working handlers, for at most `_BUILD_TIME`."""
@@ -283,17 +286,17 @@ class FleetReloader:
             if monotonic() - began > _BUILD_TIME:
                 break
             try:
-                prepared[source.title] = self._subscriber(configuration, source)
-                self._wrong.pop(source.title, None)
+                prepared[source.title] = self._build_subscriber(configuration, source)
+                self._errors.pop(source.title, None)
             except Exception as error:
                 # An error in the user's handler must not stop the renewal of other leases.
                 unexpected = not isinstance(error, RsnotifyError)
-                if self._wrong.get(source.title) != str(error):
+                if self._errors.get(source.title) != str(error):
                     logger.error("%s: %s", source.title, error, exc_info=unexpected)
-                self._wrong[source.title] = str(error)
+                self._errors[source.title] = str(error)
         return prepared
 
-    def _end(self, title: str, database: SharedDatabase) -> asyncio.Task[None]:
+    def _end_following(self, title: str, database: SharedDatabase) -> asyncio.Task[None]:
         async def end() -> None:
             await self._fleet.remove(title)
             del self._followed[title], self._ending[title]
