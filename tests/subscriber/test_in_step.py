@@ -195,7 +195,7 @@ async def test_a_wrong_sum_is_computed_again_and_nothing_is_fetched(
     ("options", "reason"),
     [
         ({"selection": Selection(only=("r1",))}, "only a selection of the set is followed"),
-        ({"prefer": "text/turtle"}, "alternates are held in place of resources"),
+        ({"prefer": "text/turtle"}, "the copy has alternates instead of resources"),
     ],
 )
 async def test_a_part_of_the_set_is_not_compared_and_this_is_reported_once(

@@ -289,7 +289,7 @@ async def test_a_capability_nobody_knows_is_shown_by_its_name(source: SmallSourc
 
 async def test_what_leads_nowhere_cannot_be_inspected(source: SmallSource) -> None:
     source.answers["/.well-known/resourcesync"] = status(404)
-    with pytest.raises(ConfigurationError, match="leads to nothing"):
+    with pytest.raises(ConfigurationError, match="leads to no set of resources"):
         await inspect(source.site)
 
 
@@ -298,7 +298,7 @@ async def test_a_private_address_that_a_document_names_is_not_dialled(source: Sm
     offer(source, Resource(elsewhere, capability=Capability.CHANGE_LIST))
     found = of(await inspect(source.url), Capability.CHANGE_LIST)
     assert found.problem is not None
-    assert "only the host name in the Source's URL may have one" in found.problem
+    assert "only the host of the Source's URL may have one" in found.problem
     assert "allow_private_addresses in a program" in found.problem
     found = of(await inspect(source.url, allow_private_addresses=True), Capability.CHANGE_LIST)
     assert found.problem is None

@@ -256,5 +256,5 @@ async def test_another_command_shows_the_status(
 async def test_a_status_that_is_not_there_is_an_error_with_a_remedy() -> None:
     with pytest.raises(ConfigurationError, match="is neither a port nor a URL"):
         show_status("ftp://a.example/", json=False)
-    with pytest.raises(Unavailable, match="--status-port, and give that port"):
+    with pytest.raises(Unavailable, match="--status-port, and use that port"):
         await asyncio.to_thread(show_status, "1", json=False)

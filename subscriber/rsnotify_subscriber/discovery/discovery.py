@@ -119,7 +119,7 @@ class SourceSearch:
         """
         tried: list[FetchError | DocumentError | str] = [reason]
         places = [resolve(self.uri, ".") + WELL_KNOWN_PATH[1:]]
-        # If the folder only fails for now, the host may describe another set.
+        # While the folder fails, do not use the host's description, which may be of another set.
         is_failing = _is_temporary(reason)
         if not is_failing:
             places.append(resolve(self.uri, WELL_KNOWN_PATH))
