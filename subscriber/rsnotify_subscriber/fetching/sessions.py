@@ -69,7 +69,7 @@ class NotPublic(RsnotifyError, OSError):
         super().__init__(
             errno.EACCES,
             "its address is not public (but loopback, private or reserved); to allow such "
-            "addresses, use --allow-private-addresses (in a program, allow_private_addresses); "
+            "addresses, use --allow-private-addresses, or allow_private_addresses in a program; "
             "otherwise, only the host of the Source's URL may have one, for documents at the port "
             "of that URL, and hubs at any port",
         )
