@@ -141,7 +141,7 @@ async def test_events_that_state_no_change_are_counted(server: EventServer, tmp_
     )
     async with Reading(tmp_path, settings(server)) as reading:
         await reading.until_there(A, server.url)
-        assert "3 events state no change" in reading.limits
+        assert "Skipped events that state no change: 3" in reading.limits
 
 
 async def test_what_is_no_event_stream_is_refused(tmp_path: Path):

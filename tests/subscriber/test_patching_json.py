@@ -124,14 +124,14 @@ def test_a_test_that_fails_refuses_the_patch() -> None:
 def test_copies_of_copies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_patches, "PatchBudget", partial(PatchBudget, 20_000))
     double = [{"op": "copy", "from": "/a", "path": "/a/-"}]
-    with pytest.raises(PatchError, match="more work"):
+    with pytest.raises(PatchError, match="takes longer"):
         apply_patch(b'{"a": ["xxxxxxxxxxxxxxxx"]}', encoded(double * 60))
 
 
 def test_a_patch_of_many_operations_ends_in_seconds() -> None:
     patch = encoded([{"op": "add", "path": "/a/-", "value": 1}] * 400_000)
     begun = time.thread_time()
-    with pytest.raises(PatchError, match="more work"):
+    with pytest.raises(PatchError, match="takes longer"):
         apply_patch(b'{"a": []}', patch)
     assert time.thread_time() - begun < 10
 

@@ -15,7 +15,7 @@ from yarl import URL
 from rsnotify.errors import DocumentError, TooLarge, Unavailable
 from rsnotify.format.links import parse_links
 from rsnotify_gateway.adapter import origin_uri
-from rsnotify_gateway.robots_txt import ALLOW_ALL, RobotsRules, parse_robots
+from rsnotify_gateway.robots_txt import RobotsRules, parse_robots
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials, without_login
 from rsnotify_subscriber.fetching.fetcher import stream_document
 from rsnotify_subscriber.fetching.responses import (
@@ -231,7 +231,7 @@ class OriginClient:
         """Fetch a robots.txt. If there is none, everything is allowed (RFC 9309 §2.3.1)."""
         async with self.sessions.get_robots(uri) as response:
             if 400 <= response.status < 500 and response.status != 429:
-                return ALLOW_ALL
+                return RobotsRules()
             check_status(uri, response)  # any other error disallows everything
             text = await read_beginning(uri, response, _MAX_ROBOTS_BYTES)
             return parse_robots(text.decode(errors="replace"))

@@ -39,9 +39,6 @@ class RobotsRules(Struct, frozen=True):
         return max(matching, default=(0, True))[1]
 
 
-ALLOW_ALL = RobotsRules()
-
-
 def parse_robots(text: str) -> RobotsRules:
     """Return the rules of the groups that name `PRODUCT`, or else of the groups for `*`."""
     groups, sitemaps = _groups(text)

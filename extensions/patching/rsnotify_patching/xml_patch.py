@@ -459,7 +459,12 @@ class _Operation:
             if space is not None:
                 reason = "ws is not allowed for text, attributes and namespaces"
                 raise PatchError(reason, "invalid-attribute-value")
-            self._remove_detail(target)
+            if isinstance(target, TextSlot):
+                target.put("")
+            elif isinstance(target, AttributeNode):
+                del target.element.attrib[target.name]
+            else:
+                self._tree.declare(target.element, target.prefix, None)
         elif target is self._tree.root:
             raise PatchError("the root cannot be removed", "invalid-root-element-operation")
         elif target.getparent() is None:
@@ -470,14 +475,6 @@ class _Operation:
             if space in ("after", "both"):
                 _remove_space(TextSlot(target, True))
             remove(target)
-
-    def _remove_detail(self, target: TextSlot | AttributeNode | NamespaceNode) -> None:
-        if isinstance(target, TextSlot):
-            target.put("")
-        elif isinstance(target, AttributeNode):
-            del target.element.attrib[target.name]
-        else:
-            self._tree.declare(target.element, target.prefix, None)
 
     # Attributes and namespaces
 

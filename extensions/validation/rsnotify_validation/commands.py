@@ -103,7 +103,10 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
     if result.found is not None:
         yield f"validating {result.found}, reached from {result.target}"
     for document in result.documents:
-        yield from _finding_lines(document)
+        for found in document.findings:
+            yield _finding_line(document, found)
+        for rule, number in document.more.items():
+            yield f"{document.name}: {rule}: {number:,} more"
     counts = (
         (len(result.documents), "document"),
         (result.count(Severity.ERROR), "error"),
@@ -149,13 +152,6 @@ def _finding_line(document: CheckedDocument, found: Finding) -> str:
     place = document.name if found.line is None else f"{document.name}:{found.line}"
     element = found.element if found.entry is None else f"{found.element}, entry {found.entry}"
     return f"{place}: {found.severity} {found.section} {found.rule}: {found.message} [{element}]"
-
-
-def _finding_lines(document: CheckedDocument) -> Iterator[str]:
-    for found in document.findings:
-        yield _finding_line(document, found)
-    for rule, number in document.more.items():
-        yield f"{document.name}: {rule}: {number:,} more"
 
 
 #: For each capability, the name of the document, and the names of one and of several entries.

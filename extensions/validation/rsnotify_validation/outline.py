@@ -19,12 +19,8 @@ TIMES = ("at", "completed", "from", "until")
 class Reference(Struct, frozen=True):
     """An entry or link that leads to another document, a package or a bitstream.
 
-    Args:
-        uri: The URI as written.
-        line: The line, for findings.
-        entry: The position of the entry, for findings.
-        contents: The URI of a package's Manifest.
-        path: The path of a bitstream in its package.
+    `line` and `entry` are for findings. `contents` is the URI of a package's Manifest, and `path`
+    the path of a bitstream in its package.
     """
 
     uri: str

@@ -135,20 +135,12 @@ def check_pair(
     if kind is None:
         return
     if kind.index and reference.capability == kind.capability:  # not its archive
-        yield from _check_part(parent, reference, child)
+        if outline.kind is not None and outline.kind.index:
+            line, entry = reference.line, reference.entry
+            yield parent.finding("tree-index-nested", line, "sitemap", child.name, entry)
+        elif Rel.INDEX not in outline.links:
+            yield child.finding("tree-index-missing", outline.line, "urlset")
     yield from _check_times(parent, reference, child)
-
-
-def _check_part(
-    parent: TreePosition, reference: Reference, child: TreePosition
-) -> Iterator[LocatedFinding]:
-    """Check a part against its index (core §6.2, §10.2)."""
-    outline = child.outline
-    if outline.kind is not None and outline.kind.index:
-        line, entry = reference.line, reference.entry
-        yield parent.finding("tree-index-nested", line, "sitemap", child.name, entry)
-    elif Rel.INDEX not in outline.links:
-        yield child.finding("tree-index-missing", outline.line, "urlset")
 
 
 def _check_times(

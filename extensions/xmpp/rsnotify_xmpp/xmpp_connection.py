@@ -50,12 +50,7 @@ _MAX_LEVELS = 120
 #: Maximum number of bytes that a request adds to a payload.
 _OVERHEAD_BYTES = 8_192
 #: The configuration of new nodes: keep the newest fragment, and let anyone subscribe.
-_NODE_CONFIG = {
-    "persist_items": "1",
-    "max_items": "1",
-    "access_model": "open",
-    "notify_retract": "0",
-}
+_CONFIG = {"persist_items": "1", "max_items": "1", "access_model": "open", "notify_retract": "0"}
 
 
 class PubSubItem(Struct, frozen=True):
@@ -144,7 +139,7 @@ def publish_element(node: str, payload: str) -> str:
 
 def create_element(node: str, title: str) -> str:
     fields = {"FORM_TYPE": PUBSUB + "#node_config"}
-    fields |= {f"pubsub#{name}": value for name, value in (_NODE_CONFIG | {"title": title}).items()}
+    fields |= {f"pubsub#{name}": value for name, value in (_CONFIG | {"title": title}).items()}
     form = "".join(
         f"<field var={quoteattr(name)}><value>{escape(value)}</value></field>"
         for name, value in fields.items()

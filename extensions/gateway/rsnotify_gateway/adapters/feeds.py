@@ -114,12 +114,9 @@ class FeedEntry(Struct, frozen=True):
 
 
 class ParsedFeed(Struct, frozen=True):
-    """A feed, or one page of it.
+    """A feed, or one page of it, and the URI of the page with older entries.
 
-    Args:
-        older: The URI of the page with older entries, if there is one.
-        nameless: The number of entries without a URI.
-        has_hub: Whether the feed names a WebSub hub.
+    `nameless` is the number of entries without a URI.
     """
 
     entries: tuple[FeedEntry, ...]
@@ -334,9 +331,8 @@ class FeedAdapter:
         is_cut_off = len(pages) >= _MAX_PAGES
         if (expected or is_cut_off) and not is_whole and not _joins(pages[-1], expected):
             gap = format_datetime(datetime.fromtimestamp(time.time(), UTC))
-            reason = "has no entry from the last check"
-            if is_cut_off:
-                reason = f"has more than {_MAX_PAGES:,} pages"
+            many = f"has more than {_MAX_PAGES:,} pages"
+            reason = many if is_cut_off else "has no entry from the last check"
             logger.warning("%s %s; some entries may be missed", self._url, reason)
         if len(pages) > 1:
             condition = None  # the first page was reread, and may have changed

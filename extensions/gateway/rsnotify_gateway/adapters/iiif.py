@@ -51,15 +51,11 @@ logger = logging.getLogger("rsnotify.gateway")
 
 
 class Activity(Struct, frozen=True):
-    """An activity in a collection.
+    """An activity in a collection, of a kind such as `Update`, with its `endTime`.
 
-    Args:
-        kind: The type, such as `Update`.
-        uri: The object.
-        target: The destination of a `Move`, or the collection that the object was added to.
-        origin: The collection that the object was removed from.
-        at: The `endTime`.
-        state: A string that differs for two activities of an object if they can be distinguished.
+    `target` is the destination of a `Move`, or the collection that the object was added to, and
+    `origin` the collection that it was removed from. Distinguishable activities of an object differ
+    in `state`.
     """
 
     kind: str
@@ -187,13 +183,10 @@ T = TypeVar("T")
 
 
 class ActivityCursor(OriginCursor, omit_defaults=True):
-    """The progress in reading a collection.
+    """The progress in reading a collection, through its newest activity.
 
-    Args:
-        newest: The datetime of the newest activity that was read.
-        level: The conformance level that the activities show.
-        compared: When the whole collection was last read, as a Unix timestamp.
-        gap: The datetime before which activities may have been missed.
+    `level` is the conformance level that the activities show. `compared` is when the whole
+    collection was last read, as a Unix timestamp. Before `gap`, activities may have been missed.
     """
 
     newest: Instant | None = None

@@ -90,12 +90,10 @@ class StreamMember(Struct, frozen=True):
 
 
 class StreamPage(Struct, frozen=True):
-    """A parsed page.
+    """A parsed page, with the stream's terms from this page and earlier ones.
 
-    Args:
-        terms: The stream's terms, from this page and earlier ones.
-        nodes: The URIs of the pages that its relations lead to.
-        nameless: The number of members without a URI.
+    `nodes` are the URIs of the pages that its relations lead to, and `nameless` is the number of
+    members without a URI.
     """
 
     terms: StreamTerms

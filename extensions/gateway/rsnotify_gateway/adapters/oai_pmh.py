@@ -70,12 +70,9 @@ _SLICE_BYTES = 65_536
 
 
 class OaiRecord(Struct, frozen=True):
-    """A record in a list.
+    """A record in a list. `modified` is the instant of its datestamp.
 
-    Args:
-        datestamp: The datestamp as the repository writes it.
-        modified: The instant of the datestamp.
-        digest: A hash of the metadata, or empty if there is none.
+    `digest` is a hash of its metadata, or empty if it has none.
     """
 
     identifier: str
@@ -333,6 +330,7 @@ class OaiAdapter:
         self._url = url
         self._client = client
         self._harvest = harvest
+        self._compare = harvest.compare or _COMPARISON_INTERVAL
         #: The template for record URIs.
         self._template = None if harvest.uri is None else without_login(harvest.uri)
         #: The parts before the local part, of all identifiers ever listed.
@@ -351,19 +349,13 @@ class OaiAdapter:
         return self._identity.get("granularity") == _GRANULARITY_SECONDS
 
     @property
-    def _comparison_interval(self) -> float:
-        interval = self._harvest.compare
-        return _COMPARISON_INTERVAL if interval is None else interval
-
-    @property
     def _is_compared(self) -> bool:
         is_set = self._harvest.compare is not None
         return is_set or self._identity.get("deletedRecord") != "persistent"
 
     def terms(self) -> OriginTerms:
         policy = self._identity.get("deletedRecord", "unknown")
-        compared = "by comparing the whole list every "
-        compared += f"{self._comparison_interval:g} seconds."
+        compared = f"by comparing the whole list every {self._compare:g} seconds."
         if not self._is_compared:
             deletions = "All deletions are detected."
         elif policy in ("persistent", "transient"):
@@ -395,7 +387,7 @@ class OaiAdapter:
         self._namespaces.update(state.namespaces)
         self._late = state.late
         began = time.time()
-        due = state.compared is None or is_due(state.compared, self._comparison_interval)
+        due = state.compared is None or is_due(state.compared, self._compare)
         if due or not self._identity:
             response = await self._request({"verb": "Identify"})
             _check_errors(self._url, response, set())
