@@ -183,7 +183,7 @@ class _DemoReport(StatusReport[DestinationStatus]):
         return {
             "changes": f"{changes:,}",
             "copy": "none yet" if status.through is None else f"{max(0, changes - behind):,}",
-            "push": status.push or "away",
+            "push": status.push or "down",
             "flush": "-" if flush_ms is None else f"{flush_ms:.1f} ms",
             "lag": _lag(status.lag_ms, status.lag_p99_ms),
         }

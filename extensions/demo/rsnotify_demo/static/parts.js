@@ -40,7 +40,7 @@ function showPush({ whole, life, status, carried }) {
   const wire = find("#push");
   const running = life === "running";
   const up = running && status.push === "up";
-  setData(wire, "state", !whole ? "cut" : up ? "up" : running ? "away" : "off");
+  setData(wire, "state", !whole ? "cut" : up ? "up" : running ? "down" : "off");
   const text = !whole ? "cut" : up ? "push" : running ? "connecting" : "no subscriber";
   setText(find(".label", wire), text);
   find(".label", wire).title = `${number(Math.round(carried / 1000))} kB carried`;
