@@ -234,8 +234,6 @@ class XmppConnection:
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lost.add_done_callback(retrieve_exception)
 
-    # Public methods
-
     async def publish(
         self, service: PubSubService, channel: str, body: bytes
     ) -> asyncio.Future[None]:
@@ -315,8 +313,6 @@ class XmppConnection:
         """Ping the server until the connection is lost, then raise `Unavailable`."""
         async with running(self._ping_forever()):
             await asyncio.shield(self._lost)
-
-    # Internal methods
 
     async def _ping_forever(self) -> None:
         while True:
