@@ -87,10 +87,10 @@ def read_fragment(
         DocumentError: The body is not a fragment, or would corrupt a Destination's copy.
     """
     _check_encoding(body)
-    return check_fragment(read_document(body, limits=limits), body, content_type)
+    return fragment_from(read_document(body, limits=limits), body, content_type)
 
 
-def check_fragment(document: Document, body: bytes, content_type: str) -> Fragment:
+def fragment_from(document: Document, body: bytes, content_type: str) -> Fragment:
     """Check the document that was parsed from `body`, and return it as a fragment."""
     coverage = fragment_coverage(document, allow_framework=True)
     until = coverage.until

@@ -73,7 +73,7 @@ def granted_lease(requested: int | None, *, default: int, minimum: int, maximum:
     return min(max(requested or default, minimum), maximum)
 
 
-def subscribed(
+def new_or_renewed(
     old: Subscription | None,
     *,
     topic: str,

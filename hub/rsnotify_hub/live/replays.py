@@ -96,7 +96,7 @@ class Replays:
                     raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
                 data = await encoding.encode_page([entry.fragment for entry in entries])
                 connection.send(data)
-                subscriber.channel.count(encoding.transport, data, len(entries))
+                subscriber.channel.count_delivered(encoding.transport, data, len(entries))
                 subscriber.sent += len(entries)
                 await connection.drain()
             position = entries[-1].position if entries else max(position, end)

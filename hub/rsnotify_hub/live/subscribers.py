@@ -67,7 +67,7 @@ class LiveChannel(DeliveryChannel):
 
     def deliver_early(self, topic: str, fragments: Sequence[Fragment]) -> None:
         self._early[topic] = fragments
-        for audience in self._of(topic):
+        for audience in self._audiences_of(topic):
             self._send(audience, _sent_early(fragments, audience.encoding))
 
     def write_failed(self, topic: str) -> None:
@@ -75,7 +75,7 @@ class LiveChannel(DeliveryChannel):
 
     def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
         early = self._early.pop(key, ())
-        for audience in self._of(key):
+        for audience in self._audiences_of(key):
             sent = {id(fragment) for fragment in _sent_early(early, audience.encoding)}
             fragments = [each.fragment for each in entries if id(each.fragment) not in sent]
             if audience.encoding.needs_thread(fragments):
@@ -83,7 +83,7 @@ class LiveChannel(DeliveryChannel):
             else:
                 self._send(audience, fragments)
 
-    def _of(self, key: str) -> Sequence[Audience]:
+    def _audiences_of(self, key: str) -> Sequence[Audience]:
         return tuple(self._audiences.get(key, {}).values())
 
     def _send(self, audience: Audience, fragments: Sequence[Fragment]) -> None:
@@ -93,7 +93,7 @@ class LiveChannel(DeliveryChannel):
         count = len(fragments)
         # Subscribers that become slow during the write below already have the data.
         slow = list(audience.slow)
-        self.count(audience.encoding.transport, data, count, len(audience))
+        self.count_delivered(audience.encoding.transport, data, count, len(audience))
         audience.sent += count
         audience.write(data)
         for subscriber in slow:
@@ -115,11 +115,11 @@ class LiveChannel(DeliveryChannel):
     def _restart_replays(self, audience: Audience, position: int) -> None:
         """Remove all members, which replay the log after a position and then rejoin."""
         for subscriber in (*audience.quick, *audience.slow):
-            self._remove(subscriber)
+            self._remove_from_audience(subscriber)
             subscriber.connection.send_queue(everything=True)
             subscriber.replay_after(subscriber, position)
 
-    def count(
+    def count_delivered(
         self, transport: DeliveryTransport, data: bytes, count: int, subscribers: int = 1
     ) -> None:
         self._statistics.deliveries[transport, DeliveryOutcome.DELIVERED] += count * subscribers
@@ -142,19 +142,19 @@ class LiveChannel(DeliveryChannel):
         if early := _sent_early(self._early.get(key, ()), encoding):
             data = encoding.encode(early)
             subscriber.connection.send(data)
-            self.count(encoding.transport, data, len(early))
+            self.count_delivered(encoding.transport, data, len(early))
             subscriber.sent += len(early)
         audiences = self._audiences.setdefault(key, {})
         audiences.setdefault(encoding, Audience(encoding)).put(subscriber)
 
     def leave(self, subscriber: LiveSubscriber) -> None:
-        self._remove(subscriber)
+        self._remove_from_audience(subscriber)
         count_of = subscriber.topic, subscriber.encoding.transport
         self._open[count_of] -= 1
         if not self._open[count_of]:
             del self._open[count_of]
 
-    def _remove(self, subscriber: LiveSubscriber) -> None:
+    def _remove_from_audience(self, subscriber: LiveSubscriber) -> None:
         audiences = self._audiences.get(subscriber.key, {})
         if audience := audiences.get(subscriber.encoding):
             audience.remove(subscriber)
@@ -168,7 +168,7 @@ class LiveChannel(DeliveryChannel):
         audience = self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
         return audience.sent_to(subscriber) if audience is not None else 0
 
-    def sort(self, subscriber: LiveSubscriber) -> None:
+    def reclassify(self, subscriber: LiveSubscriber) -> None:
         """Reclassify a live subscriber as quick or slow. Do nothing if it is not live."""
         audience = self._audiences.get(subscriber.key, {}).get(subscriber.encoding)
         if audience is not None and (subscriber in audience.quick or subscriber in audience.slow):
@@ -340,7 +340,7 @@ class LiveSubscriber(ConnectionRole):
         """Close after an internal error of the hub."""
 
     def paused(self) -> None:
-        self.channel.sort(self)
+        self.channel.reclassify(self)
 
     resumed = paused
 

@@ -213,7 +213,7 @@ class TopicLogs:
 
 
 class SortedNames:
-    """Sorted names, of which those in a range can be counted by binary search."""
+    """Names in order. Those in a range are counted by binary search."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)

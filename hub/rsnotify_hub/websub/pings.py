@@ -28,7 +28,7 @@ from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.fragments import (
     MERGED_CONTENT_TYPE,
     Fragment,
-    check_fragment,
+    fragment_from,
     notification_capability,
     read_fragment,
     read_stored,
@@ -204,7 +204,7 @@ def news_of(
     if news is not document:
         body, content_type = write_document(news), MERGED_CONTENT_TYPE
     if len(body) > max_bytes:
-        check_fragment(news, body, content_type)
+        fragment_from(news, body, content_type)  # refuses what would corrupt a copy
         body, content_type = write_document(gap_heartbeat(news)), MERGED_CONTENT_TYPE
     return read_fragment(body, content_type=content_type, limits=limits)
 

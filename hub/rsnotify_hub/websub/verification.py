@@ -37,7 +37,7 @@ from rsnotify_hub.websub.subscription_quota import (
     sum_counts,
 )
 from rsnotify_hub.websub.websub_channel import WebSubChannel
-from rsnotify_hub.websub_subscription import granted_lease, subscribed
+from rsnotify_hub.websub_subscription import granted_lease, new_or_renewed
 
 logger = logging.getLogger("rsnotify.hub.websub")
 
@@ -165,7 +165,7 @@ class IntentVerification:
         if not await self._is_confirmed(request, lease=lease):
             return
         await self.channel.put(
-            subscribed(
+            new_or_renewed(
                 self.channel.find(request.topic, request.callback),
                 topic=request.topic,
                 callback=request.callback,
