@@ -20,10 +20,6 @@ VALIDATION_SHELL = {
     for name in ("commands", "doctor", "document_check", "inspection", "target_validation")
 }
 EXTENSIONS = sorted(set(PACKAGES) - set(CORES))
-#: Imports between modules that close a cycle of folders.
-REMAINING_IN_CYCLES = {
-    ("rsnotify_publisher.source_context", "rsnotify_publisher.documents.packages"),
-}
 #: Commands, beside the modules that are named so.
 COMMANDS = {"rsnotify.__main__", "rsnotify_demo.demo", "rsnotify_hub_check.run"}
 #: File names that several folders of a package may have.
@@ -195,7 +191,7 @@ def folder_imports() -> dict[str, set[str]]:
         for imported in loads_of(name):
             there = folder_of(imported)
             related = within(here, {there}) or within(there, {here})
-            if there != here and not related and (name, imported) not in REMAINING_IN_CYCLES:
+            if there != here and not related:
                 graph[here].add(there)
     return graph
 

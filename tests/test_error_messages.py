@@ -135,7 +135,7 @@ def ended(run: Callable[[], None]) -> int:
         ("validate {copy}", 2, "copy: it does not exist"),
         ("validate {here}", 2, "it is a folder, not a file"),
         ("hub --data {bad}", 2, "a file with this name already exists"),
-        ("source {copy}", 2, "copy is not a folder; name one that exists"),
+        ("source {copy}", 2, "copy is not a folder; give an existing one"),
         ("source {data} --data {bad} --port 0", 2, "bad.toml is not a folder"),
         ("source {here} --port {taken}", 2, "another program uses it; choose another"),
         ("source --config {bad}", 2, "bad.toml, line 1, column 8: this is not valid TOML"),

@@ -3,9 +3,8 @@
     python publisher/examples/database.py --count 1000000
 
 The publisher reads the set of resources from the database when it writes a Resource List or a
-Resource Dump, and the content of a resource when it needs it. It keeps neither, so its memory use
-does not grow with the database, as the last line of the output shows. Changes are recorded as they
-are made.
+Resource Dump, and the content of a resource when it needs it. It stores neither, so its memory use
+does not grow with the database, as the last line of the output shows.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class DatabaseSource:
 
     def fill(self, count: int) -> None:
         """Create the table, and fill it with `count` records."""
-        bodies = (f"record {number}, as it was at first\n" for number in range(1, count + 1))
+        bodies = (f"record {number}, original version\n" for number in range(1, count + 1))
         with self._connection as connection:
             connection.execute(
                 "CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT, hash TEXT)"
@@ -60,7 +59,7 @@ class DatabaseSource:
             )
 
     def resources(self) -> Iterator[Resource]:
-        """Yield every record as a resource. Read in pages, to keep transactions short."""
+        """Yield every record as a resource, read in pages to keep transactions short."""
         after = 0
         query = "SELECT id, length(body), hash FROM records WHERE id > ? ORDER BY id LIMIT ?"
         while rows := self._connection.execute(query, (after, PAGE)).fetchall():
@@ -91,7 +90,7 @@ def digest(body: str) -> str:
 
 
 def described(number: int, length: int, found: str) -> Resource:
-    """Return the description of a record as a resource."""
+    """Return a record as a resource."""
     return Resource(f"{BASE}{number}", length=length, hash=found, type="text/plain")
 
 
@@ -125,12 +124,12 @@ def peak_megabytes() -> float:
 
 
 def main() -> None:
-    """Fill a database, publish it, and print the time, disk space and memory used."""
+    """Fill a database, publish it, and print how much time, disk space and memory that used."""
     parser = argparse.ArgumentParser(description="Publish a database of generated records.")
-    parser.add_argument("--count", type=int, default=100_000, help="how many records")
-    parser.add_argument("--changes", type=int, default=1_000, help="how many are changed")
-    parser.add_argument("--entries", type=int, default=50_000, help="how many one document holds")
-    parser.add_argument("--dump", action="store_true", help="write a Resource Dump, too")
+    parser.add_argument("--count", type=int, default=100_000, help="number of records")
+    parser.add_argument("--changes", type=int, default=1_000, help="number of changes")
+    parser.add_argument("--entries", type=int, default=50_000, help="maximum entries per document")
+    parser.add_argument("--dump", action="store_true", help="also write a Resource Dump")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         database = DatabaseSource(Path(folder, "records.sqlite3"))
@@ -144,10 +143,10 @@ def main() -> None:
             entries=arguments.entries,
             dump=arguments.dump,
         )
-        took = time.monotonic() - began
+        duration = time.monotonic() - began
         size = sum(path.stat().st_size for path in state.rglob("*") if path.is_file())
     print(f"{arguments.count:,} resources and {arguments.changes:,} changes published")
-    print(f"in {took:.1f} s; documents and state take {size / 1e6:.1f} MB")
+    print(f"in {duration:.1f} s; documents and state use {size / 1e6:.1f} MB")
     print(f"peak memory: {peak_megabytes():.1f} MB")
 
 

@@ -1,12 +1,12 @@
-"""A live linked-data Source: small Turtle documents that change several times a second.
+"""A live linked-data Source: small Turtle documents that change several times per second.
 
     python publisher/examples/linked_data.py --port 8000 --hub http://127.0.0.1:8080
 
 Each station is a named graph in a triple store, and also a resource: the graph as Turtle, one
 triple per line, sorted, with canonical names for blank nodes. The same graph therefore always
-yields the same document, and a change affects only a few lines. With `--delta`, only these lines
-are sent, as an RDF Patch, instead of the whole document. `subscriber/examples/triple_store.py`
-follows this Source.
+results in the same document, and a change affects only a few lines. With `--delta`, only these
+lines are sent, as an RDF Patch, instead of the whole document.
+`subscriber/examples/triple_store.py` follows this Source.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ async def step(feed: ObservationFeed, name: str, content: str | None) -> None:
     try:
         await feed.put(name, triples_of(content.encode(), name, feed.base))
     except SyntaxError as error:
-        print(f"{name} is left as it was, as this version is no RDF: {error}", flush=True)
+        print(f"{name} stays unchanged, because this version is not RDF: {error}", flush=True)
 
 
 async def serve(arguments: argparse.Namespace) -> None:
@@ -208,13 +208,13 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parse the arguments, and run the server."""
-    parser = argparse.ArgumentParser(description="Publish linked data that changes all the time.")
-    parser.add_argument("--port", type=int, default=8000, help="where to serve")
-    parser.add_argument("--hub", action="append", default=[], help="where changes are pushed to")
-    parser.add_argument("--stations", type=int, default=20, help="how many resources")
-    parser.add_argument("--rate", type=float, default=5, help="changes a second")
-    parser.add_argument("--delta", action="store_true", help="send what is different only")
-    parser.add_argument("--history", type=Path, help="a history that is replayed at first")
+    parser = argparse.ArgumentParser(description="Publish linked data that changes constantly.")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on")
+    parser.add_argument("--hub", action="append", default=[], help="URL of a hub to push to")
+    parser.add_argument("--stations", type=int, default=20, help="number of resources")
+    parser.add_argument("--rate", type=float, default=5, help="changes per second")
+    parser.add_argument("--delta", action="store_true", help="send only the changed lines")
+    parser.add_argument("--history", type=Path, help="a history to replay first")
     with suppress(KeyboardInterrupt):
         asyncio.run(serve(parser.parse_args()))
 

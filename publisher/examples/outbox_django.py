@@ -3,8 +3,8 @@
     python publisher/examples/outbox_django.py postgresql://localhost/example
 
 A site needs only the view. `settings.configure` and the other setup code are here so that the
-example fits in one file. It forwards the changes with an explicit call, whereas a site runs a
-`Forwarder` in a management command.
+example fits into one file. It forwards the changes with an explicit call, whereas a site would run
+a `Forwarder` in a management command.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StoredDocument(models.Model):
     body = models.TextField()
 
     class Meta:
-        """The application that the model belongs to."""
+        """The application to which the model belongs."""
 
         app_label = "example"
 

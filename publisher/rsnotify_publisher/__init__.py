@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
     from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
     from rsnotify_publisher.publisher import Publisher
-    from rsnotify_publisher.push.transports import FragmentFeed
+    from rsnotify_publisher.push.hub_feed import FragmentFeed
     from rsnotify_publisher.source_context import SourceCallbacks
     from rsnotify_publisher.view import View
     from rsnotify_publisher.web.application import application, routes
-    from rsnotify_publisher.web.interfaces import asgi_application, wsgi_application
+    from rsnotify_publisher.web.asgi_and_wsgi import asgi_application, wsgi_application
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -48,11 +48,11 @@ else:
             "rsnotify_publisher.outbox.sqlalchemy": ("SQLAlchemyOutbox", "SQLAlchemyQueue"),
             "rsnotify_publisher.view": ("View",),
             "rsnotify_publisher.publisher": ("Publisher",),
-            "rsnotify_publisher.push.transports": ("FragmentFeed",),
+            "rsnotify_publisher.push.hub_feed": ("FragmentFeed",),
             "rsnotify_publisher.source_context": ("SourceCallbacks",),
             "rsnotify_publisher.hubs": ("Hub", "parse_hub"),
             "rsnotify_publisher.web.application": ("application", "routes"),
-            "rsnotify_publisher.web.interfaces": ("asgi_application", "wsgi_application"),
+            "rsnotify_publisher.web.asgi_and_wsgi": ("asgi_application", "wsgi_application"),
         },
     )
 

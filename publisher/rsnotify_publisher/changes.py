@@ -1,4 +1,4 @@
-"""Checks changes before they are recorded, and reads contents through the Source's callback.
+"""Changes as the Source records them, and the checks on their metadata.
 
 A change that cannot be written to a document would prevent every later document from being written.
 It is therefore refused at once, with a message for the programmer.
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TypedDict
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.hashes import Digester, are_included
-from rsnotify.format.model import INLINE_LIMIT, ChangeType, Link, Rel, Resource
+from rsnotify.format.model import ChangeType, Link, Rel, Resource
 from rsnotify.format.reader import DEFAULT_LIMITS
 from rsnotify.format.writer import entry
 
@@ -28,8 +27,9 @@ from rsnotify.format.writer import entry
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _HASH = re.compile(r"[A-Za-z0-9-]+:[^\s:]+")
 # A registered relation type. Any other relation type is a URI (RFC 5988 §5).
-_REGISTERED = re.compile(r"[a-z][a-z0-9.-]*")
-_LAST_PRIORITY = 999_999
+_REGISTERED_RELATION = re.compile(r"[a-z][a-z0-9.-]*")
+#: The highest number that `pri` can have, which is the lowest priority.
+_MAX_PRI = 999_999
 
 
 class Metadata(TypedDict, total=False):
@@ -50,13 +50,13 @@ class Metadata(TypedDict, total=False):
 
 
 class Record(Struct, frozen=True, gc=False):
-    """A change, or a resource of a baseline, to be recorded.
+    """A change to record, or a resource of a baseline to load.
 
     Args:
-        resource: The resource, with `change` set unless it belongs to a baseline.
-        validator: Any string from which the caller can later tell that the resource has not
-            changed.
-        content: The content of the resource after the change, kept for the Change Dump.
+        resource: The resource. A change has `change` set.
+        validator: Any string by which the caller can later tell that the resource has not changed.
+        content: The content of the resource after the change. Small content is sent inline, and a
+            Change Dump contains it.
     """
 
     resource: Resource
@@ -64,10 +64,10 @@ class Record(Struct, frozen=True, gc=False):
     content: bytes | None = None
 
 
-def describe(
+def change_record(
     uri: str, change: ChangeType, metadata: Metadata, content: bytes | None = None
 ) -> Record:
-    """Return the change described by the arguments of `created`, `updated` or `deleted`."""
+    """Return a change with the arguments of `created`, `updated` or `deleted`."""
     fields = {**metadata, "links": tuple(metadata.get("links", ()))}
     try:
         resource = Resource(uri, change=change, **fields)  # type: ignore[arg-type]
@@ -76,12 +76,15 @@ def describe(
     return Record(resource, content=content)
 
 
-def check_change(resource: Resource) -> Resource:
-    """Return the resource in the form in which it is recorded, without a datetime.
+def check_record(given: Resource | Record) -> Record:
+    """Return a change as it is recorded: without a datetime, with the hash and length of content.
 
     Raises:
-        ConfigurationError: The change cannot be recorded; the message says how to correct it.
+        ConfigurationError: The change cannot be recorded, or its hash or length does not match the
+            content. The message says how to correct it.
     """
+    record = given if isinstance(given, Record) else Record(given)
+    resource, content = record.resource, record.content
     try:
         change = ChangeType(resource.change)  # type: ignore[arg-type]
     except ValueError:
@@ -90,23 +93,9 @@ def check_change(resource: Resource) -> Resource:
         ) from None
     if resource.change is not change or resource.datetime is not None:
         resource = replace(resource, change=change, datetime=None)
-    return check_resource(resource)
-
-
-def as_record(change: Resource | Record) -> Record:
-    return change if isinstance(change, Record) else Record(change)
-
-
-def check_record(record: Record) -> Record:
-    """Return the record with the hash and length of its content.
-
-    Raises:
-        ConfigurationError: The change cannot be recorded, or its hash or length does not match the
-            content.
-    """
-    resource, content = check_change(record.resource), record.content
+    check_resource(resource)
     if content is not None:
-        if resource.change is ChangeType.DELETED:
+        if change is ChangeType.DELETED:
             raise ConfigurationError(f"{resource.uri}: a deleted resource has no content")
         if isinstance(content, str):
             raise ConfigurationError(f"{resource.uri}: content is of type str; encode it")
@@ -115,8 +104,7 @@ def check_record(record: Record) -> Record:
         agree = are_included(resource.hash, digester.hashes)
         if agree is False or resource.length not in (None, len(content)):
             raise ConfigurationError(
-                f"{resource.uri}: its content has another hash or length than the change; give the "
-                "content alone"
+                f"{resource.uri}: the hash or length does not match the content; omit both"
             )
         hashes = resource.hash if agree else digester.hashes
         resource = replace(resource, hash=hashes, length=len(content))
@@ -124,7 +112,7 @@ def check_record(record: Record) -> Record:
 
 
 def check_resource(resource: Resource) -> Resource:
-    """Return the resource, or raise ConfigurationError if no document can contain it."""
+    """Return the resource. Raises ConfigurationError if it cannot be written to a document."""
     uri = resource.uri
     check_uri(uri)
     try:
@@ -139,7 +127,7 @@ def check_resource(resource: Resource) -> Resource:
 def _check_metadata(length: object, hashes: object, name: str, instant: object) -> None:
     """Check the metadata that resources and links have in common."""
     if length is not None and not _is_count(length):
-        raise ValueError(f"length is {length!r}; give whole bytes, 0 or more, in at most 18 digits")
+        raise ValueError(f"length is {length!r}; give a number of bytes with at most 18 digits")
     is_hashes = isinstance(hashes, str) and all(map(_HASH.fullmatch, hashes.split()))
     if hashes is not None and not is_hashes:
         raise ValueError(f"hash is {hashes!r}; write it as sha-256:<hex digits>")
@@ -152,16 +140,16 @@ def _check_links(links: Sequence[Link]) -> None:
     if len(links) > DEFAULT_LIMITS.links:
         raise ValueError(f"it has more than {DEFAULT_LIMITS.links} links")
     for link in links:
-        if not (_REGISTERED.fullmatch(link.rel) or _URI.fullmatch(link.rel)):
+        if not (_REGISTERED_RELATION.fullmatch(link.rel) or _URI.fullmatch(link.rel)):
             raise ValueError(f"rel is {link.rel!r}; give a registered relation type, or a URI")
         check_uri(link.href)
-        if link.pri is not None and not (_is_count(link.pri) and 1 <= link.pri <= _LAST_PRIORITY):
-            raise ValueError(f"pri is {link.pri!r}; give 1 (first) to {_LAST_PRIORITY}")
+        if link.pri is not None and not (_is_count(link.pri) and 1 <= link.pri <= _MAX_PRI):
+            raise ValueError(f"pri is {link.pri!r}; give a number from 1 (first) to {_MAX_PRI}")
         _check_metadata(link.length, link.hash, "modified", link.modified)
 
 
 def as_listed(resource: Resource, at: Instant | None) -> Resource:
-    """Return a resource in the form in which a Resource List or Resource Dump lists it.
+    """Return a resource as a Resource List or Resource Dump lists it.
 
     If it has no `lastmod`, it gets `at` instead. Links to patches are removed: a patch leads from
     one version to the next, so only changes have patches (core §14.4).
@@ -174,19 +162,20 @@ def as_listed(resource: Resource, at: Instant | None) -> Resource:
 
 
 def check_uri(uri: object) -> None:
-    """Raise ConfigurationError unless a URI is absolute, percent-encoded, and short enough."""
+    """Raise ConfigurationError unless a URI is absolute, percent-encoded and short enough."""
     if isinstance(uri, str) and len(uri) > DEFAULT_LIMITS.uri_length:
         raise ConfigurationError(
             f"{uri[:60]}… is longer than {DEFAULT_LIMITS.uri_length} characters; shorten the URI"
         )
-    if not isinstance(uri, str) or not _URI.fullmatch(uri) or not _is_bracketed_well(uri):
+    if not isinstance(uri, str) or not _URI.fullmatch(uri) or not _has_valid_brackets(uri):
         raise ConfigurationError(
-            f"{uri!r} is not an absolute URI; percent-encode what RFC 3986 does not allow"
+            f"{uri!r} is not an absolute URI; percent-encode characters that RFC 3986 does not "
+            "allow"
         )
 
 
-def _is_bracketed_well(uri: str) -> bool:
-    """Return whether any brackets in the host enclose an IP address (RFC 3986 §3.2.2)."""
+def _has_valid_brackets(uri: str) -> bool:
+    """Return whether all brackets in the host enclose an IP address (RFC 3986 §3.2.2)."""
     if "[" not in uri and "]" not in uri:
         return True
     try:
@@ -200,78 +189,4 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < 10**18
 
 
-#: Returns the current content at a URI: bytes, the path of a file, or None if it is gone.
-ContentCallback = Callable[[str], bytes | Path | None]
-
-_log = logging.getLogger("rsnotify.publisher")
-# Maximum number of missing resources to remember before they are rechecked.
-_MOST_MISSING = 1_000
-
-
-class SourceContents(Struct, frozen=True):
-    content: ContentCallback
-
-    def get(self, uri: str) -> bytes | Path | None:
-        """Return the current content of a resource, or None if the resource or its file is gone.
-
-        Raises:
-            StorageError: The callback failed, or returned a value of another type.
-        """
-        try:
-            found = self.content(uri)
-        except Exception as error:  # the Source's own code may raise anything
-            raise StorageError(f"the content of {uri} is not available: {error!r}") from error
-        if not isinstance(found, bytes | Path | None):
-            raise StorageError(
-                f"the content of {uri} is not available: `content` returned a "
-                f"{type(found).__name__}, not bytes, a Path or None"
-            )
-        if isinstance(found, Path) and not found.is_file():
-            return None
-        return found
-
-    def inline(self, uris: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the contents that are small enough to be sent inside a fragment."""
-        found = {}
-        for uri in uris:
-            try:
-                content = self.get(uri)
-                if isinstance(content, Path):
-                    with open(content, "rb") as file:
-                        content = file.read(INLINE_LIMIT + 1)
-            except (StorageError, OSError):  # Destinations GET the resource instead
-                _log.exception("the content of %s is not sent inline", uri)
-                continue
-            if content is not None and len(content) <= INLINE_LIMIT:
-                found[uri] = content
-        return found
-
-
-class CheckedContents(Struct, frozen=True):
-    """Reads contents, and detects those that are missing although no change deleted the resource.
-
-    `listed` returns the given URIs that are still in the set because no change deleted them.
-    """
-
-    contents: SourceContents
-    listed: Callable[[Sequence[str]], Iterable[str]]
-    missing: list[str] = []
-
-    def get(self, uri: str) -> bytes | Path | None:
-        """Return the current content of a resource, and remember the resource if it is gone."""
-        found = self.contents.get(uri)
-        if found is None:
-            self.missing.append(uri)
-            if len(self.missing) > _MOST_MISSING:
-                self.check()
-        return found
-
-    def check(self) -> None:
-        """Raise StorageError if a resource is missing but no change has deleted it so far."""
-        for uri in self.listed(self.missing):
-            if self.contents.get(uri) is None:
-                raise StorageError(
-                    f"{uri} was not deleted, but `content` has nothing for it; if it is gone, "
-                    "record that"
-                )
-        self.missing.clear()
+logger = logging.getLogger("rsnotify.publisher")

@@ -1,4 +1,4 @@
-"""The settings of `rsnotify source`: a file (TOML or JSON), overridden by command options."""
+"""The settings of `rsnotify source`: a file (TOML or JSON), overridden by command line options."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of `rsnotify source`.
 
-    Settings that are not listed here are described by the command's options of the same names.
+    The other settings correspond to the command's options of the same names.
 
     Args:
-        hubs: The URLs of the hubs to push to. Each is one hub, or its nodes separated by commas.
+        hubs: The URLs of the hubs to push to. If a hub has several nodes, their URLs are separated
+            by commas.
         advertise: The URLs of the hubs for Destinations, if they differ.
         token: The bearer token for the hubs. It is a secret, like `mqtt_password` and
             `xmpp_password`.
@@ -87,7 +88,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
     def check(self) -> None:
-        """Raise WrongSetting if options are invalid, which the settings' types do not check."""
+        """Raise WrongSetting if tuning options are invalid, which the types do not check."""
         _options(self.options, "options")
         for number, each in enumerate(self.sets):
             _options(each.options, "set", number, "options")
@@ -112,9 +113,9 @@ T = TypeVar("T", bound=SourceConfiguration)
 
 
 def load_settings(kind: type[T], path: FilePath | None, **given: Any) -> T:
-    """Read a .toml or .json file, and override its settings with the given ones that are not None.
+    """Read a .toml or .json file, and override its settings with those in `given`, unless None.
 
-    Given `options` override the options of every set.
+    Options in `given` also override the options of every set.
 
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.

@@ -12,9 +12,9 @@ from rsnotify.runtime.counters import Durations, Histogram
 class HubCounters:
     """Counters for one hub since the start.
 
-    `fragments` and their `bytes` include heartbeats. `failures` counts failed connections, failed
-    attempts to connect, and refused fragments. `lags` are the seconds between the datetime of a
-    change and its acceptance by the hub.
+    `fragments` and their `bytes` include heartbeats. `failures` counts lost connections, failed
+    attempts to connect, and refused fragments. `lags` are the seconds from the datetime of a change
+    until the hub accepted it.
     """
 
     fragments: int = 0
@@ -27,8 +27,8 @@ class HubCounters:
 class SourceCounters:
     """Counters for one set of resources in this process since the start.
 
-    `commits` counts the journal's transactions. Only their commits are timed, including the flush.
-    `hubs` has the counters of each hub, keyed by its URI.
+    `commits` has the number of the journal's transactions, and the duration of their commits with
+    the flush. `hubs` has the counters of each hub, keyed by its URI.
     """
 
     changes: int = 0

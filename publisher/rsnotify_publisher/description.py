@@ -1,7 +1,7 @@
-"""The Source Description of several sets of resources, and the means of discovery (core §6.3).
+"""The Source Description of several sets of resources, and ways to discover it (core §6.3).
 
-The well-known URI is one of the routes. The functions in this module return the other means: a
-header and an HTML element for the resources themselves, and lines for robots.txt.
+The well-known URI is one of the routes. The functions in this module return the others: a header
+and an HTML element for the resources themselves, and lines for robots.txt.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class SourceDescription(Startable):
             if not url.startswith(own):
                 raise ConfigurationError(
                     f"the set {publisher.source.base_url} is not below {self.base_url}; "
-                    "a Source has its sets of resources below one base URL"
+                    "the base URLs of all sets must be below the Source's"
                 )
             urls.append((unquote(url), publisher.source.base_url))
         urls.sort()
         for (upper, first), (lower, second) in pairwise(urls):
             if lower.startswith(upper):
                 raise ConfigurationError(
-                    f"the sets {first} and {second} overlap; give each a base URL that is not "
-                    "below another's"
+                    f"the sets {first} and {second} overlap; give each set a base URL that is not "
+                    "below another set's"
                 )
 
     def _check_folders(self) -> None:
@@ -88,8 +88,8 @@ class SourceDescription(Startable):
             folder, base_url = publisher.source.folder.resolve(), publisher.source.base_url
             if folder in seen:
                 raise ConfigurationError(
-                    f"the sets {seen[folder]} and {base_url} keep their state in {folder}; "
-                    "give each a folder of its own"
+                    f"the sets {seen[folder]} and {base_url} both keep their state in {folder}; "
+                    "give each set a separate folder"
                 )
             seen[folder] = base_url
 
@@ -112,7 +112,7 @@ class SourceDescription(Startable):
             if not (publisher.source.documents_folder / CAPABILITY_LIST).exists():
                 raise ConfigurationError(
                     f"the set {publisher.source.base_url} has no documents yet; start it, and "
-                    "write the Source Description when `wait_published` has returned"
+                    "write the Source Description after `wait_published` has returned"
                 )
         write_atomically(Path(file), [write_document(self.document())])
 
@@ -136,7 +136,7 @@ class SourceDescription(Startable):
 
 
 def _normalized(base_url: str) -> str:
-    """Return a base URL in a form in which equal hosts are equal strings (RFC 3986 §6.2)."""
+    """Return a base URL with its host and port in normal form (RFC 3986 §6.2)."""
     parts = urlsplit(base_url)
     return f"{parts.scheme}://{parts.hostname}:{parts.port or _PORTS[parts.scheme]}{parts.path}"
 

@@ -18,10 +18,11 @@ from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import flush, make_durably
 
 #: Slightly more than the coarsest resolution of modification times (FAT: 2 s), in seconds. A file
-#: that changed less than this ago may change again and keep its modification time.
-TICK = 2.1
-_PIECE = 65_536
-#: The number of files that this process has written, and the time it took to flush them.
+#: that changed more recently may change again and keep its modification time.
+MTIME_RESOLUTION = 2.1
+#: Number of bytes read at a time.
+_PIECE_SIZE = 65_536
+#: The number of files that this process has written, and the time spent on flushing them.
 flushes = Durations()
 
 
@@ -49,13 +50,13 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes a document in pieces, as `atomic` does.
+    """Yield a function that writes a document in pieces, atomically.
 
     The document is compressed if its name ends in `.gz`.
     """
     with atomic(path) as file:
         if path.suffix == ".gz":
-            # Time and name are left out, so that equal documents give equal bytes.
+            # Without time and name, equal documents result in equal bytes.
             with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
                 yield packed.write
         else:
@@ -66,12 +67,12 @@ def reading(path: Path) -> Iterator[bytes]:
     """Yield a document in pieces, decompressed if its name ends in `.gz`."""
     with open(path, "rb") as file:
         stream = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-        while piece := stream.read(_PIECE):
+        while piece := stream.read(_PIECE_SIZE):
             yield piece
 
 
 def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
-    """Write a whole document as `writing` does, and return the size of the file."""
+    """Write a whole document atomically, and return the size of the file."""
     with writing(path) as write:
         for chunk in chunks:
             write(chunk)
@@ -126,9 +127,9 @@ def check_writable(folder: Path) -> None:
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        taken = isinstance(error, FileExistsError)
-        reason = "is not a folder" if taken else f"cannot be written: {reason_of(error)}"
-        raise ConfigurationError(f"{folder} {reason}; choose another, or repair it") from None
+        is_file = isinstance(error, FileExistsError)
+        reason = "is not a folder" if is_file else f"cannot be written: {reason_of(error)}"
+        raise ConfigurationError(f"{folder} {reason}; choose another folder, or fix it") from None
 
 
 def _temporary(path: Path) -> Path:

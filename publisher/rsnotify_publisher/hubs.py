@@ -1,4 +1,4 @@
-"""The hubs of a Source: where to send fragments, and which URLs the documents advertise."""
+"""The hubs of a Source: where it sends fragments, and which URLs its documents advertise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rsnotify.format.offer import HUB_DOCUMENT
 from rsnotify.runtime.mqtt_broker import ANONYMOUS, BrokerLogin, is_broker_url, parse_broker
 from rsnotify.runtime.transport_extensions import offered_transport, place_of, scheme_of
 
-#: The prefix for the URL of a hub that receives POST requests, even if the URL ends in a slash.
-_POSTED = "websub+"
-_WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+#: The prefix for a hub's URL to which fragments are sent by POST, even if it ends in a slash.
+_POST_PREFIX = "websub+"
+#: The scheme of a hub's WebSocket URL, keyed by the scheme of its base URL.
+_WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Hub(Struct, frozen=True):
@@ -26,14 +27,13 @@ class Hub(Struct, frozen=True):
 
     Args:
         uri: The URI to which fragments are sent at the first node. Its scheme selects the
-            transport: POST for `http(s)`, WebSocket for `ws(s)`, and a broker for the schemes of
-            MQTT. Installed packages may offer others.
-        advertised: The URLs for Destinations, with WebSub first.
+            transport: POST for `http(s)`, WebSocket for `ws(s)`, MQTT for `mqtt(s)`. Installed
+            packages may offer others.
+        advertised: The URLs for Destinations, WebSub first.
         token: The bearer token that this hub requires from a Source.
         login: The login at a broker, whose type depends on the transport.
         version: The version of MQTT.
-        other_nodes: The URIs to which fragments are sent at the other nodes. One of them is used
-            when another node fails.
+        other_nodes: The URIs to which fragments are sent at the other nodes, when a node fails.
         documents: The URLs of the documents in which the nodes state how to reach the hub, if any.
     """
 
@@ -46,7 +46,7 @@ class Hub(Struct, frozen=True):
     documents: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the URI without the token, since a representation may end up in logs."""
+        """Return the URI without the token, since the result may end up in logs."""
         return f"Hub({self.uri!r})"
 
     @property
@@ -71,9 +71,8 @@ class HubFailure(RsnotifyError):
         hub: The hub's URI.
         reason: The cause, as a clause.
         retry_after: The delay that the hub requested, in seconds.
-        remedy: The action required of the user, as a clause; None if the problem may resolve
-            itself.
-        everywhere: Whether every node of the hub would give the same answer.
+        remedy: What the user must do, as a clause; None if a retry may help.
+        everywhere: Whether every node of the hub would answer the same.
     """
 
     def __init__(
@@ -105,18 +104,18 @@ def parse_hub(
     version: str = "5",
     logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> Hub:
-    """Create a hub from the URL that a user gives.
+    """Create a hub from its URL.
 
     Args:
         url: The URL of the hub. Fragments are sent by POST to `http(s)://host/path`, and over a
             WebSocket to `ws(s)://host/path`; these URLs are used exactly as given.
-            `http(s)://host`, or anything else that ends in `/`, is the base URL of an rsnotify hub:
-            fragments are sent over its WebSocket, and its WebSub and WebSocket URLs and the broker
-            that it states are advertised. For other hubs, `websub+http(s)://host/path/` means that
-            fragments are sent by POST to the URL without `websub+`, even if it ends in `/`.
-            `mqtt(s)://host` is an MQTT broker (docs/mqtt.md), and `xmpp:pubsub.host` is a PubSub
-            service (docs/xmpp.md). Several such URLs separated by commas are the nodes of one hub:
-            one of them is fed, and another one when it fails. All are advertised.
+            `http(s)://host`, or any other URL that ends in `/`, is the base URL of an rsnotify hub:
+            fragments are sent over its WebSocket. The hub's WebSub and WebSocket URLs, and the
+            broker that it states, are advertised. For other hubs, `websub+http(s)://host/path/`
+            means that fragments are sent by POST to the URL without `websub+`. `mqtt(s)://host` is
+            an MQTT broker (docs/mqtt.md), and `xmpp:pubsub.host` is a PubSub service
+            (docs/xmpp.md). Several URLs separated by commas are the nodes of one hub: one of them
+            is fed, and the next one when it fails. All are advertised.
         token: The bearer token for this hub.
         login: The login at a broker.
         version: The version of MQTT, `5` or `3.1.1`.
@@ -124,17 +123,18 @@ def parse_hub(
             `xmpp`.
 
     Raises:
-        ConfigurationError: The URL is not the URL of a hub, or it contains a password; no header
-            can carry the token; the login is unusable; or the nodes have different transports.
+        ConfigurationError: The URL is not the URL of a hub, or contains a password; the token
+            contains a control character; the login is unusable; or the nodes have different
+            transports.
     """
-    mqtt = partial(_broker, login=login, version=version)
+    mqtt = partial(_mqtt_hub, login=login, version=version)
     nodes = [_parse_node(each.strip(), token, mqtt, logins) for each in url.split(",")]
     first, *others = dict.fromkeys(nodes)
     for other in others:
         if _transport(other) != _transport(first):
             raise ConfigurationError(
-                f"{first.uri} and {other.uri} are not nodes of one hub, since their transports "
-                "differ; name two hubs"
+                f"{first.uri} and {other.uri} have different transports, so they are not nodes of "
+                "one hub; give them as two hubs"
             )
     return replace(
         first,
@@ -148,7 +148,7 @@ def _transport(hub: Hub) -> str:
     if is_broker_url(hub.uri):
         return "mqtt"
     scheme = scheme_of(hub.uri)
-    return scheme.removesuffix("s") if scheme in _WEBSOCKET else scheme
+    return scheme.removesuffix("s") if scheme in _WEBSOCKET_SCHEMES else scheme
 
 
 def _parse_node(
@@ -156,28 +156,30 @@ def _parse_node(
 ) -> Hub:
     if is_broker_url(url):
         return mqtt(url)
-    transport = None if url.startswith(_POSTED) else offered_transport(url)
+    transport = None if url.startswith(_POST_PREFIX) else offered_transport(url)
     if transport is not None:
         transport.place(url)
         login = logins.get(scheme_of(url), transport.login())
         login.check()
         return Hub(url, (url,), login=login)
-    given, url = url, url.removeprefix(_POSTED)
+    given, url = url, url.removeprefix(_POST_PREFIX)
     try:
         parts = urlsplit(url)
-        schemes = _WEBSOCKET if given == url else ("http", "https")
+        schemes = _WEBSOCKET_SCHEMES if given == url else ("http", "https")
         usable = parts.scheme in schemes and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
         raise ConfigurationError(
-            f"{given!r} is not a hub; write http(s)://host, websub+http(s)://host/path, "
+            f"{given!r} is not the URL of a hub; write http(s)://host, websub+http(s)://host/path, "
             "ws(s)://host/path, mqtt(s)://host or xmpp:pubsub.host"
         )
     if parts.username or parts.password:
-        raise ConfigurationError("a hub's URL holds a user name; give a token instead")
+        raise ConfigurationError(
+            "a hub's URL contains a user name or password; use a token instead"
+        )
     if parts.query or parts.fragment:
-        raise ConfigurationError(f"{url!r} has a query or fragment; a hub is named without them")
+        raise ConfigurationError(f"{url!r} has a query or fragment; remove it from the hub's URL")
     check_token(token)
     if given != url or (parts.path and not parts.path.endswith("/")):
         return Hub(url, (url,), token)
@@ -193,13 +195,13 @@ def parse_hubs(
     version: str = "5",
     logins: Mapping[str, Struct] = MappingProxyType({}),
 ) -> tuple[Hub, ...]:
-    """Create the hubs of a Source from the URLs that a user gives; see `parse_hub`.
+    """Create the hubs of a Source from their URLs; see `parse_hub`.
 
     `advertise` are the hubs' URLs for Destinations if they differ, for example behind a proxy.
 
     Raises:
-        ConfigurationError: A URL is not the URL of a hub, a hub lacks a required login, or there is
-            no hub to advertise.
+        ConfigurationError: A URL is not the URL of a hub, a hub lacks a required login, or URLs are
+            advertised although there is no hub.
     """
     hubs = tuple(parse_hub(url, token, login=login, version=version, logins=logins) for url in urls)
     for hub in hubs:
@@ -209,31 +211,31 @@ def parse_hubs(
     if not advertise:
         return hubs
     if not hubs:
-        raise ConfigurationError("a hub is to be advertised, but none is named to push to")
+        raise ConfigurationError("there is a hub to advertise, but no hub to push to")
     urls = advertised(tuple(map(parse_hub, advertise)))
     return tuple(replace(hub, advertised=urls, documents=()) for hub in hubs)
 
 
 def check_token(token: str | None) -> None:
-    """Raise ConfigurationError if a token contains a control character.
+    """Raise ConfigurationError if a token contains a control character, which headers cannot.
 
-    No header can carry such a token. The message does not show it.
+    The message does not show the token.
     """
     if token is not None and not token.isprintable():
-        raise ConfigurationError("the token has a line break or another control character")
+        raise ConfigurationError("the token contains a line break or another control character")
 
 
-def _broker(url: str, login: BrokerLogin, version: str) -> Hub:
+def _mqtt_hub(url: str, login: BrokerLogin, version: str) -> Hub:
     parse_broker(url)
     login.check()
     if version not in ("5", "3.1.1"):
-        raise ConfigurationError(f"{version!r} is not a version of MQTT; use 5 or 3.1.1")
+        raise ConfigurationError(f"{version!r} is not a supported version of MQTT; use 5 or 3.1.1")
     return Hub(url, (url,), login=login, version=version)
 
 
 def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
     base = f"://{parts.netloc}{parts.path or '/'}"
-    websocket = f"{_WEBSOCKET[parts.scheme]}{base}ws"
+    websocket = f"{_WEBSOCKET_SCHEMES[parts.scheme]}{base}ws"
     if parts.scheme.startswith("ws"):
         return Hub(websocket, (websocket,), token)
     documents = (f"{parts.scheme}{base}{HUB_DOCUMENT}",)
@@ -242,12 +244,12 @@ def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
 
 
 def url_for_topic(url: str, topic: str) -> str:
-    """Return the URL of a hub for a channel. The URL of a broker includes the topic or node."""
+    """Return a hub's URL for a channel. The channel's topic or node is added to a broker's URL."""
     broker = place_of(url)
     return url if broker is None else broker.url_for(topic)
 
 
 def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:
-    """Return all URLs for Destinations, with WebSub first, since plain WebSub uses the first."""
+    """Return all URLs for Destinations, WebSub first, since plain WebSub clients use the first."""
     urls = dict.fromkeys(url for hub in hubs for url in hub.advertised)
     return tuple(sorted(urls, key=lambda url: not url.startswith("http")))

@@ -1,7 +1,7 @@
 """The metrics of a Source in the Prometheus format, for `/metrics` or your own registry.
 
-The values are read from the journals on request. Those that no journal stores are counted in memory
-(`SourceCounters`). The only labels are the hubs, which the user has named.
+The values are read from the journals on request, or counted in memory (`SourceCounters`). The only
+label is `hub`, so the number of time series stays small.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rsnotify_publisher import files
 from rsnotify_publisher.counters import HubCounters
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.source_context import SourceContext
-from rsnotify_publisher.source_status import MOST_COUNTED, HubStatus, StatusReader, hub_name
+from rsnotify_publisher.source_status import MAX_COUNTED, HubStatus, StatusReader, hub_name
 
 _named = Families("rsnotify_source_")
 _UNKNOWN = float("nan")
@@ -30,16 +30,17 @@ def not_ready(publishers: Sequence[Publisher]) -> str:
     missing = sum(not one.is_published for one in publishers)
     if not missing:
         return ""
-    return f"the documents of {missing:,} of {counted(len(publishers), 'set')} are not written yet"
+    sets = counted(len(publishers), "set")
+    return f"the documents of {missing:,} of {sets} have not been written yet"
 
 
 class SourceMetrics(Collector):
     """Registers the metrics of the Publishers of one Source.
 
     Args:
-        publishers: The Publishers to measure. Their figures are added up.
+        publishers: The Publishers to measure. Their values are added up.
         registry: The registry for the metrics, such as `prometheus_client.REGISTRY`. A registry can
-            have these metrics only once.
+            contain these metrics only once.
     """
 
     def __init__(self, *publishers: Publisher, registry: CollectorRegistry | None = None) -> None:
@@ -54,31 +55,31 @@ class SourceMetrics(Collector):
             try:
                 status = self._reader.read()
             finally:
-                self._reader.close()  # no one reports when the metrics are no longer needed
+                self._reader.close()  # there may be no later call that could close it
         published = sum(one.is_published for one in self._publishers)
         yield _named.gauge("sets", "Sets of resources", len(self._publishers))
-        yield _named.gauge("sets_published", "Sets whose documents are all written", published)
+        yield _named.gauge(
+            "sets_published", "Sets whose documents have all been written", published
+        )
         yield _named.gauge("resources", "Resources of all sets", status.resources)
         last = status.last_change
         yield _named.gauge(
             "last_change_timestamp_seconds",
-            "When the last change was recorded; NaN if there was none",
+            "Time of the last recorded change; NaN if there is none",
             _UNKNOWN if last is None else last.timestamp(),
         )
-        yield _named.gauge(
-            "journal_bytes", "Size of the journals on the disk", status.journal_bytes
-        )
+        yield _named.gauge("journal_bytes", "Size of the journals on disk", status.journal_bytes)
         counters = [one.source.counters for one in self._publishers]
         changes = sum(one.changes for one in counters)
         yield _named.counter("changes", "Changes that this process recorded", changes)
         yield _named.durations(
             "commit_seconds",
-            "Transactions of the journals, and the time of their flushes",
+            "Transactions of the journals, and the time spent on their flushes",
             sum((one.commits for one in counters), Durations()),
         )
         yield _named.durations(
             "file_flush_seconds",
-            "Documents and other files that were written, and the time of their flushes",
+            "Documents and other files written, and the time spent on their flushes",
             files.flushes,
         )
         yield from _hubs(status.hubs, [one.source for one in self._publishers])
@@ -88,19 +89,19 @@ def _hubs(status: Sequence[HubStatus], sources: Sequence[SourceContext]) -> Iter
     found = {without_credentials(hub.uri): hub for hub in status}
     yield _named.gauges(
         "hub_up",
-        "Whether the hub accepts what it is sent; NaN if not known yet",
+        "Whether the hub accepts fragments; NaN if unknown",
         "hub",
         {name: _UNKNOWN if one.reached is None else one.reached for name, one in found.items()},
     )
     yield _named.gauges(
         "hub_unsent_changes",
-        f"Changes that the hub lacks, {MOST_COUNTED:,} of a set at most",
+        f"Changes that the hub lacks, at most {MAX_COUNTED:,} per set",
         "hub",
         {name: one.waiting for name, one in found.items()},
     )
     yield _named.gauges(
         "hub_through_timestamp_seconds",
-        "Up to when the hub has every change",
+        "Time up to which the hub has every change",
         "hub",
         {name: one.through.timestamp() for name, one in found.items()},
     )
@@ -110,14 +111,14 @@ def _hubs(status: Sequence[HubStatus], sources: Sequence[SourceContext]) -> Iter
             name = without_credentials(hub_name(hub))
             sent.setdefault(name, []).append(source.counters.hubs[hub.uri])
     for name, about, count in (
-        ("hub_fragments", "Fragments that were sent, with heartbeats", "fragments"),
-        ("hub_fragment_bytes", "Bytes of these fragments", "bytes"),
-        ("hub_failures", "Connections that failed, and refused fragments", "failures"),
+        ("hub_fragments", "Fragments sent, including heartbeats", "fragments"),
+        ("hub_fragment_bytes", "Bytes of the fragments sent", "bytes"),
+        ("hub_failures", "Failed connections and refused fragments", "failures"),
     ):
         values = {hub: sum(getattr(one, count) for one in each) for hub, each in sent.items()}
         yield _named.counters(name, about, "hub", values)
     yield _named.histogram(
         "hub_lag_seconds",
-        "From the datetime of a change until a hub had accepted it",
+        "Seconds from the datetime of a change until a hub accepted it",
         sum((one.lags for each in sent.values() for one in each), Histogram()),
     )

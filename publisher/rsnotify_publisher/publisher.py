@@ -31,23 +31,22 @@ from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import (
     Metadata,
     Record,
-    as_record,
+    change_record,
     check_record,
     check_resource,
-    describe,
 )
 from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.journal import Journal, Recorder, system_clock
 from rsnotify_publisher.options import Options
-from rsnotify_publisher.push.hub_feed import ChangeStream
+from rsnotify_publisher.push.change_stream import ChangeStream
 from rsnotify_publisher.source_context import SourceCallbacks, SourceContext
 
-#: Maximum number of Publishers that are closed at the same time.
-_AT_ONCE = 8
+#: Maximum number of Publishers to close at the same time.
+_MAX_CLOSING = 8
 
 
 class Startable(ABC):
-    """An object that runs from `start` to `close`, or within `with` or `async with`."""
+    """Something that runs from `start` to `close`, or inside `with` or `async with`."""
 
     @abstractmethod
     def start(self) -> None:
@@ -55,7 +54,7 @@ class Startable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Shut down cleanly. If not running, do nothing."""
+        """Shut down cleanly. Do nothing if not running."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -72,7 +71,7 @@ class Startable(ABC):
         await asyncio.to_thread(self.close)
 
 
-#: The running Publishers, which are closed at the end of the program.
+#: The running Publishers, which are closed when the program ends.
 running: set[Publisher] = set()
 
 
@@ -83,16 +82,16 @@ def close_all(publishers: Iterable[Publisher]) -> None:
         with publisher._lock:
             if publisher.is_running:
                 publisher._election.stop()
-    # Each call waits for the disk, so several run at once.
-    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
+    # Each call waits for the disk, so several run in parallel.
+    with concurrent.futures.ThreadPoolExecutor(_MAX_CLOSING) as threads:
         for closed in [threads.submit(publisher.close) for publisher in publishers]:
             closed.result()
 
 
-# `atexit` hooks run only after the executors that closing needs have ended. The hook that
-# `concurrent.futures` uses for itself runs earlier. It has no public name, so `atexit` is the
-# fallback. The last registered hook is called first, so this one runs before the hook of
-# `concurrent.futures`, which is imported above.
+# `atexit` hooks run too late: the executors that closing needs have ended by then. The hooks that
+# `concurrent.futures` uses run earlier, the last registered one first. So this one runs before the
+# hook of `concurrent.futures` itself, which is imported above. The function that registers them is
+# private, so `atexit` is the fallback.
 getattr(threading, "_register_atexit", atexit.register)(lambda: close_all(running))
 
 
@@ -104,15 +103,15 @@ class Publisher(Startable):
 
     A Publisher starts with the first change, or with `start()`, `with` or `async with`. Any number
     of threads may use one Publisher, and any number of processes may each have a Publisher for the
-    same folder. One of the processes feeds the hubs and writes the documents, and another takes
-    over if it dies.
+    same folder. One process pushes to the hubs and writes the documents, and another takes over if
+    that process dies.
 
     Args:
-        state: The folder for the state. Its subfolder `documents` contains the documents.
+        state: The folder for the state. The documents are in its subfolder `documents`.
         base_url: The URL below which the documents are served.
-        hubs: URLs of hubs, or `Hub` objects from `parse_hub` if each has its own token. One string
-            may contain the URLs of all nodes of a hub, separated by commas.
-        token: The bearer token for hubs given as URLs.
+        hubs: The hubs' URLs, or `Hub` objects from `parse_hub` if they have different tokens. A
+            string may contain the URLs of all nodes of a hub, separated by commas.
+        token: The bearer token for hubs that are given as URLs.
         described_by: The URL of a document about this set of resources.
         options: Tuning.
         callbacks: `content`, `resources` and `clock`; see `SourceCallbacks`.
@@ -158,7 +157,7 @@ class Publisher(Startable):
         self._pool = PublisherPool()
         self._started_in: int | None = None
 
-    # Starting and ending
+    # Lifecycle
 
     def start(self) -> None:
         """Open the journal and start publishing. A second call does nothing.
@@ -169,7 +168,7 @@ class Publisher(Startable):
                 this process was forked from one in which the Publisher had started.
         """
         if self.is_running:
-            return  # without taking the lock: a callback may record while `close` holds it
+            return  # without the lock, because a callback may record while `close` holds it
         with self._lock:
             if self._started_in is None:
                 self._start()
@@ -182,20 +181,20 @@ class Publisher(Startable):
     def _start(self) -> None:
         self.source.check_folders()
         with self.source.open_journal() as journal, journal.transaction():
-            journal.track(self.source.resources is None)
+            journal.set_tracked(self.source.resources is None)
             # Hubs are added before the first change, so that a new hub receives it.
             for hub in self.source.hubs:
                 journal.add_hub(hub.uri)
         self._pool.enter()
         try:
             contents, threads = self.source.contents, self._pool.threads
-            inline = None if contents is None else contents.inline
-            changes = ChangeStream(inline, self._pool.call, threads.readers.submit)
+            read_contents = None if contents is None else contents.inline
+            changes = ChangeStream(read_contents, self._pool.call, threads.readers.submit)
             self._recorder = Recorder(
                 self.source.open_journal,
-                changes.recorded,
-                threads.recorders,
-                memory=self._pool.memory,
+                on_recorded=changes.on_recorded,
+                executor=threads.recorders,
+                cache_size=self._pool.journal_cache,
                 counters=self.source.counters,
             )
             self._recorder.start()
@@ -210,7 +209,7 @@ class Publisher(Startable):
     def close(self) -> None:
         """Send the remaining changes to the hubs for at most `Options.grace` seconds, then stop.
 
-        Changes that the hubs did not accept stay in the journal.
+        Changes that a hub has not accepted by then stay in the journal.
         """
         with self._lock:
             if self.is_running:
@@ -221,13 +220,13 @@ class Publisher(Startable):
                 self._started_in = None
 
     def wait_published(self, timeout: float | None = None) -> bool:
-        """Wait until every document is in the folder, starting the Publisher if necessary.
+        """Wait until every document has been written, starting the Publisher if necessary.
 
         Args:
             timeout: Maximum number of seconds to wait.
 
         Returns:
-            Whether all documents are there.
+            Whether every document has been written.
 
         Raises:
             RsnotifyError: See `start`.
@@ -243,16 +242,16 @@ class Publisher(Startable):
 
     @property
     def is_published(self) -> bool:
-        """Whether the Publisher is running and every document is in the folder."""
+        """Whether the Publisher is running and every document has been written."""
         return self.is_running and self._election.published.done()
 
     async def await_published(self, timeout: float | None = None) -> bool:
-        """Wait in asyncio until every document is in the folder; see `wait_published`."""
+        """Wait in asyncio until every document has been written; see `wait_published`."""
         await asyncio.to_thread(self.start)
         published, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def on_done(_: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed, so nothing is waiting
+            with suppress(RuntimeError):  # the loop has been closed, so nothing is waiting
                 loop.call_soon_threadsafe(published.set)
 
         self._election.published.add_done_callback(on_done)
@@ -281,13 +280,15 @@ class Publisher(Startable):
             The number of resources.
 
         Raises:
-            ConfigurationError: A resource is unusable, the journal is not empty, or the
-                Publisher was given `resources`.
+            ConfigurationError: A resource is unusable, the journal is not empty, or the Publisher
+                has the callback `resources`.
             StorageError: The journal cannot be written.
         """
         if self.source.resources is not None:
-            raise ConfigurationError("`resources` gives the set; there is nothing to load")
-        records = map(as_record, resources)
+            raise ConfigurationError(
+                "the callback `resources` returns the set; there is nothing to load"
+            )
+        records = (each if isinstance(each, Record) else Record(each) for each in resources)
         with self.source.open_journal() as journal, journal.transaction():
             return journal.load(
                 Record(check_resource(record.resource), record.validator) for record in records
@@ -300,11 +301,15 @@ class Publisher(Startable):
     ) -> concurrent.futures.Future[list[Resource]]:
         """Record changes without waiting. Either all become durable together, or none.
 
+        With `Options.change_dump`, pass the content of each change: if it is not passed, the
+        process that writes the documents reads it a moment later, when the resource may have
+        changed again.
+
         Args:
             changes: The changes in order, each with `change` set. The Publisher sets `datetime`.
 
         Returns:
-            A future for the changes with their datetimes, done when they are durable.
+            A future with the changes and their datetimes, done when they are durable.
 
         Raises:
             ConfigurationError: A change is unusable. None of them is recorded.
@@ -316,14 +321,15 @@ class Publisher(Startable):
     def _recording(
         self, changes: Iterable[Resource | Record]
     ) -> Callable[[Journal], list[Resource]]:
-        records = [check_record(as_record(change)) for change in changes]
+        """Check changes, and return the operation that records them. Start the Publisher."""
+        records = [check_record(change) for change in changes]
         self.start()
         captured = self.source.captured
 
         def record(journal: Journal) -> list[Resource]:
             recorded = journal.record(records)
             if captured is not None:
-                # Within the transaction: as soon as others can read a change, it may be packed.
+                # In the transaction: after it, another process may already pack the change.
                 for change, record in zip(recorded, records, strict=True):
                     if record.content is not None:
                         captured.put(change, record.content)
@@ -334,8 +340,8 @@ class Publisher(Startable):
     def record(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Record changes, and wait until they are durable.
 
-        The arguments and errors are the same as for `submit`. With `Options.change_dump`, the
-        content of the changes has been kept when this returns.
+        The arguments and errors are the same as for `submit`. With `Options.change_dump`, this also
+        keeps the content of the changes before it returns.
         """
         operation = self._recording(changes)
         recorded = self._recorder.run(operation)
@@ -350,9 +356,9 @@ class Publisher(Startable):
 
         Args:
             uri: The URI of the resource.
-            content: The new content of the resource. The change gets its hash and length. Small
-                content is sent inside the fragment. A Change Dump contains exactly this content,
-                even if the resource changes again at once.
+            content: The new content of the resource, whose hash and length are added to the change.
+                Small content is sent inside the fragment. A Change Dump contains exactly this
+                content, even if the resource changes again at once.
             metadata: See `Metadata`.
 
         Returns:
@@ -362,17 +368,17 @@ class Publisher(Startable):
             ConfigurationError: The URI or the metadata is unusable. Nothing is recorded.
             StorageError: The change could not be made durable.
         """
-        return self.record([describe(uri, ChangeType.CREATED, metadata, content)])[0]
+        return self.record([change_record(uri, ChangeType.CREATED, metadata, content)])[0]
 
     def updated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record that a resource changed. See `created`."""
-        return self.record([describe(uri, ChangeType.UPDATED, metadata, content)])[0]
+        return self.record([change_record(uri, ChangeType.UPDATED, metadata, content)])[0]
 
     def deleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record that a resource was deleted. See `created`."""
-        return self.record([describe(uri, ChangeType.DELETED, metadata)])[0]
+        return self.record([change_record(uri, ChangeType.DELETED, metadata)])[0]
 
     async def arecord(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Record changes in asyncio; see `record`."""
@@ -386,17 +392,17 @@ class Publisher(Startable):
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource was created; see `created`."""
-        return (await self.arecord([describe(uri, ChangeType.CREATED, metadata, content)]))[0]
+        return (await self.arecord([change_record(uri, ChangeType.CREATED, metadata, content)]))[0]
 
     async def aupdated(
         self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> Resource:
         """Record in asyncio that a resource changed; see `created`."""
-        return (await self.arecord([describe(uri, ChangeType.UPDATED, metadata, content)]))[0]
+        return (await self.arecord([change_record(uri, ChangeType.UPDATED, metadata, content)]))[0]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record in asyncio that a resource was deleted; see `created`."""
-        return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
+        return (await self.arecord([change_record(uri, ChangeType.DELETED, metadata)]))[0]
 
 
 def join_source(publisher: Publisher, description: str, pool: PublisherPool) -> None:
@@ -409,14 +415,17 @@ def join_source(publisher: Publisher, description: str, pool: PublisherPool) -> 
     """
     if publisher._started_in is not None:
         raise ConfigurationError(
-            f"the Publisher of {publisher.source.base_url} runs already; give it to the "
-            "SourceDescription before it starts"
+            f"the Publisher for {publisher.source.base_url} is already running; pass it to the "
+            "SourceDescription before you start it"
         )
     publisher.source.documents.description_uri = description
     publisher._pool = pool
 
 
 def transact(publisher: Publisher, work: Callable[[Journal], T]) -> concurrent.futures.Future[T]:
-    """Run `work` in the journal's next transaction, and again if another caller makes that fail."""
+    """Run `work` in the journal's next transaction.
+
+    If the transaction fails because of another caller, `work` runs again.
+    """
     publisher.start()
     return publisher._recorder.submit(work)

@@ -1,4 +1,4 @@
-"""The context of one Source, used throughout this package: folders, options, hubs, callbacks."""
+"""The context of one Source, used throughout this package: folders, options, hubs and callbacks."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
-from rsnotify_publisher.changes import ContentCallback, SourceContents, check_uri
+from rsnotify_publisher.captured_content import CapturedContent
+from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.counters import SourceCounters
-from rsnotify_publisher.documents.packages import Captured
 from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.hubs import Hub, advertised
+from rsnotify_publisher.job_schedule import parse_schedule
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.options import (
-    Options,
-    check_options,
-    parse_retention,
-    parse_rotation,
-    parse_schedule,
-)
+from rsnotify_publisher.options import Options, check_options
+from rsnotify_publisher.rotation_and_retention import parse_retention, parse_rotation
+from rsnotify_publisher.source_contents import ContentCallback, SourceContents
 from rsnotify_publisher.source_documents import PARTS, SourceDocuments
 from rsnotify_publisher.view import load_views
 
@@ -40,7 +37,7 @@ class SourceCallbacks(TypedDict, total=False):
 
     `resources` returns the current set of resources, for example from the Source's database, as any
     iterable. It is called whenever a Resource List or Resource Dump is written, and its result is
-    not held in memory. Without this callback, the set is kept in the journal.
+    not held in memory. Without this callback, the journal stores the set.
 
     `clock` returns the time in microseconds since 1970.
     """
@@ -76,7 +73,7 @@ class SourceContext:
         self.retention = parse_retention(options.keep)
         self.rotation = parse_rotation(options.rotate)
         if self.rotation.age is None and self.rotation.schedule is None:
-            # Otherwise changes would stay in the open list forever if there are only a few.
+            # Otherwise a few changes would stay in the open list forever.
             self.rotation = replace(self.rotation, age=self.retention.age)
         self.resource_list_schedule = parse_schedule(
             "resource_list_every", options.resource_list_every
@@ -89,11 +86,11 @@ class SourceContext:
         self.contents = None if content is None else SourceContents(content)
         self.resources = resources
         if self.contents is None and (options.change_dump or options.resource_dump_every):
-            raise ConfigurationError("a dump holds what resources hold; give `content`, too")
+            raise ConfigurationError("dumps require the callback `content`")
         if options.resource_dump_archive and options.resource_dump_every is None:
-            raise ConfigurationError("resource_dump_archive needs resource_dump_every, too")
+            raise ConfigurationError("resource_dump_archive requires resource_dump_every")
         if options.change_dump_archive and not options.change_dump:
-            raise ConfigurationError("change_dump_archive needs change_dump, too")
+            raise ConfigurationError("change_dump_archive requires change_dump")
         #: The types of the enabled views, keyed by name.
         self.views = load_views(options.views)
         self.documents = SourceDocuments(
@@ -106,13 +103,13 @@ class SourceContext:
         self.documents_folder = folder / "documents"
         self.captured_folder = folder / "captured"
         #: Keeps the content of changes for the Change Dump; None if there is no Change Dump.
-        self.captured: Captured | None = None
+        self.captured: CapturedContent | None = None
         if self.contents is not None and options.change_dump:
-            self.captured = Captured(self.captured_folder, self.contents.get)
-        self.lock = folder / "leader.lock"
+            self.captured = CapturedContent(self.captured_folder, self.contents.get)
+        self.leader_lock = folder / "leader.lock"
         self.clock = clock
-        #: The clock for schedules. The clock of a gateway's set stands where its last check began.
-        self.wall: Callable[[], int] = getattr(clock, "wall", clock)
+        #: The clock for schedules. A gateway's `clock` shows when its last complete check began.
+        self.wall_clock: Callable[[], int] = getattr(clock, "wall", clock)
 
     def check_folders(self) -> None:
         """Create the folders if they are missing, and check that they are writable."""
@@ -124,15 +121,16 @@ class SourceContext:
             return journal.count()
 
     def open_journal(self) -> Journal:
-        """Return a connection to the journal for the calling thread."""
+        """Open a new connection to the journal, for the calling thread."""
         return Journal(self.folder / "journal.sqlite3", self.base_url, clock=self.clock)
 
 
 def normalize_base_url(base_url: str) -> str:
     """Return the base URL with a slash at the end.
 
-    It must be an absolute http(s) URL without a query, fragment or user name, and without path
-    segments that clients would remove.
+    Raises:
+        ConfigurationError: It is not an absolute http(s) URL; it has a query, fragment or user
+            name; or clients would remove one of its path segments.
     """
     check_uri(base_url)
     try:
@@ -144,9 +142,9 @@ def normalize_base_url(base_url: str) -> str:
         raise ConfigurationError(f"base URL {base_url!r} must be http(s)://host/…")
     if parts.username or parts.password:
         # The message does not show the URL, because it contains a secret.
-        raise ConfigurationError("the base URL must have no user name or password")
+        raise ConfigurationError("the base URL must not contain a user name or password")
     if parts.query or parts.fragment:
-        raise ConfigurationError(f"base URL {base_url!r} must have no query or fragment")
+        raise ConfigurationError(f"base URL {base_url!r} must not contain a query or fragment")
     if any(unquote(segment) in (".", "..") for segment in parts.path.split("/")):
-        raise ConfigurationError(f"base URL {base_url!r} must have no segment `.` or `..`")
+        raise ConfigurationError(f"base URL {base_url!r} must not contain a segment `.` or `..`")
     return base_url if base_url.endswith("/") else base_url + "/"

@@ -1,4 +1,4 @@
-"""The documents of a Source: their names and their contents (docs/protocol.md).
+"""The documents of a Source: their names and contents (docs/protocol.md).
 
 A second channel carries notices of the Source's own documents (Framework Notification 1.0.1). A
 notice states that a Resource List, a dump, a closed Change List or another document was written. It
@@ -27,7 +27,7 @@ from rsnotify_publisher.view import View
 
 
 class FrameworkChannel(Struct, frozen=True):
-    """The channel for notices, as documents describe it. `hubs` are its URLs for Destinations."""
+    """The channel for notices of documents. `hubs` are its URLs for Destinations."""
 
     topic: str
     hubs: tuple[str, ...]
@@ -35,10 +35,10 @@ class FrameworkChannel(Struct, frozen=True):
     @property
     def links(self) -> tuple[Link, ...]:
         """The links to the channel in a Source Description. No client mistakes them for a set."""
-        return (Link(Rel.MONITOR_GROUP, self.topic), *self.to_hubs)
+        return (Link(Rel.MONITOR_GROUP, self.topic), *self.hub_links)
 
     @property
-    def to_hubs(self) -> tuple[Link, ...]:
+    def hub_links(self) -> tuple[Link, ...]:
         return tuple(Link(Rel.HUB, hub) for hub in self.hubs)
 
     def content(self, notices: Iterable[Resource], from_: int, until: int, up: str) -> Document:
@@ -48,12 +48,12 @@ class FrameworkChannel(Struct, frozen=True):
             tuple(notices),
             from_=from_microseconds(from_),
             until=from_microseconds(until),
-            links=(Link(Rel.UP, up), Link(Rel.SELF, self.topic), *self.to_hubs),
+            links=(Link(Rel.UP, up), Link(Rel.SELF, self.topic), *self.hub_links),
         )
 
 
 def allows_second_channel(url: str) -> bool:
-    """Return whether a hub can have a second channel. A broker whose URL names a topic cannot."""
+    """Return whether a hub can have a second channel. A broker whose URL has a topic cannot."""
     broker = place_of(url)
     return broker is None or broker.has_prefix
 
@@ -75,13 +75,13 @@ ARCHIVES = {
         Capability.CHANGE_DUMP,
     )
 }
-#: The folder for closed documents, the parts of documents that have an index, and packages.
+#: The folder for closed documents, the parts of documents with an index, and packages.
 PARTS = "resourcesync/"
 #: The open Change List if changelist.xml is an index. No other part is ever rewritten.
 OPEN_PART = PARTS + "changelist-open.xml"
 #: The channel for notices of documents.
 FRAMEWORK = PARTS + "framework.xml"
-#: Not a document but a service. It is below PARTS so that no resource can have its name.
+#: A service, not a document. It is below PARTS so that no resource can have its name.
 CHANGE_MEMORY = PARTS + "changes"
 
 #: Names directly below the base URL that no resource can have.
@@ -97,24 +97,24 @@ _INSTANT = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
 def compact(at: int) -> str:
-    """Return an instant (µs) in a form that is suitable for file names and URIs."""
+    """Return an instant (µs) in a compact form for file names and URIs."""
     return from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ")
 
 
 def digest_of(body: bytes) -> str:
-    """Return a string that differs whenever the document does."""
+    """Return a short digest of a document."""
     return blake2b(body, digest_size=12).hexdigest()
 
 
 def is_final(name: str) -> bool:
-    """Return whether a file below PARTS is never rewritten: its name then contains an instant."""
+    """Return whether a file below PARTS is never rewritten, because its name has an instant."""
     return _INSTANT.search(name) is not None
 
 
 def stem(kind: str, begin: int) -> str:
     """Return the beginning of the file names of a final document and its parts.
 
-    `begin` is the document's `from` or `at`, which no other document of that kind shares.
+    `begin` is the document's `from` or `at`, which is unique among the documents of its kind.
     """
     return f"{PARTS}{kind}-{compact(begin)}"
 
@@ -122,8 +122,8 @@ def stem(kind: str, begin: int) -> str:
 class SourceDocuments:
     """Builds the documents of one Source.
 
-    The base URL ends in a slash. `hubs` are the URLs of all hubs. The URLs of brokers are completed
-    with the topic or node of the channel.
+    The base URL ends in a slash. `hubs` are the URLs of all hubs. The channel's topic or node is
+    added to the URLs of brokers.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class SourceDocuments:
         urls = tuple(url_for_topic(hub, channel) for hub in hubs if allows_second_channel(hub))
         #: The channel for notices of documents; None if there is none.
         self.framework = FrameworkChannel(channel, urls) if wanted and urls else None
-        #: The URI of the Source Description. A Source with several sets replaces it.
+        #: The URI of the Source Description. With several sets, `join_source` replaces it.
         self.description_uri = self.uri(DESCRIPTION)
         self._described_by = () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
         self._up = Link(Rel.UP, self.uri(CAPABILITY_LIST))
@@ -159,7 +159,7 @@ class SourceDocuments:
 
     def description(self) -> Document:
         """Return the Source Description of a Source with only this set (core §8)."""
-        # A document about the only set is also about the Source.
+        # A document about the only set also describes the Source.
         entry = replace(self.description_entry(), links=self._described_by)
         links = self._described_by + self._framework_links
         return Document(Capability.DESCRIPTION, (entry, *self.framework_entries), links=links)
@@ -176,16 +176,16 @@ class SourceDocuments:
 
     @property
     def framework_entries(self) -> tuple[Resource, ...]:
-        """The entry of the channel for notices, if it is wanted (Framework Notification §5)."""
+        """The entry of the channel for notices, if enabled (Framework Notification §5)."""
         channel = self.framework
         if channel is None or not self.options.framework_url:
             return ()
         capability = Capability.FRAMEWORK_NOTIFICATION
-        return (Resource(channel.topic, capability=capability, links=channel.to_hubs),)
+        return (Resource(channel.topic, capability=capability, links=channel.hub_links),)
 
     @property
     def offered(self) -> dict[str, str]:
-        """The names of the offered documents, keyed by capability and in order."""
+        """The names of the offered documents in order, keyed by capability."""
         options = self.options
         dump = options.resource_dump_every is not None
         wanted = {
@@ -204,13 +204,13 @@ class SourceDocuments:
         offered = (name for name in self.offered.values() if name != CHANGE_LIST)
         return (DESCRIPTION, CAPABILITY_LIST, *offered)
 
-    def keeps(self, kind: str) -> bool:
+    def has_archive(self, kind: str) -> bool:
         return f"{kind}-archive" in self.offered
 
-    def is_own(self, volume: FinishedDocument) -> bool:
+    def can_be_archived(self, document: FinishedDocument) -> bool:
         """Return whether a live document has a separate file, so that it can be archived."""
-        own = f"{stem(volume.kind, volume.begin)}.xml"
-        return self.keeps(volume.kind) and volume.files[:1] == (own,)
+        own_file = f"{stem(document.kind, document.begin)}.xml"
+        return self.has_archive(document.kind) and document.files[:1] == (own_file,)
 
     def write(self, document: Document) -> bytes:
         return write_document(document, profile=self.profile)
@@ -221,7 +221,7 @@ class SourceDocuments:
     def capability_list(self, missing: frozenset[str] = frozenset()) -> Document:
         """Return the Capability List (core §9), with the channel if there are hubs.
 
-        Documents whose names are in `missing` are left out, since they do not exist yet.
+        Documents whose names are in `missing` do not exist yet, so they are omitted.
         """
         offered = [
             Resource(self.uri(name), capability=capability, links=self._links_to_views(capability))
@@ -255,27 +255,28 @@ class SourceDocuments:
         index = Link(Rel.INDEX, self.uri(ARCHIVES[kind]))
         return Document(f"{kind}-archive", links=(self._up, index))
 
-    def archived(self, volume: FinishedDocument) -> Resource:
-        """Return the entry for a finished document in its archive or in an index."""
-        begin, end = from_microseconds(volume.begin), from_microseconds(volume.end)
-        uri = self.uri(volume.files[0])
-        if volume.kind in (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP):
+    def archive_entry(self, document: FinishedDocument) -> Resource:
+        """Return the entry of a finished document in its archive or in an index."""
+        begin, end = from_microseconds(document.begin), from_microseconds(document.end)
+        uri = self.uri(document.files[0])
+        if document.kind in (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP):
             return Resource(uri, at=begin, completed=end)
         return Resource(uri, from_=begin, until=end)
 
-    def live_notice(self, volume: FinishedDocument, *, is_first: bool) -> Resource:
+    def live_notice(self, document: FinishedDocument, *, is_first: bool) -> Resource:
         """Return the notice of a new Resource List or Resource Dump."""
         return Resource(
-            self.uri(f"{volume.kind}.xml"),
-            capability=volume.kind,
+            self.uri(f"{document.kind}.xml"),
+            capability=document.kind,
             change=ChangeType.CREATED if is_first else ChangeType.UPDATED,
-            at=from_microseconds(volume.begin),
-            completed=from_microseconds(volume.end),
+            at=from_microseconds(document.begin),
+            completed=from_microseconds(document.end),
         )
 
-    def closed_notice(self, volume: FinishedDocument) -> Resource:
+    def closed_notice(self, document: FinishedDocument) -> Resource:
         """Return the notice of a closed Change List."""
-        return replace(self.archived(volume), capability=volume.kind, change=ChangeType.CREATED)
+        entry = self.archive_entry(document)
+        return replace(entry, capability=document.kind, change=ChangeType.CREATED)
 
     def reopened_notice(self, begin: int) -> Resource:
         """Return the notice that the open Change List now begins at `begin` (µs)."""
@@ -288,12 +289,12 @@ class SourceDocuments:
 
     def archives_link(self, kind: str) -> tuple[Link, ...]:
         """Return the link from a live document to the archive of its kind (archives §2.2)."""
-        return (Link(Rel.ARCHIVES, self.uri(ARCHIVES[kind])),) if self.keeps(kind) else ()
+        return (Link(Rel.ARCHIVES, self.uri(ARCHIVES[kind])),) if self.has_archive(kind) else ()
 
     def change_list(
         self, from_at: int, until_at: int | None = None, *, is_part: bool = False
     ) -> Document:
-        """Return a Change List or part, without entries (core §12); open without `until_at`."""
+        """Return a Change List or a part, without entries (core §12); open without `until_at`."""
         index = (Link(Rel.INDEX, self.uri(CHANGE_LIST)),) if is_part else ()
         return Document(
             Capability.CHANGE_LIST,
@@ -307,7 +308,7 @@ class SourceDocuments:
         last = Resource(self.uri(OPEN_PART), from_=from_microseconds(open_from))
         return Document(
             Capability.CHANGE_LIST,
-            (*map(self.archived, closed), last),
+            (*map(self.archive_entry, closed), last),
             index=True,
             from_=from_microseconds(closed[0].begin),
             links=(self._up, *self.archives_link(Capability.CHANGE_LIST)),
@@ -335,4 +336,4 @@ def _profile(name: str) -> Profile:
     try:
         return Profile(name)
     except ValueError:
-        raise ConfigurationError(f"profile {name!r} is unknown; write 1.1 or 1.0") from None
+        raise ConfigurationError(f"profile {name!r} is unknown; use 1.1 or 1.0") from None

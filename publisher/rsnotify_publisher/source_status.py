@@ -15,17 +15,17 @@ from rsnotify_publisher.journal import Journal
 if TYPE_CHECKING:
     from rsnotify_publisher.publisher import Publisher
 
-#: Maximum number of changes to count as missing at a hub.
-MOST_COUNTED = 10_000
+#: Maximum number of missing changes to count for a hub.
+MAX_COUNTED = 10_000
 #: Maximum number of seconds that a working hub takes to accept a heartbeat.
-_LATE = 5.0
+_ACCEPT_TIMEOUT = 5.0
 
 
 class HubStatus(Struct, frozen=True):
     """The status of a hub. `uri` has the URIs of its nodes, separated by commas.
 
-    The hub has everything `through` an instant. It lacks `waiting` changes, of which at most
-    `MOST_COUNTED` are counted. `reached` is None until it is known whether it accepts fragments.
+    The hub has every change `through` an instant. It lacks `waiting` changes, counted up to
+    `MAX_COUNTED`. `reached` is None while it is unknown whether the hub accepts fragments.
     """
 
     uri: str
@@ -49,15 +49,18 @@ def hub_name(hub: Hub) -> str:
     return ", ".join(hub.nodes)
 
 
-class _Set:
+class _SetStatus:
+    """Reads the status of one set. `changes` counts its changes since the first reading."""
+
     def __init__(self, publisher: Publisher) -> None:
         self.publisher = publisher
         self._source = publisher.source
         self._journal: Journal | None = None
-        #: The datetime of the last change seen (µs); None before the first reading.
-        self._seen: int | None = None
+        #: The datetime of the last counted change (µs); None before the first reading.
+        self._counted_through: int | None = None
+        #: The time of the first reading (µs), and the hubs' cursors then.
         self._started = 0
-        self._first: dict[str, int] = {}
+        self._first_cursors: dict[str, int] = {}
         self.changes = 0
         self.resources = 0
         self.last_change = 0
@@ -71,24 +74,24 @@ class _Set:
             self._journal = self._source.open_journal()
         self._journal.bring_up_to_date()
         with self._journal.snapshot() as state:
-            if self._seen is None:
-                self._seen, self._started = state.last_change, self._source.clock()
-            self.changes += self._journal.count_changes(self._seen)
-            self._seen = self.last_change = state.last_change
+            if self._counted_through is None:
+                self._counted_through, self._started = state.last_change, self._source.clock()
+            self.changes += self._journal.count_changes(self._counted_through)
+            self._counted_through = self.last_change = state.last_change
             self.resources = 0 if state.sum is None else SetSum.parse(state.sum).count
             return [self._status(self._journal, hub) for hub in self._source.hubs]
 
     def _status(self, journal: Journal, hub: Hub) -> HubStatus:
         uri = hub.uri
         through, now = journal.cursor(uri), self._source.clock()
-        patience = (2 * self._source.options.heartbeat + _LATE) * 1_000_000
-        reached_before = through > self._first.setdefault(uri, through)
-        reached: bool | None = reached_before and now - through <= patience
-        # If the clock was set back, no heartbeats show whether the hub is reached.
-        is_ahead = through > self._source.wall() + patience
-        if is_ahead or (not reached and 0 <= now - self._started <= patience):
+        max_age = (2 * self._source.options.heartbeat + _ACCEPT_TIMEOUT) * 1_000_000
+        reached_before = through > self._first_cursors.setdefault(uri, through)
+        reached: bool | None = reached_before and now - through <= max_age
+        # After the clock was set back, no heartbeats show whether the hub is reachable.
+        is_ahead = through > self._source.wall_clock() + max_age
+        if is_ahead or (not reached and 0 <= now - self._started <= max_age):
             reached = None
-        waiting = journal.count_changes(through, MOST_COUNTED)
+        waiting = journal.count_changes(through, MAX_COUNTED)
         return HubStatus(
             hub_name(hub), waiting, from_microseconds(through), reached, reached_before
         )
@@ -103,14 +106,14 @@ class StatusReader:
     """Reads the status of running Publishers from their journals, which stay open until `close`."""
 
     def __init__(self, publishers: Sequence[Publisher]) -> None:
-        self._sets = [_Set(publisher) for publisher in publishers]
+        self._sets = [_SetStatus(publisher) for publisher in publishers]
 
     def read(self) -> SourceStatus:
         hubs: dict[str, HubStatus] = {}
         for each in filter(lambda one: one.publisher.is_running, self._sets):
             for hub in each.read():
                 before = hubs.get(hub.uri)
-                hubs[hub.uri] = hub if before is None else _worse(before, hub)
+                hubs[hub.uri] = hub if before is None else _combined(before, hub)
         resources = sum(each.resources for each in self._sets)
         changes = sum(each.changes for each in self._sets)
         last = max((each.last_change for each in self._sets), default=0)
@@ -127,13 +130,13 @@ class StatusReader:
             each.close()
 
 
-def _worse(first: HubStatus, second: HubStatus) -> HubStatus:
-    """Return the combined status of a hub to which two sets push."""
+def _combined(first: HubStatus, second: HubStatus) -> HubStatus:
+    """Return the status of a hub to which two sets push: the worse of both."""
     states = (first.reached, second.reached)
     reached = False if False in states else None if None in states else True
     return HubStatus(
         first.uri,
-        min(first.waiting + second.waiting, MOST_COUNTED),
+        min(first.waiting + second.waiting, MAX_COUNTED),
         min(first.through, second.through),
         reached,
         first.reached_before and second.reached_before,

@@ -1,12 +1,12 @@
-"""The interface for views: the changes of a Source in another format.
+"""The interface of views: the changes of a Source in another format.
 
 A view has a page for each closed Change List, and documents about all pages. These documents are
 rewritten when their contents change. A page consists of a line with its head, an entry for each
 change, and an end. The entries never change. The head may change when other pages are added or
 dropped.
 
-Installed packages offer views as entry points in the group `rsnotify.views`. The name of the entry
-point is the name in `Options.views`.
+Packages offer views as entry points in the group `rsnotify.views`. The name of the entry point is
+the name in `Options.views`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class View(ABC):
     media_type: ClassVar[str]
     #: The names of the documents that are rewritten. They begin with `resourcesync/`.
     live: ClassVar[tuple[str, ...]]
-    #: The document in `live` that leads to all others. The Change List links to it.
+    #: The document in `live` that links to all others. The Change List links to it.
     root: ClassVar[str]
-    #: Whether the head of a page may change, so that caches have to revalidate the page.
+    #: Whether the head of a page may change, so that caches must revalidate the page.
     heads_change: ClassVar[bool] = False
     #: The bytes between two entries of a page, and at its end.
     between: ClassVar[bytes] = b"\n"
@@ -64,7 +64,7 @@ class View(ABC):
         """
 
     def remark(self, page: bytes, entries: Sequence[bytes], end: int) -> bytes:
-        """Return data to append to a page for `resume`, in addition to the page's entries.
+        """Return data for `resume` to append to a page after its entries.
 
         Args:
             page: The previous page, or empty if there is none.
@@ -75,7 +75,7 @@ class View(ABC):
 
     @abstractmethod
     def entry(self, change: Resource) -> bytes:
-        """Render one change as a page entry. Must be called in chronological order."""
+        """Render one change as a page entry. Called in chronological order."""
 
     @abstractmethod
     def head(self, name: str, before: str | None, after: str | None) -> bytes:
@@ -92,7 +92,7 @@ class View(ABC):
         Args:
             closed: All closed Change Lists, oldest first.
             begin: The instant at which the open Change List begins (µs).
-            entries: The entries for the changes in the open Change List.
+            entries: The entries of the changes in the open Change List.
         """
 
     def page(self, head: bytes, entries: Sequence[bytes]) -> Chunks:
@@ -101,7 +101,7 @@ class View(ABC):
 
 
 def check_views(names: Iterable[str], *table: str | int) -> None:
-    """Raise WrongSetting if a view is not installed. `table` is the path of the options."""
+    """Raise WrongSetting if a view is not installed. `table` is where the options are."""
     for name in names:
         if name not in offered("views"):
             installed = ", ".join(sorted(offered("views"))) or "none"
@@ -110,5 +110,5 @@ def check_views(names: Iterable[str], *table: str | int) -> None:
 
 
 def load_views(names: Iterable[str]) -> dict[str, type[View]]:
-    """Return the types of views by name, or raise MissingExtension if one cannot be imported."""
+    """Return the views' classes by name. Raises MissingExtension if one cannot be imported."""
     return {name: load_extension("views", name, f"the view {name!r}") for name in names}

@@ -32,8 +32,9 @@ from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.sync.actions import DocumentKind
 from rsnotify_publisher import Options, Publisher
-from rsnotify_publisher.folder.scanner import FileNames
-from rsnotify_publisher.folder.server import PublishedFolder, server
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.folder_publishing import PublishedFolder
+from rsnotify_publisher.folder.server import folder_application
 from rsnotify_subscriber import default_state
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from tests.end_to_end import history
@@ -94,7 +95,7 @@ class Source:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         folder = PublishedFolder(self._names, self._publisher)
-        app = server(self._publisher, [folder])
+        app = folder_application(self._publisher, [folder])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         async with self._publisher:
             assert await asyncio.to_thread(self._publisher.wait_published, PATIENCE)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.model import ChangeType
 from rsnotify_publisher import Publisher, application
-from rsnotify_publisher.changes import describe
+from rsnotify_publisher.changes import change_record
 from rsnotify_subscriber import Audited, Event, FolderMirror, PushState, Subscriber
 from tests.publisher.helpers import PATIENCE, QUICK, serving
 
@@ -41,11 +41,11 @@ class LiveSource:
             kind = ChangeType.UPDATED if name in self.contents else ChangeType.CREATED
             if name in self.contents and self._random.random() < 0.3:
                 del self.contents[name]
-                changes.append(describe(self.base + name, ChangeType.DELETED, {}))
+                changes.append(change_record(self.base + name, ChangeType.DELETED, {}))
                 continue
             self.contents[name] = content = self._random.randbytes(20)
             digest = "sha-256:" + sha256(content).hexdigest()
-            changes.append(describe(self.base + name, kind, {"hash": digest, "length": 20}))
+            changes.append(change_record(self.base + name, kind, {"hash": digest, "length": 20}))
         await self.publisher.arecord(changes)
 
     def application(self) -> web.Application:

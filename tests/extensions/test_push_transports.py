@@ -231,5 +231,5 @@ def test_a_transport_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPa
         with pytest.raises(ConfigurationError) as caught:
             use()
         assert expected in str(caught.value)
-    with pytest.raises(ConfigurationError, match="is not a hub"):
+    with pytest.raises(ConfigurationError, match="is not the URL of a hub"):
         parse_hub("stomp://broker.example")

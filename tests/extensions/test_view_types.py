@@ -148,7 +148,7 @@ def test_files_of_a_view_whose_package_was_removed_are_removed(
         source.update(*range(20))
         source.wait_written()
     assert list(folder.glob("*.json"))
-    monkeypatch.setattr("rsnotify_publisher.documents.views.offered", lambda _group: {})
+    monkeypatch.setattr("rsnotify_publisher.documents.view_documents.offered", lambda _group: {})
     monkeypatch.setattr("rsnotify_publisher.view.offered", lambda _group: {})
     with Published(tmp_path, replace(options, views=())):
         eventually(lambda: not [*folder.glob("*.json"), *folder.glob("*.ttl")])

@@ -17,7 +17,7 @@ from rsnotify_publisher import FinishedDocument, Options, Publisher
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
-from rsnotify_publisher.options import (
+from rsnotify_publisher.rotation_and_retention import (
     MinimumOpen,
     RetentionPolicy,
     RotationPolicy,
@@ -397,7 +397,7 @@ def test_a_policy_is_one_line(parse: Callable[[str], object], text: str, meant: 
         ("30 moons", "'30 moons' is not a count"),
         ("-3 days", "'-3 days' is not a count"),
         ("3 days, 2 weeks", "'2 weeks' is a second age"),
-        ("3 lists, 0 MB", "'0 MB' is nothing"),
+        ("3 lists, 0 MB", "'0 MB' is not above 0"),
         ("30 days 1000 lists", "is not a count"),
     ],
 )
@@ -413,11 +413,11 @@ def test_a_wrong_policy_is_refused_with_an_example(text: str, complaint: str):
     [
         (Options(rotate="often"), "rotate is 'often'"),
         (Options(keep="for ever"), "keep is 'for ever'"),
-        (Options(profile="2.0"), "profile '2.0' is unknown; write 1.1 or 1.0"),
-        (Options(change_dump=True), "give `content`"),
-        (Options(resource_dump_every=60), "give `content`"),
-        (Options(resource_dump_archive=True), "resource_dump_archive needs resource_dump_every"),
-        (Options(change_dump_archive=True), "change_dump_archive needs change_dump"),
+        (Options(profile="2.0"), "profile '2.0' is unknown; use 1.1 or 1.0"),
+        (Options(change_dump=True), "require the callback `content`"),
+        (Options(resource_dump_every=60), "require the callback `content`"),
+        (Options(resource_dump_archive=True), "resource_dump_archive requires resource_dump_every"),
+        (Options(change_dump_archive=True), "change_dump_archive requires change_dump"),
     ],
 )
 def test_a_wrong_option_stops_before_the_start(options: Options, complaint: str):

@@ -158,7 +158,7 @@ async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path):
         beginning = (await memory.page()).from_
         status, text = await memory.request_page(f"?since={format_datetime(beginning - SECOND)}")
     assert status == 410
-    assert f"since {format_datetime(beginning)} only" in text
+    assert f"changes before {format_datetime(beginning)} are no longer available" in text
     assert BASE + "resourcelist.xml" in text
     assert text.count("\n") == 1
 

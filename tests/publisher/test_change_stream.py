@@ -25,8 +25,9 @@ from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, Recorder
-from rsnotify_publisher.push import hub_feed as recent_changes
-from rsnotify_publisher.push.hub_feed import ChangeStream, HubFeed
+from rsnotify_publisher.push import change_stream
+from rsnotify_publisher.push.change_stream import ChangeStream
+from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.source_context import SourceContext
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher
 
@@ -66,7 +67,7 @@ class World:
     def record(self, count: int) -> None:
         with self.own.transaction():
             self.own.record([change(number) for number in range(count)])
-        self.stream.recorded(self.own.recorded)
+        self.stream.on_recorded(self.own.recorded)
 
     def record_elsewhere(self, count: int) -> None:
         with self.foreign.transaction():
@@ -110,13 +111,13 @@ def test_changes_are_passed_on_only_while_the_stream_is_open(tmp_path: Path) -> 
         def record() -> int:
             with journal.transaction():
                 journal.record([change("a")])
-            stream.recorded(journal.recorded)
+            stream.on_recorded(journal.recorded)
             return len(calls)
 
         assert record() == 0
         stream.open(journal)
         assert record() == 1
-        stream.recorded([])
+        stream.on_recorded([])
         stream.close()
         assert record() == 1
 
@@ -143,8 +144,8 @@ async def test_contents_that_cannot_be_read_at_all_are_left_out(
         stream.open(journal)
         recorded = stream.read(0, 1)
         assert recorded is not None
-        assert await stream.contents(recorded) == {BASE + "a": None}
-    assert "contents are not sent inline" in caplog.text
+        assert await stream.inline_contents(recorded) == {BASE + "a": None}
+    assert "sending changes without inline content" in caplog.text
 
 
 STEPS = st.lists(
@@ -159,7 +160,7 @@ STEPS = st.lists(
 @given(steps=STEPS, kept=st.integers(1, 12))
 def test_every_hub_is_fed_what_the_journal_has(steps: list[tuple[str, int]], kept: int):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recent_changes, "_CHANGES", kept)
+        patch.setattr(change_stream, "_MAX_CHANGES", kept)
         world = World(Path(folder), 2)
         for name, number in steps:
             getattr(world, name)(number)
@@ -252,7 +253,7 @@ async def test_a_callback_that_fails_or_returns_nonsense_costs_only_the_content(
         for name in ("a", "b"):
             await publisher.aupdated(BASE + name, hash=HASH)
             await hub.has(BASE + name)
-    assert "not sent inline" in caplog.text
+    assert "without inline content" in caplog.text
     assert all(a[1] == b[0] for a, b in pairwise(chain_of(hub.fragments)))
 
 

@@ -33,7 +33,7 @@ def test_changes_are_closed_at_a_cron_time_although_the_clock_of_the_source_lags
     """As the clock of a gateway's set, which stands where the last check began."""
     at = datetime.now(UTC) + timedelta(seconds=3)
     with Published(tmp_path, rotate=f"cron: {at:%S %M %H %d %m} *") as source:
-        source.publisher.source.wall = system_clock
+        source.publisher.source.wall_clock = system_clock
         source.clock._ahead -= 5_000_000
         source.update("a")
         eventually(lambda: bool(source.read("changelist-archive.xml").resources))

@@ -115,7 +115,9 @@ def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
     )
     dump = publisher.source.documents_folder / "resourcedump.xml"
     with publisher:
-        eventually(lambda: "b was not deleted, but `content` has nothing for it" in caplog.text)
+        eventually(
+            lambda: "b was not deleted, but `content` returned nothing for it" in caplog.text
+        )
         assert not dump.exists()
         is_recorded = True
         eventually(dump.exists)
@@ -152,5 +154,5 @@ def test_there_is_nothing_to_load_where_the_source_gives_the_set(tmp_path: Path)
 def test_a_set_that_was_given_before_must_be_given_again(tmp_path: Path):
     with quick_publisher(tmp_path, resources=list) as publisher:
         publisher.created(BASE + "a")
-    with pytest.raises(ConfigurationError, match="give it again"):
+    with pytest.raises(ConfigurationError, match="pass that again"):
         quick_publisher(tmp_path).start()

@@ -238,7 +238,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
         def now(cls, tz: tzinfo | None = None) -> Self:
             return super().now(tz) + back
 
-    monkeypatch.setattr("rsnotify_publisher.background.leader.datetime", PutBack)
+    monkeypatch.setattr("rsnotify_publisher.job_schedule.datetime", PutBack)
     with quick_publisher(tmp_path) as publisher:
         assert publisher.wait_published(PATIENCE)
         back = timedelta(hours=-1)
@@ -248,7 +248,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
 
 
 def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rsnotify_publisher.documents.change_lists._AT_ONCE", 50)
+    monkeypatch.setattr("rsnotify_publisher.documents.change_lists._MAX_BATCH", 50)
     publisher = quick_publisher(tmp_path, rotate="20 changes")
     with publisher.source.open_journal() as journal, journal.transaction():
         journal.record(
@@ -475,7 +475,7 @@ def test_publishing_is_tried_again_after_a_journal_could_not_be_opened(
     monkeypatch.setattr(publisher.source, "open_journal", open_journal)
     with publisher:
         assert publisher.wait_published(PATIENCE)
-    assert "publishing failed; trying again: the disk does not answer" in caplog.text
+    assert "publishing failed; retrying: the disk does not answer" in caplog.text
 
 
 def test_a_process_that_did_not_lead_publishes_what_it_recorded_last(tmp_path: Path):

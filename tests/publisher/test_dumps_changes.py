@@ -16,8 +16,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
+from rsnotify_publisher.captured_content import CapturedContent
 from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
-from rsnotify_publisher.documents.packages import Captured
 from rsnotify_validation import validate
 from tests.publisher.packed import BASE, UP, manifest, sha256
 
@@ -266,7 +266,7 @@ def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entr
 
 def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path):
     now: dict[str, bytes | Path] = {}
-    captured = Captured(tmp_path / "captured", now.get)
+    captured = CapturedContent(tmp_path / "captured", now.get)
     changes = []
     for at, content in enumerate([b"first", b"second", b"third"], 1):
         (tmp_path / "a").write_bytes(content)
@@ -292,7 +292,7 @@ def test_captured_content_is_not_requested_again(tmp_path: Path):
         requested.append(uri)
         return b"1"
 
-    captured = Captured(tmp_path / "captured", content)
+    captured = CapturedContent(tmp_path / "captured", content)
     for _ in range(2):
         captured.keep([change("a", 1, b"1")])
     assert requested == [BASE + "a"]
@@ -300,7 +300,7 @@ def test_captured_content_is_not_requested_again(tmp_path: Path):
 
 def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Path):
     now: dict[str, bytes | Path] = {}
-    captured = Captured(tmp_path / "captured", now.get)
+    captured = CapturedContent(tmp_path / "captured", now.get)
     now[BASE + "a"] = b"newer"
     captured.keep([change("a", 1, b"older"), replace(change("a", 2, b"newer"), hash=None)])
     assert list((tmp_path / "captured").iterdir()) == []
@@ -309,7 +309,7 @@ def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Pat
 
 def test_what_a_crash_damaged_is_not_used(tmp_path: Path):
     now: dict[str, bytes | Path] = {}
-    captured = Captured(tmp_path / "captured", now.get)
+    captured = CapturedContent(tmp_path / "captured", now.get)
     now[BASE + "a"] = b"first"
     first = change("a", 1, b"first")
     captured.keep([first])
@@ -321,7 +321,7 @@ def test_what_a_crash_damaged_is_not_used(tmp_path: Path):
 
 def test_what_was_packed_is_forgotten(tmp_path: Path):
     now: dict[str, bytes | Path] = {}
-    captured = Captured(tmp_path / "captured", now.get)
+    captured = CapturedContent(tmp_path / "captured", now.get)
     changes = [change(str(at), at, b"%d" % at) for at in (1, 2, 3)]
     now |= {change.uri: b"%d" % at for at, change in enumerate(changes, 1)}
     captured.keep(changes)
@@ -339,7 +339,7 @@ def test_what_cannot_be_captured_costs_no_other_change(
             raise StorageError("the database is away")
         return b"1"
 
-    captured = Captured(tmp_path / "captured", content)
+    captured = CapturedContent(tmp_path / "captured", content)
     changes = [change(name, at, b"1") for at, name in enumerate("abc", 1)]
     captured.keep(changes)
     assert [captured.content(change) is not None for change in changes] == [True, False, True]
@@ -347,4 +347,4 @@ def test_what_cannot_be_captured_costs_no_other_change(
 
 
 def test_nothing_was_captured_and_nothing_is_forgotten(tmp_path: Path):
-    Captured(tmp_path / "never made", lambda uri: None).forget(instant(1))
+    CapturedContent(tmp_path / "never made", lambda uri: None).forget(instant(1))

@@ -22,11 +22,11 @@ from rsnotify.sync.retry import Retry
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.hubs import advertised, parse_hubs
 from rsnotify_publisher.journal import JournalState
-from rsnotify_publisher.push.hub_feed import (
+from rsnotify_publisher.push.fragment_writer import (
     FragmentWriter,
     OutgoingFragment,
-    resume_at,
 )
+from rsnotify_publisher.push.hub_feed import resume_at
 from rsnotify_publisher.push.hub_push import NodeRotation
 from tests.publisher.helpers import BASE, chain_of
 
@@ -181,7 +181,7 @@ def test_what_is_fed_and_advertised_follows_from_the_url(url: str, uri: str, oth
 def test_what_is_no_hub_is_refused(url: str):
     with pytest.raises(ConfigurationError) as raised:
         parse_hub(url)
-    assert "is not a hub" in str(raised.value) or "websub+" not in url
+    assert "is not the URL of a hub" in str(raised.value) or "websub+" not in url
     assert "hunter2" not in str(raised.value)
 
 
@@ -256,7 +256,7 @@ def rotation(*nodes: str) -> NodeRotation:
 
 def test_what_every_node_would_refuse_is_not_asked_of_the_next_one_at_once():
     nodes = rotation("a", "b")
-    assert nodes.failed(0.0, progressed=False, retry_after=7.0, everywhere=True) == 7.0
+    assert nodes.select_next(0.0, progressed=False, retry_after=7.0, everywhere=True) == 7.0
     assert nodes.current == "b"
 
 
@@ -267,7 +267,7 @@ def test_one_node_alone_is_tried_after_a_backoff_that_doubles(
     nodes, expected, row, now = rotation("a"), Random(1), 0, 0.0
     for progressed, retry_after, everywhere in failures:
         row = 1 if progressed else row + 1
-        wait = nodes.failed(
+        wait = nodes.select_next(
             now, progressed=progressed, retry_after=retry_after, everywhere=everywhere
         )
         assert wait == pytest.approx(RETRY.delay(row, expected, at_least=retry_after))
@@ -289,7 +289,7 @@ def test_no_node_is_tried_twice_without_a_wait_nor_before_it_may_be(
         for each in names if everywhere else [node]:
             allowed[each] = now + retry_after
         could = {name for name in names if name not in tried and allowed[name] <= now}
-        wait = nodes.failed(
+        wait = nodes.select_next(
             now, progressed=progressed, retry_after=retry_after, everywhere=everywhere
         )
         if wait:
@@ -306,5 +306,5 @@ def test_a_living_node_is_reached_before_the_first_wait(count: int, data: st.Dat
     living = data.draw(st.sampled_from(names))
     nodes, waits = rotation(*names), 0.0
     while nodes.current != living:
-        waits += nodes.failed(0.0, progressed=False)
+        waits += nodes.select_next(0.0, progressed=False)
     assert waits == 0.0

@@ -209,10 +209,12 @@ def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
     ]
     changes = recorder.run(lambda journal: journal.record(records))
     through = recorder.run(Journal.state).last_change - 1_500
-    if awaited:
-        asyncio.run(recorder.aapply_changes(through))
-    else:
-        recorder.apply_changes(through)
+    while (
+        asyncio.run(recorder.arun(lambda journal: journal.apply_changes(through)))
+        if awaited
+        else recorder.run(lambda journal: journal.apply_changes(through))
+    ):
+        pass
     some = recorder.run(Journal.state)
     every = asyncio.run(recorder.promise_with_digest())
     with pytest.raises(ZeroDivisionError):
@@ -311,7 +313,7 @@ def test_a_baseline_is_loaded_into_an_empty_journal_only(journal: Journal, first
     else:
         with journal.transaction():
             journal.load([Record(Resource(BASE + "a"))])
-    with pytest.raises(ConfigurationError, match="empty journal"), journal.transaction():
+    with pytest.raises(ConfigurationError, match="is not empty"), journal.transaction():
         journal.load([Record(Resource(BASE + "b"))])
 
 
@@ -344,10 +346,10 @@ def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(journal: Journ
     with journal.transaction():
         journal.move_cursors({hubs[0]: 2_000_000, hubs[1]: 4_000_000}, {})
     assert journal.prunable(hubs) is None
-    assert journal.is_unclosed()
+    assert not journal.has_closed_lists()
     with journal.transaction():
         journal.close_list(closed(origin, 3_000_000))
-    assert not journal.is_unclosed()
+    assert journal.has_closed_lists()
     assert journal.prunable(hubs) == 2_000_000
     assert journal.prunable(hubs[1:]) == 3_000_000
 
@@ -446,7 +448,7 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
 def test_a_set_is_read_completely_whatever_the_size_of_a_page(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_publisher.journal.journal._PAGE", 2)
+    monkeypatch.setattr("rsnotify_publisher.journal.journal._PAGE_SIZE", 2)
     uris = ["HTTP://source.example/data/a", *(BASE + name for name in ("b", "c", "d/1", "d/2"))]
     with journal.transaction():
         assert journal.load(Record(Resource(uri), uri[-1]) for uri in uris) == len(uris)
@@ -462,7 +464,7 @@ def test_a_set_is_read_completely_whatever_the_size_of_a_page(
 def test_notices_are_kept_in_order_up_to_a_bound(
     journal: Journal, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_publisher.journal.journal.KEPT", 3)
+    monkeypatch.setattr("rsnotify_publisher.journal.journal.MAX_NOTICES", 3)
     begin = clock.now
     documents = [Resource(BASE + name, change=ChangeType.UPDATED) for name in "abcde"]
     dated = [
@@ -507,7 +509,7 @@ def test_each_version_of_a_document_has_one_notice(journal: Journal):
 def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
     record(journal, "a")
     with journal.transaction():
-        journal.track(False)
+        journal.set_tracked(False)
     record(journal, "b")
     assert journal.count() == 0
     assert journal.state().digest is None
@@ -516,9 +518,9 @@ def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
 
 def test_a_set_that_was_not_kept_cannot_be_kept_later(journal: Journal):
     with journal.transaction():
-        journal.track(False)
-    with pytest.raises(ConfigurationError, match="give it again"), journal.transaction():
-        journal.track(True)
+        journal.set_tracked(False)
+    with pytest.raises(ConfigurationError, match="pass that again"), journal.transaction():
+        journal.set_tracked(True)
 
 
 def test_a_patch_is_no_part_of_what_a_resource_is(journal: Journal):
@@ -696,7 +698,7 @@ def test_memory_and_the_size_of_the_file_decide_about_checkpoints(
 
     with journal.transaction():
         journal._db.execute("INSERT INTO changes (at, entry) VALUES (1, zeroblob(?))", (size,))
-    journal.expect_writes(memory)
+    journal.tune_for_writes(memory)
     half = read("page_count") / 2
     assert half > 2_000 or not size
     expected = 1_024 if memory == 1 else max(2_000, round(half))
@@ -729,13 +731,13 @@ def test_rewritten_files_are_not_deleted(journal: Journal):
 
 
 def test_written_changes_whenever_any_connection_has_written(tmp_path: Path, journal: Journal):
-    begun = journal.written()
+    begun = journal.write_version()
     with Journal(tmp_path / "journal.sqlite3", BASE) as other:
         journal.state()
-        assert journal.written() == begun
+        assert journal.write_version() == begun
 
         record(other, "a")
-        assert (by_another := journal.written()) != begun
+        assert (by_another := journal.write_version()) != begun
 
     record(journal, "b")
-    assert journal.written() != by_another
+    assert journal.write_version() != by_another

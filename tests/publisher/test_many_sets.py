@@ -21,9 +21,12 @@ from watchfiles import Change, awatch
 from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record, SourceDescription
-from rsnotify_publisher.background.pool import FunctionThreads, JournalPoller
-from rsnotify_publisher.folder.scanner import FileNames, FolderScanner
-from rsnotify_publisher.folder.server import PublishedFolder, server
+from rsnotify_publisher.background.journal_poller import JournalPoller
+from rsnotify_publisher.background.pool import FunctionThreads
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.folder_publishing import PublishedFolder
+from rsnotify_publisher.folder.scanner import FolderScanner
+from rsnotify_publisher.folder.server import folder_application
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.web.application import SharedThreads
@@ -300,7 +303,7 @@ async def test_a_new_folder_beyond_the_limit_of_the_system_is_reported_once(
             yield changes
 
     monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", limited)
-    monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
+    monkeypatch.setattr("rsnotify_publisher.folder.watcher._FOLDER_CHECK_INTERVAL", 50)
     async with watching(tmp_path) as notified:
         (tmp_path / "new").mkdir()
         assert await asyncio.wait_for(tried.get(), 30) == tmp_path / "new"
@@ -326,13 +329,13 @@ async def test_after_an_interruption_of_the_watch_everything_is_compared(
     monkeypatch.setattr("rsnotify_publisher.folder.watcher.awatch", interrupted)
     async with watching(tmp_path) as notified:
         await notified[tmp_path].of("missed")
-    assert f"watching {tmp_path} was interrupted; all is compared instead" in caplog.text
+    assert f"watching {tmp_path} was interrupted; comparing all files instead" in caplog.text
 
 
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_publisher.folder.watcher._CHECK_FOLDERS_EVERY", 50)
+    monkeypatch.setattr("rsnotify_publisher.folder.watcher._FOLDER_CHECK_INTERVAL", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
     async with watching(busy, away) as notified, asyncio.timeout(PATIENCE):
@@ -356,7 +359,10 @@ async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
     put(folder / "one", "text")
     publisher = Publisher(tmp_path / "state", f"{HOST}data/", options=QUICK)
     ours = PublishedFolder(FileNames(folder, f"{HOST}data/"), publisher)
-    async with serving(server(publisher, [ours])) as url, aiohttp.ClientSession() as session:
+    async with (
+        serving(folder_application(publisher, [ours])) as url,
+        aiohttp.ClientSession() as session,
+    ):
 
         async def get(path: str) -> tuple[int, bytes]:
             async with session.get(url + path) as answer:

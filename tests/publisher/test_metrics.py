@@ -12,7 +12,7 @@ from rsnotify_publisher.metrics import not_ready
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, quick_publisher
 
 NOWHERE = "http://127.0.0.1:1/"
-NOT_WRITTEN = "the documents of 1 of 1 set are not written yet"
+NOT_WRITTEN = "the documents of 1 of 1 set have not been written yet"
 
 
 async def test_the_metrics_are_those_of_the_journal_and_of_each_hub(tmp_path: Path, hub: FakeHub):

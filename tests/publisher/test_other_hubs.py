@@ -112,7 +112,7 @@ async def test_a_ping_that_fails_is_repeated(tmp_path: Path, pinged: PingedHub):
 
 
 GRANT = f"give the Source a token that the hub accepts for {CHANNEL}"
-REPLACE = f"it answered 403 .*the hub does not accept this token for {CHANNEL}: replace it"
+REPLACE = f"it answered 403 .*the hub does not accept this token for {CHANNEL}: replace the token"
 
 
 NO_TOKEN = "(?!.*give the Source a token)"
@@ -120,15 +120,15 @@ NO_TOKEN = "(?!.*give the Source a token)"
 REFUSALS: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"refuse_with": 401}, "websub", None, f"it answered 401 .*{GRANT}"),
     ({"refuse_with": 403}, "websub", None, f"it answered 403 .*{GRANT}"),
-    ({"refuse_with": 404}, "websub", None, "it answered 404 .*check the URL of the hub"),
+    ({"refuse_with": 404}, "websub", None, "it answered 404 .*check the hub's URL"),
     ({"refuse_with": 413}, "websub", None, "it answered 413 .*lower `fragment_bytes`"),
     (
         *({"refuse_with": 400}, "websub", None),
-        "it answered 400 .*check the URL of the hub, and that it accepts this Source",
+        "it answered 400 .*check the hub's URL, and whether the hub accepts this Source",
     ),
     (
         *({"refuse_with": 403}, "websub", "secret"),
-        f"{REPLACE}.* or give the Source none if the hub requires none",
+        f"{REPLACE}.* or remove it if the hub requires none",
     ),
     (
         *({"refuse_with": 503}, "websub", None),
@@ -140,7 +140,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None, str]] = [
         {"refuse_with": 308, "location": "/new"},
         "websub",
         None,
-        r"name the hub as http://\S+:\d+/new",
+        r"change the hub's URL to http://\S+:\d+/new",
     ),
     (
         {"answer_with": '{"type": "error", "code": "forbidden", "message": "not you"}'},
@@ -148,13 +148,13 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None, str]] = [
     ),
     (
         {"answer_with": '{"type": "subscribed"}'},
-        *("", None, f"it answered 'subscribed' to publish{NO_TOKEN}"),
+        *("", None, f"it answered the publish request with 'subscribed'{NO_TOKEN}"),
     ),
     (
         {"answer_with": '{"type": "publishing", "through": "yesterday"}'},
-        *("", None, f"its through is not a datetime: 'yesterday'{NO_TOKEN}"),
+        *("", None, f"it sent 'yesterday' as through, which is not a datetime{NO_TOKEN}"),
     ),
-    ({"answer_with": "nonsense"}, "", None, f"it sent no control frame: {NO_TOKEN}"),
+    ({"answer_with": "nonsense"}, "", None, f"it sent an invalid control frame: {NO_TOKEN}"),
 ]
 
 

@@ -20,7 +20,9 @@ from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.journal import Recorder
-from rsnotify_publisher.push.hub_feed import ChangeStream, HubFeed, OutgoingFragment
+from rsnotify_publisher.push.change_stream import ChangeStream
+from rsnotify_publisher.push.fragment_writer import OutgoingFragment
+from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.websocket import HubConnections
 from tests.fork_server import forked
@@ -220,14 +222,14 @@ async def test_a_hub_gets_no_requests_for_as_long_as_it_asks(
 ):
     hub.refuse_with, hub.retry_after = 503, "3000"
     waits, has_failed = list[float](), threading.Event()
-    failed = NodeRotation.failed
+    failed = NodeRotation.select_next
 
     def noting(nodes: NodeRotation, now: float, **facts: Any) -> float:
         waits.append(failed(nodes, now, **facts))
         has_failed.set()
         return waits[-1]
 
-    monkeypatch.setattr(NodeRotation, "failed", noting)
+    monkeypatch.setattr(NodeRotation, "select_next", noting)
     async with quick_publisher(tmp_path, url, grace=0) as publisher:
         await publisher.aupdated(BASE + "a")
         assert await asyncio.to_thread(has_failed.wait, PATIENCE)
@@ -392,7 +394,7 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(hu
 
     feed = Breaking()
     channel = ChannelPush(BASE, [(parse_hub(url_of(hub, "ws")), cast(HubFeed, feed))])
-    pushing = asyncio.create_task(channel.run())
+    pushing = asyncio.create_task(channel.keep_feeding(*channel.feeds[0]))
     async with asyncio.timeout(PATIENCE):
         await feed.requested.wait()
     feed.broken.set()

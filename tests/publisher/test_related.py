@@ -14,7 +14,7 @@ from rsnotify.format.model import ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.push.hub_feed import FragmentWriter
+from rsnotify_publisher.push.fragment_writer import FragmentWriter
 from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
 from tests.publisher.published import members
 
@@ -200,7 +200,7 @@ def test_what_was_deleted_may_still_lead_to_what_it_was(tmp_path: Path):
     ("link", "complaint"),
     [
         (Link("duplicate", "mirror/res1"), "'mirror/res1' is not an absolute URI"),
-        (Link("duplicate", HTTP, pri=0), "pri is 0; give 1 (first) to 999999"),
+        (Link("duplicate", HTTP, pri=0), "pri is 0; give a number from 1 "),
         (Link("duplicate", HTTP, pri=1_000_000), "pri is 1000000"),
         (Link("duplicate", HTTP, pri="1"), "pri is '1'"),  # type: ignore[arg-type]
         (Link("no such", HTTP), "rel is 'no such'; give a registered relation type, or a URI"),

@@ -18,14 +18,13 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify_publisher import FinishedDocument, Options, Publisher
-from rsnotify_publisher.background.leader import run_by_schedule
-from rsnotify_publisher.options import (
+from rsnotify_publisher.job_schedule import (
     MISFIRE_GRACE,
     JobSchedule,
-    parse_retention,
-    parse_rotation,
     parse_schedule,
+    run_by_schedule,
 )
+from rsnotify_publisher.rotation_and_retention import parse_retention, parse_rotation
 from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.published import QUIET, Published, names
 
@@ -73,10 +72,10 @@ def test_a_cron_expression_means_what_it_means_to_cron(expression: str, expected
         ("cron: 61 3 * * *", "error validating expression '61'"),
         ("cron: 0 3 * * 8", "'8' is not a day of the week"),
         ("cron: 0 3 * * fri-mon", "'fri-mon' ends before it begins"),
-        ("cron: 0 3 30 2 *", "no time ever matches it"),
-        ("daily", "give seconds above 0, or a cron expression"),
-        ("0", "give seconds above 0"),
-        ("inf", "give seconds above 0"),
+        ("cron: 0 3 30 2 *", "it never matches"),
+        ("daily", "give a number of seconds above 0, or a cron expression"),
+        ("0", "give a number of seconds above 0"),
+        ("inf", "give a number of seconds above 0"),
     ],
 )
 def test_what_is_no_schedule_is_refused(tmp_path: Path, value: str, reason: str):
@@ -98,7 +97,7 @@ def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention():
     for text in ("cron: 0 3 * * * or cron: 0 4 * * *", "cron: 0 3 * * fun"):
         with pytest.raises(ConfigurationError, match="cron"):
             parse_rotation(text)
-    with pytest.raises(ConfigurationError, match="add a limit"):
+    with pytest.raises(ConfigurationError, match="contains no limit; add one"):
         parse_retention("cron: 0 3 * * *")
 
 
@@ -179,8 +178,8 @@ class Clock(datetime):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
-    monkeypatch.setattr("rsnotify_publisher.background.leader.datetime", Clock)
-    monkeypatch.setattr("rsnotify_publisher.background.leader._CHECK_CLOCK_EVERY", 0.01)
+    monkeypatch.setattr("rsnotify_publisher.job_schedule.datetime", Clock)
+    monkeypatch.setattr("rsnotify_publisher.job_schedule._CLOCK_CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(Clock, "ahead", timedelta(0))
     return Clock
 
@@ -407,7 +406,7 @@ class Standing(Published):
 def test_the_resource_list_is_written_when_recording_pauses_after_many_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_publisher.documents.document_store.OUTDATED_AFTER", 4)
+    monkeypatch.setattr("rsnotify_publisher.documents.document_store.MIN_CHANGES_TO_OUTDATE", 4)
     with Standing(tmp_path) as source:
         source.bulk(*range(5))
         source.bulk(*range(5, 10))
@@ -425,7 +424,7 @@ def test_the_resource_list_is_written_when_recording_pauses_after_many_changes(
 def test_with_a_cron_expression_the_resource_list_is_written_at_its_times_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_publisher.documents.document_store.OUTDATED_AFTER", 4)
+    monkeypatch.setattr("rsnotify_publisher.documents.document_store.MIN_CHANGES_TO_OUTDATE", 4)
     with Standing(tmp_path, resource_list_every=NEVER_DURING_A_TEST) as source:
         source.bulk(*range(5))
         source.rest()

@@ -164,7 +164,7 @@ def test_a_folder_of_state_for_two_sets_is_refused(tmp_path: Path):
 
 def test_a_publisher_that_runs_is_refused(make: Make):
     publisher = make("a")
-    with publisher, pytest.raises(ConfigurationError, match="before it starts"):
+    with publisher, pytest.raises(ConfigurationError, match="before you start it"):
         SourceDescription(HOST, [publisher])
     SourceDescription(HOST, [publisher])
 

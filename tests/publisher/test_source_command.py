@@ -293,14 +293,14 @@ def test_the_command_ends_in_order_on_an_interruption(folder: Path, source: Star
 
 STUCK = """
 import threading
-from rsnotify_publisher.folder import folders
+from rsnotify_publisher.folder import folder_publishing
 from rsnotify.runtime.command_line import main
 
 def close(publishers):
     print("closing", flush=True)
     threading.Event().wait()
 
-folders.close_all = close
+folder_publishing.close_all = close
 main()
 """
 
@@ -319,7 +319,7 @@ def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path):
         finally:
             process.kill()
     assert process.returncode == 1
-    assert errors.splitlines()[-1].startswith("rsnotify: the Source has not ended")
+    assert errors.splitlines()[-1].startswith("rsnotify: the Source did not shut down cleanly")
 
 
 # What `rsnotify source` shows: the number of recorded changes, and the status of each hub.
@@ -377,12 +377,12 @@ async def test_the_status_has_the_number_of_changes_and_each_hub(tmp_path: Path,
     ("status", "expected"),
     [
         (WELL, "up to date"),
-        (replace(WELL, waiting=1), "1 change on the way"),
+        (replace(WELL, waiting=1), "sending 1 change"),
         (replace(WELL, reached=None), "connecting"),
-        (AWAY, "not reached since 2026-01-02T03:04:05Z"),
-        (replace(AWAY, waiting=3), "not reached since 2026-01-02T03:04:05Z, lacks 3 changes"),
-        (replace(AWAY, waiting=10_000), "lacks more than 10,000 changes"),
-        (replace(AWAY, reached_before=False), "not reached yet"),
+        (AWAY, "unreachable since 2026-01-02T03:04:05Z"),
+        (replace(AWAY, waiting=3), "unreachable since 2026-01-02T03:04:05Z, 3 changes waiting"),
+        (replace(AWAY, waiting=10_000), "more than 10,000 changes waiting"),
+        (replace(AWAY, reached_before=False), "unreachable so far"),
     ],
 )
 def test_a_hub_has_a_line(status: HubStatus, expected: str):

@@ -15,7 +15,7 @@ from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.commands.source import source as command
 from rsnotify_publisher.config import load_configuration
-from rsnotify_publisher.folder.folders import several_folders
+from rsnotify_publisher.folder.folder_publishing import several_folders
 from rsnotify_publisher.source_documents import RESERVED
 from tests.publisher.helpers import PORT, Start, eventually, put
 
@@ -141,9 +141,9 @@ A, B = SET.format("a", "t"), SET.format("b", "i")
         ("", "[[set]]"),
         ("port = ", "source.toml"),
         ('base_url = "ftp://x/"\n' + A, "ftp://x/"),
-        ('hubs = ["amqp://x"]\n' + A, "is not a hub"),
-        ('advertise = ["https://hub.example"]\n' + A, "none is named"),
-        ('hubs = ["http://hub"]\nadvertise = ["hub"]\n' + A, "'hub' is not a hub"),
+        ('hubs = ["amqp://x"]\n' + A, "is not the URL of a hub"),
+        ('advertise = ["https://hub.example"]\n' + A, "no hub to push to"),
+        ('hubs = ["http://hub"]\nadvertise = ["hub"]\n' + A, "'hub' is not the URL of a hub"),
         (SET.format("a", "none"), "is not a folder"),
         (A + SET.format("a", "i"), "overlap"),
         (
@@ -249,7 +249,7 @@ def test_a_second_process_for_the_same_folder_is_refused(folder: Path, source: S
     assert code == 2
     assert errors == (
         f"rsnotify: {folder} is being published by another rsnotify source, whose state is in "
-        f"{folder}.rsnotify/source; stop that one first\n"
+        f"{folder}.rsnotify/source; stop it first\n"
     )
     first.kill()
     assert source(folder, *PORT, *base).ready, "the next one was refused after a crash"
@@ -271,14 +271,14 @@ def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path):
     ("option", "value", "reason"),
     [
         ("base_url", "ftp://x/", "ftp://x/"),
-        ("hub", ["amqp://x"], "is not a hub"),
+        ("hub", ["amqp://x"], "is not the URL of a hub"),
         ("data", "data/state", "--data"),
         ("data", "file", "file"),
-        ("resource_list_every", "often", "give seconds above 0, or a cron expression"),
-        ("resource_dump_every", "0", "give seconds above 0"),
+        ("resource_list_every", "often", "give a number of seconds above 0, or a cron expression"),
+        ("resource_dump_every", "0", "give a number of seconds above 0"),
         ("resource_dump_every", "cron: 0 3 * *", "it has 4 fields instead of 5"),
         ("rotate", "500 changes or cron: 0 25 * * *", "higher than the maximum value (23)"),
-        ("keep", "cron: 0 4 * * sun", "add a limit to it"),
+        ("keep", "cron: 0 4 * * sun", "contains no limit; add one"),
     ],
 )
 def test_a_wrong_option_is_refused(folder: Path, option: str, value: Any, reason: str):

@@ -15,9 +15,9 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.changes import CheckedContents, SourceContents
 from rsnotify_publisher.documents.open_change_list import still_listed
 from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.source_contents import CheckedContents, SourceContents
 from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.packed import sha256
 from tests.publisher.published import QUIET, Published, join, members, names, read
@@ -44,7 +44,7 @@ def test_a_limited_number_of_missing_contents_is_remembered():
     listed = CheckedContents(contents, lambda uris: uris[-1:])
     for number in range(1_000):
         listed.get(f"{BASE}{number}")
-    with pytest.raises(StorageError, match="last was not deleted, but `content` has nothing"):
+    with pytest.raises(StorageError, match="last was not deleted, but `content` returned nothing"):
         listed.get(BASE + "last")
 
 
@@ -59,7 +59,7 @@ def test_a_missing_content_that_has_come_back_is_not_reported():
 def test_what_was_deleted_and_created_again_is_listed(tmp_path: Path):
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
         with journal.transaction():
-            journal.track(False)
+            journal.set_tracked(False)
             for name, change in (("a", "deleted"), ("b", "deleted"), ("a", "created")):
                 journal.record([Record(Resource(BASE + name, change=ChangeType(change)))])
         asked = [BASE + name for name in "abc"]
@@ -103,7 +103,7 @@ def test_a_resource_without_content_breaks_the_dump_off(
     source.publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
     source.gone.add(BASE + "b")
     with source:
-        eventually(lambda: "`content` has nothing for it" in caplog.text)
+        eventually(lambda: "`content` returned nothing for it" in caplog.text)
     assert not source.has("resourcedump.xml")
     assert "resourcedump" not in source.offered()
     assert not list((source.folder / "resourcesync").glob("*.zip"))
@@ -254,7 +254,9 @@ def test_content_with_another_hash_than_the_change_is_refused(tmp_path: Path):
         change = publisher.created(BASE + "a", content=b"abc")
         assert (change.hash, change.length) == (sha256(b"abc"), 3)
         for wrong in ({"hash": sha256(b"abd")}, {"length": 4}):
-            with pytest.raises(ConfigurationError, match="has another hash or length"):
+            with pytest.raises(
+                ConfigurationError, match="the hash or length does not match the content"
+            ):
                 publisher.updated(BASE + "a", content=b"abc", **wrong)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="has no content"):
             publisher.record([Record(Resource(BASE + "a", change=ChangeType.DELETED), content=b"")])

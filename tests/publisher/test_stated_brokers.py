@@ -17,7 +17,7 @@ from rsnotify.runtime.mqtt_broker import channel_topic
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, parse_hub
 from rsnotify_publisher.hubs import parse_hubs
-from rsnotify_publisher.push import mqtt as stated_brokers
+from rsnotify_publisher.push import stated_brokers
 from tests.cases import case
 from tests.publisher.helpers import PATIENCE, QUICK, serving
 
@@ -60,7 +60,7 @@ async def hub() -> AsyncIterator[StatingHub]:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stated_brokers, "EVERY", 0.02)
+    monkeypatch.setattr(stated_brokers, "READ_INTERVAL", 0.02)
     monkeypatch.setattr(stated_brokers, "RETRY", Retry(first=0.02, most=0.02))
 
 

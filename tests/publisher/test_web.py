@@ -153,7 +153,7 @@ async def test_a_document_that_is_not_written_yet_gets_a_503(
         async with client.get(f"{url}/resourcelist.xml") as answer:
             assert answer.status == 503
             assert int(answer.headers["Retry-After"]) > 0
-            assert "is not written yet" in await answer.text()
+            assert "has not been written yet" in await answer.text()
         go.set()
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
         async with client.get(f"{url}/resourcelist.xml") as answer:

@@ -18,8 +18,9 @@ from yarl import URL
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.uris import normalize
 from rsnotify_publisher import Publisher, asgi_application, routes, wsgi_application
-from rsnotify_publisher.folder.scanner import FileNames
-from rsnotify_publisher.folder.server import PublishedFolder, server
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.folder_publishing import PublishedFolder
+from rsnotify_publisher.folder.server import folder_application
 from rsnotify_relay.relay_naming import RelayNaming
 from rsnotify_subscriber import FolderMirror, Received, audit
 from rsnotify_subscriber.mirror import MirrorTree
@@ -245,7 +246,7 @@ async def sites(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             yield {
-                "folder": await enter(serving(server(publisher, [published]))),
+                "folder": await enter(serving(folder_application(publisher, [published]))),
                 "documents": await enter(serving(documents)),
                 "asgi": await enter(serving_asgi(asgi_application(publisher), lifespan="off")),
                 "wsgi": await enter(serving_wsgi(wsgi_application(publisher))),

@@ -16,8 +16,9 @@ from msgspec import Struct
 from rsnotify.runtime import serving as runtime_serving
 from rsnotify.runtime.serving import serving
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.folder.scanner import FileNames
-from rsnotify_publisher.folder.server import PublishedFolder, server
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.folder_publishing import PublishedFolder
+from rsnotify_publisher.folder.server import folder_application
 from rsnotify_subscriber import Callbacks, listening
 from rsnotify_subscriber.push.websub_callbacks import DeliveryInbox, HubSilence
 from tests.hub.helpers import PATIENCE, RunHub
@@ -86,7 +87,7 @@ async def sites(tmp_path: Path, run_hub: RunHub) -> AsyncIterator[dict[str, Site
         publisher = stack.enter_context(Publisher(tmp_path / "state", base))
         folder = PublishedFolder(FileNames(tmp_path / "folder", base), publisher)
         folder.ready.set()
-        app = server(publisher, [folder])
+        app = folder_application(publisher, [folder])
         await stack.enter_async_context(serving(app, listeners[0], shutdown_timeout=1))
         await stack.enter_async_context(listening(callbacks, listeners[1]))
         hub = await stack.enter_async_context(run_hub())

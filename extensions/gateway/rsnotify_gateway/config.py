@@ -17,7 +17,7 @@ from rsnotify_gateway.adapters.event_streams import EventMapping
 from rsnotify_gateway.adapters.oai_pmh import OaiHarvest
 from rsnotify_gateway.poll_pace import PollPace
 from rsnotify_publisher.config import SourceConfiguration, load_settings
-from rsnotify_publisher.outbox.outbox import TABLE
+from rsnotify_publisher.outbox.outbox import DEFAULT_TABLE
 from rsnotify_subscriber.fetching.credentials import Credentials
 
 # At most about a year, because longer timers overflow.
@@ -120,7 +120,7 @@ class OriginSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def public_url(self) -> str:
         """The URL without secrets. For a database, it contains only the name of the outbox."""
         if self.type == OriginKind.POSTGRESQL:
-            return f"postgresql:{self.table or TABLE}"
+            return f"postgresql:{self.table or DEFAULT_TABLE}"
         return without_credentials(self.url)
 
     @property

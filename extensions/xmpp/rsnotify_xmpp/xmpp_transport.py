@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rsnotify.runtime.addresses import Dialer
     from rsnotify_hub.bridging import Bridge, BridgeDependencies
     from rsnotify_publisher.hubs import Hub
-    from rsnotify_publisher.push.hub_feed import HubFeed
+    from rsnotify_publisher.push.hub_feed import FragmentFeed
     from rsnotify_subscriber.push.transport import Transport
 
 
@@ -80,7 +80,7 @@ class XmppTransport:
     settings = XmppSettings
     place = staticmethod(parse_service)
 
-    async def feed(self, hub: Hub, topic: str, feed: HubFeed, dialer: Dialer) -> None:
+    async def feed(self, hub: Hub, topic: str, feed: FragmentFeed, dialer: Dialer) -> None:
         """Publish a topic's fragments at a PubSub service until that fails.
 
         Raises:

@@ -1,39 +1,32 @@
-"""The event loop and threads that the Publishers of one process share.
-
-`JournalPoller` detects writes to the journals by other processes, by polling the journals' data
-versions.
-"""
+"""The event loop and threads that the Publishers of one process share."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import StrEnum
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
 from rsnotify.runtime.tasks import running
-from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.journal.journal import USUAL_MEMORY
+from rsnotify_publisher.background.journal_poller import JournalPoller
+from rsnotify_publisher.journal.journal import DEFAULT_CACHE_SIZE
 from rsnotify_publisher.push.websocket import HubConnections
 
 T = TypeVar("T")
 
-_log = logging.getLogger("rsnotify.publisher")
+logger = logging.getLogger("rsnotify.publisher")
 
 
 class WorkKind(StrEnum):
     """The kinds of work on documents, each with separate threads.
 
     Short work must not wait for long work: a Change List must not wait for a Resource List, nor a
-    Resource List for a dump. No document must wait for the Source's callbacks that return contents.
+    Resource List for a dump. No document may wait for the Source's callbacks that return contents.
     """
 
     CHANGES = "changes"
@@ -41,15 +34,15 @@ class WorkKind(StrEnum):
     DUMPS = "dumps"
 
 
-_WORKERS = {WorkKind.CHANGES: 6, WorkKind.RESOURCES: 4, WorkKind.DUMPS: 2}
+_WORKER_THREADS = {WorkKind.CHANGES: 6, WorkKind.RESOURCES: 4, WorkKind.DUMPS: 2}
 #: Number of threads that read contents to send inline. They wait for the Source's callbacks.
-_READERS = 6
+_READER_THREADS = 6
 #: Number of threads that commit changes for callers that cannot. They wait for the disk.
-_RECORDERS = 8
+_RECORDER_THREADS = 8
 #: Cache for all journals together, and the minimum for each, in MiB.
-_MEMORY, _LEAST_MEMORY = 512.0, 2.0
+_TOTAL_CACHE_SIZE, _MIN_CACHE_SIZE = 512.0, 2.0
 #: Maximum number of sets that start at once. Others wait until these have written all documents.
-_STARTING = 8
+_MAX_STARTING = 8
 
 
 class PublisherPool:
@@ -79,9 +72,9 @@ class PublisherPool:
                 self.threads.end()
 
     @property
-    def memory(self) -> float:
-        """The cache for one journal, in MiB."""
-        return max(_LEAST_MEMORY, min(USUAL_MEMORY, _MEMORY / self._sets))
+    def journal_cache(self) -> float:
+        """The cache size for one journal, in MiB."""
+        return max(_MIN_CACHE_SIZE, min(DEFAULT_CACHE_SIZE, _TOTAL_CACHE_SIZE / self._sets))
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the event loop. Any thread may call this."""
@@ -98,19 +91,20 @@ class PublisherPool:
 
 
 class PoolThreads:
-    """The running threads of a pool for a number of sets."""
+    """The running threads of a pool."""
 
     def __init__(self, sets: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.workers = {
-            kind: ThreadPoolExecutor(most, f"rsnotify-{kind}") for kind, most in _WORKERS.items()
+            kind: ThreadPoolExecutor(count, f"rsnotify-{kind}")
+            for kind, count in _WORKER_THREADS.items()
         }
         # A set uses at most one of each at a time, and a thread that has just run is faster.
-        self.readers = FunctionThreads(min(_READERS, sets), "rsnotify-reader")
-        self.recorders = FunctionThreads(min(_RECORDERS, sets), "rsnotify-recorder")
+        self.readers = FunctionThreads(min(_READER_THREADS, sets), "rsnotify-reader")
+        self.recorders = FunctionThreads(min(_RECORDER_THREADS, sets), "rsnotify-recorder")
         self.websockets = HubConnections()
         self.poller = JournalPoller()
-        self.permits = asyncio.Semaphore(_STARTING)
+        self.permits = asyncio.Semaphore(_MAX_STARTING)
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rsnotify-publisher", daemon=True)
         self._thread.start()
@@ -128,7 +122,7 @@ class PoolThreads:
             runner.run(self._main())
 
     async def _main(self) -> None:
-        self.loop.set_default_executor(ThreadPoolExecutor(_READERS, "rsnotify-contents"))
+        self.loop.set_default_executor(ThreadPoolExecutor(_READER_THREADS, "rsnotify-contents"))
         async with running(self.poller.run()):
             await self._stop.wait()
 
@@ -160,62 +154,4 @@ class FunctionThreads:
             try:
                 function()
             except Exception:  # the thread must keep running for the other sets
-                _log.exception("work for a set failed")
-
-
-# Maximum fraction of the time to spend on polling, regardless of the number of journals.
-_SHARE = 0.05
-
-
-class _PolledJournal(Struct, eq=False):
-    journal: Journal
-    every: float
-    on_write: Callable[[], None]
-    version: int | None
-
-    def poll(self) -> None:
-        try:
-            version = self.journal.data_version()
-        except sqlite3.Error:  # the journal's owner gets the same error when it reads
-            version = None
-        if version is None or version != self.version:
-            self.version = version
-            self.on_write()
-
-
-class JournalPoller:
-    """Polls any number of journals, in one event loop.
-
-    It is only needed for writes by other processes. A process is notified of its own writes
-    directly, and sooner.
-    """
-
-    def __init__(self) -> None:
-        self._polled: dict[_PolledJournal, None] = {}
-        self._not_empty = asyncio.Event()
-
-    @contextmanager
-    def watch(self, journal: Journal, every: float, on_write: Callable[[], None]) -> Iterator[None]:
-        """Poll a journal within the context, and call `on_write` when another process has written.
-
-        It is also called when the journal cannot be read.
-        """
-        polled = _PolledJournal(journal, every, on_write, journal.data_version())
-        self._polled[polled] = None
-        self._not_empty.set()
-        try:
-            yield
-        finally:
-            del self._polled[polled]
-
-    async def run(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
-            if not self._polled:
-                self._not_empty.clear()
-                await self._not_empty.wait()
-            began = clock()
-            for polled in self._polled:
-                polled.poll()
-            soonest = min(polled.every for polled in self._polled)
-            await asyncio.sleep(max(soonest, (clock() - began) / _SHARE))
+                logger.exception("work for a set of resources failed")

@@ -29,39 +29,40 @@ class PublishingArguments(Struct, frozen=True, kw_only=True):
     """The options of every command that publishes. Each corresponds to a setting."""
 
     base_url: Annotated[
-        str | None, _publishing("URL", "Public URL; http://HOST:PORT/ if not given.")
+        str | None, _publishing("URL", "Public URL; http://HOST:PORT/ by default.")
     ] = None
     host: Annotated[
         str | None, _publishing("HOST", "Address to listen on.", show_default="127.0.0.1")
     ] = None
     port: Annotated[
-        int | None, _publishing("PORT", "Port to listen on; 0 for a free one.", show_default="8000")
+        int | None,
+        _publishing("PORT", "Port to listen on; 0 for any free one.", show_default="8000"),
     ] = None
     hub: Annotated[
         list[str] | None,
         _hubs(
             "URL",
-            "URL of a hub to push to, or of its nodes with commas between them; may be repeated.",
+            "URL of a hub to push to, or of its nodes, separated by commas; may be repeated.",
         ),
     ] = None
     token: Annotated[str | None, _hubs("TOKEN", "Bearer token for the hubs.")] = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings, with None for each option that was not given."""
+        """Return the settings; options that were not given are None."""
         found = {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
         found["hubs"] = found.pop("hub")
         return found
 
 
 def _plain(value: object) -> object:
-    """Return the value of an option as it would be in a settings file."""
+    """Return the value of an option as in a settings file."""
     if isinstance(value, list):
         return tuple(value) or None
     return str(value) if isinstance(value, Path) else value
 
 
 class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
-    """The options of `rsnotify source` that are settings. Some of them tune its sets."""
+    """The options of `rsnotify source` that are settings; some are in the table `options`."""
 
     data: Annotated[
         Path | None,
@@ -76,14 +77,14 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
         list[str] | None,
         _rare_hubs("URL", "URL of the hub for Destinations, if it differs; may be repeated."),
     ] = None
-    mqtt_user: Annotated[str | None, _mqtt("NAME", "User at hubs that are MQTT brokers.")] = None
-    mqtt_password: Annotated[str | None, _mqtt("PASSWORD", "Password of that user.")] = None
-    mqtt_ca: Annotated[
-        str | None, _mqtt("FILE", "Certificates of the authorities that may sign a broker's.")
-    ] = None
-    mqtt_certificate: Annotated[str | None, _mqtt("FILE", "Certificate to show to a broker.")] = (
+    mqtt_user: Annotated[str | None, _mqtt("NAME", "User name at hubs that are MQTT brokers.")] = (
         None
     )
+    mqtt_password: Annotated[str | None, _mqtt("PASSWORD", "Password of that user.")] = None
+    mqtt_ca: Annotated[
+        str | None, _mqtt("FILE", "Certificates of the authorities to trust for brokers.")
+    ] = None
+    mqtt_certificate: Annotated[str | None, _mqtt("FILE", "Client certificate for brokers.")] = None
     mqtt_key: Annotated[str | None, _mqtt("FILE", "Private key of that certificate.")] = None
     mqtt_version: Annotated[str | None, _mqtt("5|3.1.1", "Version of MQTT.", show_default="5")] = (
         None
@@ -93,17 +94,19 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
     ] = None
     xmpp_password: Annotated[str | None, _xmpp("PASSWORD", "Password of that account.")] = None
     xmpp_server: Annotated[
-        str | None, _xmpp("HOST:PORT", "Its server, if DNS does not name the server.")
+        str | None, _xmpp("HOST:PORT", "Server of that account, if DNS does not provide it.")
     ] = None
     xmpp_ca: Annotated[
-        str | None, _xmpp("FILE", "Certificates of the authorities that may sign the server's.")
+        str | None, _xmpp("FILE", "Certificates of the authorities to trust for the server.")
     ] = None
     described_by: Annotated[
         str | None, _rare_documents("URL", "URL of a document about the Source.")
     ] = None
     heartbeat: Annotated[
         float | None,
-        _rare_hubs("SECONDS", "Seconds of quiet before a heartbeat.", min=0.1, show_default="10"),
+        _rare_hubs(
+            "SECONDS", "Seconds without a change before a heartbeat.", min=0.1, show_default="10"
+        ),
     ] = None
     resource_list_every: Annotated[
         str | None,
@@ -116,26 +119,26 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
     rotate: Annotated[
         str | None,
         _rare_documents(
-            "BOUNDS", "When changes are closed, such as '500 changes or 1 h' or 'cron: 0 3 * * *'."
+            "LIMITS", "When changes are closed, such as '500 changes or 1 h' or 'cron: 0 3 * * *'."
         ),
     ] = None
     keep: Annotated[
         str | None,
         _documents(
-            "BOUNDS",
+            "LIMITS",
             "How long closed documents stay, such as '30 days, 1000 lists, 2 GB'; with "
-            "'cron: 0 4 * * sun' they are dropped at these times only.",
+            "'cron: 0 4 * * sun' they are dropped only at these times.",
         ),
     ] = None
     resource_dump_every: Annotated[
         str | None,
         _documents(
-            "SCHEDULE", "Seconds between Resource Dumps, or a cron expression; none if not given."
+            "SCHEDULE", "Seconds between Resource Dumps, or a cron expression; by default, none."
         ),
     ] = None
     change_dump: Annotated[
         bool | None,
-        _rare_documents(None, "Offer the content of changes in packages.", "--change-dump"),
+        _rare_documents(None, "Offer packages with the content of changes.", "--change-dump"),
     ] = None
     resource_list_archive: Annotated[
         bool | None, _rare_documents(None, "Keep former Resource Lists.", "--resource-list-archive")
@@ -158,22 +161,20 @@ class SourceArguments(PublishingArguments, frozen=True, kw_only=True):
         bool | None,
         _rare_hubs(
             None,
-            "Also list the channel of these notices by a <url> in the Source Description.",
+            "Also list the channel for these notices as a <url> in the Source Description.",
             "--framework-url",
         ),
     ] = None
     gzip: Annotated[
-        bool | None, _rare_documents(None, "Keep long documents compressed, as .xml.gz.", "--gzip")
+        bool | None, _rare_documents(None, "Store long documents compressed, as .xml.gz.", "--gzip")
     ] = None
     profile: Annotated[
         str | None,
-        _rare_documents(
-            "1.1|1.0", "The version of ResourceSync to write, 1.1 or 1.0.", show_default="1.1"
-        ),
+        _rare_documents("1.1|1.0", "Version of ResourceSync to write.", show_default="1.1"),
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings, in the same tables as in a settings file."""
+        """Return the settings in the same tables as in a settings file."""
         from rsnotify_publisher.options import Options
 
         found = super().settings()
@@ -191,14 +192,14 @@ def source(
     config: Annotated[
         Path | None,
         option(
-            None, "FILE", "A file with settings, .toml or .json, for several sets of resources."
+            None, "FILE", "A file (.toml or .json) with the settings of several sets of resources."
         ),
     ] = None,
     allow_private_addresses: Annotated[
         bool,
         _rare_hubs(
             None,
-            "Without effect: a hub that is named here may have any address.",
+            "Has no effect: hubs that you name may have any address.",
             "--allow-private-addresses",
         ),
     ] = False,
@@ -208,7 +209,7 @@ def source(
 ) -> None:
     """Publish a folder as a Source, and push its changes to hubs.
 
-    It serves the files and the ResourceSync documents, and watches the folder.
+    The command serves the files and the ResourceSync documents, and watches the folder.
 
     Examples:
         rsnotify source data --base-url https://source.example/
@@ -219,7 +220,7 @@ def source(
     from rsnotify_publisher.config import load_configuration
 
     if (folder is None) == (config is None):
-        raise ConfigurationError("name either a folder to publish, or a --config file of sets")
+        raise ConfigurationError("give either a folder to publish, or a --config file with sets")
     settings = load_configuration(config, **arguments.settings())
     with serving.server() as status:
         publish(folder, settings, status)

@@ -1,7 +1,7 @@
 """Runs `rsnotify source` with its settings, and shows its status.
 
-The status consists of the number of recorded changes and the state of each hub. In a terminal it is
-updated live; otherwise it is printed as lines.
+The status consists of the number of recorded changes and the state of each hub. In a terminal, it
+is updated live; otherwise it is printed as lines.
 """
 
 from __future__ import annotations
@@ -24,26 +24,31 @@ from rsnotify.runtime.serving import serving
 from rsnotify.runtime.tasks import running
 from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription
-from rsnotify_publisher.folder.folders import FolderPublishing, claim, one_folder, several_folders
-from rsnotify_publisher.folder.server import server
+from rsnotify_publisher.folder.folder_publishing import (
+    FolderPublishing,
+    claim,
+    one_folder,
+    several_folders,
+)
+from rsnotify_publisher.folder.server import folder_application
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.source_status import MOST_COUNTED, HubStatus, SourceStatus, StatusReader
+from rsnotify_publisher.source_status import MAX_COUNTED, HubStatus, SourceStatus, StatusReader
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 #: Number of files that one set keeps open: its journal, three times, and connections to hubs.
-_FILES_OF_A_SET = 20
-_OTHER_FILES = 256
-#: Time limit for the shutdown in seconds. It allows hundreds of sets to write their last documents
-#: even if the disk is busy.
+_OPEN_FILES_PER_SET = 20
+_OTHER_OPEN_FILES = 256
+#: Maximum number of seconds for the shutdown. They allow hundreds of sets to write their last
+#: documents even if the disk is busy.
 _SHUTDOWN_TIMEOUT = 90.0
-_FORCED = "the Source has not ended in order, so it is left as it is; what was recorded is kept"
+_FORCED = "the Source did not shut down cleanly; recorded changes are kept"
 
 
 def publish(root: Path | None, settings: SourceConfiguration, status: StatusServer) -> None:
-    """Publish a folder, or the sets in the settings, and serve the status, until interrupted."""
+    """Publish a folder, or the sets in the settings, and serve the status until interrupted."""
     with listen(settings.host, settings.port) as listening:
         base_url = settings.base_url or address(settings.host, listening)
         published: Publisher | SourceDescription
@@ -52,9 +57,9 @@ def publish(root: Path | None, settings: SourceConfiguration, status: StatusServ
         else:
             published, folders = one_folder(root, base_url, settings)
         with claim(folders):
-            files = len(folders) * _FILES_OF_A_SET + _OTHER_FILES
+            files = len(folders) * _OPEN_FILES_PER_SET + _OTHER_OPEN_FILES
             require_files(counted(len(folders), "set"), files)
-            app = server(published, folders)
+            app = folder_application(published, folders)
             shutdown = forced_shutdown(lambda: _FORCED, _SHUTDOWN_TIMEOUT)
             at = address(settings.host, listening)
             publishers = [folder.publisher for folder in folders]
@@ -75,7 +80,7 @@ def publish(root: Path | None, settings: SourceConfiguration, status: StatusServ
 def serving_source(
     publishers: Sequence[Publisher], status: StatusServer
 ) -> AbstractAsyncContextManager[None]:
-    """Serve the status and the metrics of a Source within the context."""
+    """Serve the status and the metrics of a Source while the context is active."""
     if not status.is_listening:
         return nullcontext()
     from rsnotify_publisher.metrics import SourceMetrics, not_ready
@@ -84,9 +89,10 @@ def serving_source(
     return status.serving(families, lambda: not_ready(publishers))
 
 
-_REPORT_EVERY = 1.0
+#: Minimum number of seconds between two reports.
+_REPORT_INTERVAL = 1.0
 #: Maximum fraction of the time to spend on reading the journals, regardless of their number.
-_SHARE = 0.05
+_MAX_TIME_FRACTION = 0.05
 
 
 async def show_status(publishers: Sequence[Publisher], started: asyncio.Event) -> None:
@@ -99,21 +105,23 @@ async def show_status(publishers: Sequence[Publisher], started: asyncio.Event) -
             while True:
                 began = loop.time()
                 report.show(await loop.run_in_executor(worker, reader.read))
-                await asyncio.sleep(max(_REPORT_EVERY, (loop.time() - began) / _SHARE))
+                await asyncio.sleep(
+                    max(_REPORT_INTERVAL, (loop.time() - began) / _MAX_TIME_FRACTION)
+                )
         finally:
             worker.submit(reader.close)
 
 
 def hub_line(hub: HubStatus) -> str:
-    many = "more than " if hub.waiting >= MOST_COUNTED else ""
-    waiting = many + counted(hub.waiting, "change")
+    prefix = "more than " if hub.waiting >= MAX_COUNTED else ""
+    waiting = prefix + counted(hub.waiting, "change")
     if hub.reached:
-        state = f"{waiting} on the way" if hub.waiting else "up to date"
+        state = f"sending {waiting}" if hub.waiting else "up to date"
     elif hub.reached is None:
         state = "connecting"
     else:
-        when = f"since {hub.through:%Y-%m-%dT%H:%M:%SZ}" if hub.reached_before else "yet"
-        state = f"not reached {when}" + (f", lacks {waiting}" if hub.waiting else "")
+        when = f"since {hub.through:%Y-%m-%dT%H:%M:%SZ}" if hub.reached_before else "so far"
+        state = f"unreachable {when}" + (f", {waiting} waiting" if hub.waiting else "")
     return printable(f"hub {without_credentials(hub.uri)}: {state}")
 
 

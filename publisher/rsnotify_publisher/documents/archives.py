@@ -1,7 +1,7 @@
-"""The archives of a Source: documents that are no longer live but kept by the retention policy.
+"""The archives of a Source: documents that are no longer live but that the retention policy keeps.
 
-A document is added to the archive before it leaves the live document. A client that first reads the
-live document and then its archive therefore misses nothing.
+A document is added to the archive before it is removed from the live document. A client that reads
+the live document first, and then the archive, therefore misses nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Archives:
         with self._lock:
             sweep(self._folder)
             for kind, name in ARCHIVES.items():
-                if self._documents.keeps(kind):
+                if self._documents.has_archive(kind):
                     self._write(kind, journal.finished(kind, archived=True))
                 else:
                     remove(self._folder, [name])
@@ -51,7 +51,9 @@ class Archives:
     def _discard_lost(self, journal: Journal) -> None:
         """Discard files that no document refers to."""
         # The writers of these parts discard outdated ones themselves; see `keep_only`.
-        current = [f"{PARTS}{kind}-archive-" for kind in ARCHIVES if self._documents.keeps(kind)]
+        current = [
+            f"{PARTS}{kind}-archive-" for kind in ARCHIVES if self._documents.has_archive(kind)
+        ]
         if Capability.CHANGE_DUMP in self._documents.offered:
             current.append(f"{PARTS}{Capability.CHANGE_DUMP}-part-")
         found = {PARTS + path.name for path in (self._folder / PARTS).glob("*")}
@@ -64,7 +66,7 @@ class Archives:
 
         Call this before writing, because writing may take longer than `Options.linger`.
         """
-        with self._lock:  # otherwise `delete_discarded` might delete the rewritten files
+        with self._lock:  # otherwise `delete_discarded` could delete the rewritten files
             self._recorder.run(lambda journal: journal.reclaim(stem))
 
     def keep_only(self, stem: str, parts: Sequence[str]) -> None:
@@ -73,30 +75,31 @@ class Archives:
         if not found:
             return
 
-        def note(journal: Journal) -> None:
+        def update_journal(journal: Journal) -> None:
             journal.keep(parts)
             journal.discard(found.difference(parts))
 
-        self._recorder.run(note)
+        self._recorder.run(update_journal)
 
     def add(
         self,
         journal: Journal,
         documents: Sequence[FinishedDocument],
-        note: Callable[[Journal], None],
+        update_journal: Callable[[Journal], None],
     ) -> None:
-        """Add documents of one kind to its archive, if there is one, then run `note`.
+        """Add documents of one kind to their archive, if there is one, then update the journal.
 
-        The documents must be newer than all in the archive. `note` records in the journal that they
-        have been archived.
+        The documents must be newer than all in the archive. `update_journal` records that they have
+        been archived.
         """
         kind = documents[0].kind
         with self._lock:
-            # Only after this may a reader of the journal see the live document without them.
-            self._rewrite(kind, [*journal.finished(kind, archived=True), *documents], note)
+            # The journal is updated last: until then, readers find them in the live document.
+            archived = journal.finished(kind, archived=True)
+            self._rewrite(kind, [*archived, *documents], update_journal)
 
     def replace(self, journal: Journal, document: FinishedDocument) -> None:
-        """Insert a new live document in place of the former documents of its kind.
+        """Replace the live documents of a kind with a new one.
 
         The former documents move to the archive if there is one and they have separate files.
         Otherwise their files are discarded.
@@ -106,9 +109,9 @@ class Archives:
             for other in journal.finished(document.kind, archived=False)
             if other.begin != document.begin
         ]
-        kept = [other for other in former if self._documents.is_own(other)]
+        kept = [other for other in former if self._documents.can_be_archived(other)]
 
-        def note(journal: Journal) -> None:
+        def update_journal(journal: Journal) -> None:
             journal.put(document)
             journal.archive(kept)
             journal.drop(other for other in former if other not in kept)
@@ -116,12 +119,12 @@ class Archives:
             notify(self._documents, journal, notice)
 
         if kept:
-            self.add(journal, kept, note)
+            self.add(journal, kept, update_journal)
         else:
-            self._recorder.run(note)
+            self._recorder.run(update_journal)
 
     def drop_expired(self, journal: Journal) -> bool:
-        """Drop expired documents from the archives, and return whether there were any."""
+        """Drop expired documents from the archives. Return whether any were dropped."""
         with self._lock:
             dropped = [self._drop_expired(journal, kind) for kind in ARCHIVES]
         return any(dropped)
@@ -136,38 +139,42 @@ class Archives:
     def _drop_expired(self, journal: Journal, kind: str) -> bool:
         documents = journal.finished(kind, archived=True)
         expired = documents
-        if self._documents.keeps(kind):
+        if self._documents.has_archive(kind):
             expired = self._source.retention.expired(documents, self._source.clock())
         if kind == Capability.CHANGE_LIST:
-            needed = self._needed_after(journal)
-            expired = [document for document in expired if document.end <= needed]
+            oldest_needed = self._oldest_needed_change(journal)
+            expired = [document for document in expired if document.end <= oldest_needed]
         if expired:
-            # Their files are not discarded until no document refers to them.
+            # Their files are discarded only when no document refers to them any longer.
             kept = documents[len(expired) :]
             self._rewrite(kind, kept, lambda journal: journal.drop(expired))
         return bool(expired)
 
-    def _needed_after(self, journal: Journal) -> int:
-        """Return the instant after which Destinations that begin with a baseline need changes."""
-        live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
-        return min(live, default=journal.state().closed)
+    def _oldest_needed_change(self, journal: Journal) -> int:
+        """Return the instant after which a Destination needs changes if it starts now."""
+        live = (journal.finished(kind, archived=False) for kind in _BASELINES)
+        begins = [document.begin for documents in live for document in documents]
+        return min(begins, default=journal.state().closed)
 
     def _rewrite(
-        self, kind: str, documents: list[FinishedDocument], note: Callable[[Journal], None]
+        self,
+        kind: str,
+        documents: list[FinishedDocument],
+        update_journal: Callable[[Journal], None],
     ) -> None:
-        """Write the archive of a kind, if there is one, then run `note` with the journal."""
-        if not self._documents.keeps(kind):
-            self._recorder.run(note)
+        """Write the archive of a kind, if there is one, then update the journal."""
+        if not self._documents.has_archive(kind):
+            self._recorder.run(update_journal)
             return
         self._write(kind, documents)
         uri, capability = self._documents.uri(ARCHIVES[kind]), f"{kind}-archive"
         notice = Resource(uri, capability=capability, change=ChangeType.UPDATED)
 
-        def note_all(journal: Journal) -> None:
-            note(journal)
+        def update_and_notify(journal: Journal) -> None:
+            update_journal(journal)
             notify(self._documents, journal, notice)
 
-        self._recorder.run(note_all)
+        self._recorder.run(update_and_notify)
 
     def _write(self, kind: str, documents: list[FinishedDocument]) -> None:
         stem = f"{PARTS}{kind}-archive-"
@@ -178,7 +185,10 @@ class Archives:
             ARCHIVES[kind],
             stem,
             self._documents.archive_part(kind),
-            (self._documents.entry(self._documents.archived(document)) for document in documents),
+            (
+                self._documents.entry(self._documents.archive_entry(document))
+                for document in documents
+            ),
             lambda parts: self._documents.archive(kind, parts),
         )
         self.keep_only(f"{kind}-archive-", parts)

@@ -1,4 +1,4 @@
-"""The Change Lists as files: updates the open list, closes it when due, and archives it."""
+"""Writes the Change Lists: updates the open list, closes changes when due, and archives them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from rsnotify.format.model import Capability
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.document_writer import notify
 from rsnotify_publisher.documents.open_change_list import ListToClose, OpenChangeList
-from rsnotify_publisher.documents.views import ViewDocuments
+from rsnotify_publisher.documents.view_documents import ViewDocuments
 from rsnotify_publisher.files import also_as, write_atomically
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import CHANGE_LIST, CHANNEL, OPEN_PART, compact, stem
 
-# Maximum number of changes held in memory at once while catching up.
-_AT_ONCE = 20_000
+#: Maximum number of changes read at once while catching up with the journal.
+_MAX_BATCH = 20_000
 
 
 class ChangeLists:
@@ -34,7 +34,7 @@ class ChangeLists:
         self._published = ""
 
     def write(self, journal: Journal, scheduled: int | None = None) -> bool:
-        """Update the open Change List and the channel, and return whether anything was closed.
+        """Update the open Change List and the channel. Return whether any changes were closed.
 
         The rotation decides what to close. Changes through `scheduled` (µs) are closed in any case.
         Changes that arrive during the call wait for the next one. Otherwise this would never return
@@ -43,13 +43,13 @@ class ChangeLists:
         closed = False
         last = journal.state().last_change
         while True:
-            behind = self._open.through < last
-            changes = self._open.refresh(journal, _AT_ONCE if behind else 0)
+            is_behind = self._open.through < last
+            changes = self._open.refresh(journal, _MAX_BATCH if is_behind else 0)
             self.count += len(changes)
             self.views.follow(self._open.begin, changes)
             if self._captured is not None:
                 # The process that recorded these changes may have ended before it kept their
-                # content. Do this before anything that may fail, because `refresh` returns each
+                # content. This comes before anything that may fail, because `refresh` returns each
                 # change only once.
                 self._captured.keep(changes)
             if self._close_next(journal, scheduled):
@@ -64,26 +64,26 @@ class ChangeLists:
     def _close_next(self, journal: Journal, scheduled: int | None) -> bool:
         now = self._clock()
         if parts := self._open.parts_to_archive(self._rotation, now, scheduled):
-            self._move(journal, parts)
+            self._archive(journal, parts)
             return True
         closing = self._open.next_to_close(self._rotation, now, scheduled)
         if closing is not None:
             self._close(journal, closing)
         return closing is not None
 
-    def _move(self, journal: Journal, parts: list[FinishedDocument]) -> None:
+    def _archive(self, journal: Journal, parts: list[FinishedDocument]) -> None:
         """Move closed parts of the open period to the archive."""
 
-        def note(journal: Journal) -> None:
+        def update_journal(journal: Journal) -> None:
             journal.archive(parts)
             notify(self._documents, journal, self._documents.reopened_notice(parts[-1].end))
 
-        self._archives.add(journal, parts, note)
+        self._archives.add(journal, parts, update_journal)
 
     def _close(self, journal: Journal, closing: ListToClose) -> None:
         """Publish a closed list: first the list, then the documents that refer to it."""
-        # The name includes the end, since a list that is closed again after a crash may end at
-        # another change.
+        # The name includes the end: if a crash prevents the update of the journal, the list is
+        # closed again, and may then end at another change.
         own = f"{stem(Capability.CHANGE_LIST, self._open.begin)}-{compact(closing.until)}"
         name = own + self._documents.suffix
         self._archives.reclaim(own)
@@ -99,18 +99,18 @@ class ChangeLists:
         )
         document = self.views.close(document)
 
-        def note(journal: Journal) -> None:
+        def update_journal(journal: Journal) -> None:
             journal.close_list(document)
             closed = self._documents.closed_notice(document)
             reopened = self._documents.reopened_notice(document.end)
             notify(self._documents, journal, closed, reopened)
 
         if closing.archived:
-            self._archives.add(journal, [document], note)
+            self._archives.add(journal, [document], update_journal)
             return
         if not (self._folder / OPEN_PART).exists():
             write_atomically(self._folder / OPEN_PART, self._open.open_chunks())
-        self._recorder.run(note)
+        self._recorder.run(update_journal)
 
     def _publish(self) -> None:
         version = self._open.version
@@ -118,7 +118,7 @@ class ChangeLists:
             return
         top, part = self._folder / CHANGE_LIST, self._folder / OPEN_PART
         if self._open.is_indexed:
-            # In this order, a client that reads both at this moment finds an overlap, not a gap.
+            # In this order, a client that reads both meanwhile finds an overlap, not a gap.
             write_atomically(top, self._open.chunks())
             write_atomically(part, self._open.open_chunks())
             also_as(part, self._folder / CHANNEL)

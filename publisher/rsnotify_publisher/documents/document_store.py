@@ -1,4 +1,4 @@
-"""Writes the documents to a folder that any web server can serve."""
+"""Writes all documents of a Source to a folder that any web server can serve."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rsnotify_publisher.changes import as_listed, check_resource
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.change_lists import ChangeLists
 from rsnotify_publisher.documents.document_writer import notify_version, write_resource_list
-from rsnotify_publisher.documents.dump_writer import SourceDumps
+from rsnotify_publisher.documents.source_dumps import SourceDumps
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
-from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_context import ResourceCallback, SourceContext
 from rsnotify_publisher.source_documents import (
     CAPABILITY_LIST,
     DESCRIPTION,
@@ -27,12 +27,12 @@ from rsnotify_publisher.source_documents import (
     stem,
 )
 
-_log = logging.getLogger("rsnotify.publisher")
-# Maximum number of notices in the channel's document. A client that lacks more reads the documents.
-_SHOWN = 100
+logger = logging.getLogger("rsnotify.publisher")
+#: Maximum number of notices in the channel's document. Clients that lack more read the documents.
+_MAX_SHOWN_NOTICES = 100
 #: Minimum number of changes after which a Resource List is outdated. There must also be at least as
 #: many changes as the list has entries, so that the cost of writing it per change stays small.
-OUTDATED_AFTER = 1_000
+MIN_CHANGES_TO_OUTDATE = 1_000
 
 
 class WritingStopped(RsnotifyError):
@@ -43,7 +43,7 @@ class DocumentStore:
     """Keeps the folder of documents up to date with the journal, in one process at a time.
 
     Every method raises OSError if the folder is not writable, StorageError if the journal or the
-    Source's own resources cannot be read, and WritingStopped after `close` was called.
+    Source's resources cannot be read, and WritingStopped after `close` was called.
     """
 
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
@@ -51,7 +51,7 @@ class DocumentStore:
         self._folder = source.documents_folder
         self._recorder = recorder
         self._archives = Archives(source, recorder)
-        self._dumping = SourceDumps(source, recorder, self._archives, self._check)
+        self._dumping = SourceDumps(source, recorder, self._archives, self._check_running)
         self._change_lists = ChangeLists(source, recorder, self._archives)
         self._prepared = False
         #: Whether the Capability List and every document that it must list have been written.
@@ -59,9 +59,12 @@ class DocumentStore:
         #: The datetime of the last change that the Resource List covers; -1 if it has not been
         #: written yet.
         self.listed = -1
-        #: The number of entries in the Resource List, and of changes written before it.
-        self._entries = self._before_list = 0
-        self._noticed = -1
+        #: The number of entries in the Resource List.
+        self._list_entries = 0
+        #: The number of changes written before the Resource List.
+        self._changes_before_list = 0
+        #: The datetime of the last notice in the channel's document.
+        self._last_notice = -1
         # A cancelled job may still be running in its thread.
         self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
         self._offering = threading.Lock()
@@ -74,14 +77,14 @@ class DocumentStore:
             with lock:
                 pass
 
-    def _check(self) -> None:
+    def _check_running(self) -> None:
         if self._stopping.is_set():
             raise WritingStopped
 
     @contextmanager
     def _working(self, name: str) -> Iterator[Journal]:
         with self._locks[name], self._source.open_journal() as journal:
-            self._check()
+            self._check_running()
             yield journal
 
     def _prepare(self, journal: Journal) -> None:
@@ -98,8 +101,8 @@ class DocumentStore:
     def _write_capability_list(self) -> None:
         """Write the Capability List with the documents that exist.
 
-        Do nothing until there is a Resource List, because a Destination that finds a Capability
-        List expects it to lead to the set of resources.
+        Do nothing until there is a Resource List: a Destination that finds a Capability List
+        expects to find the set of resources through it.
         """
         documents = self._source.documents
         with self._offering:
@@ -112,7 +115,7 @@ class DocumentStore:
                 self._write(CAPABILITY_LIST, documents.capability_list(missing))
 
     def _offer(self) -> bool:
-        """Write the Capability List and Source Description once. Return True if written now."""
+        """Write the Capability List and Source Description once. Return whether it did."""
         if self.is_complete or not self._has_baseline():
             return False
         self._write_capability_list()
@@ -131,17 +134,17 @@ class DocumentStore:
         notify_version(documents, self._recorder, notice, digest_of(body))
 
     def rotate(self) -> None:
-        """Close all changes up to the last scheduled time of the rotation."""
+        """Close all changes up to the rotation's last scheduled time."""
         schedule = self._source.rotation.schedule
-        scheduled = None if schedule is None else schedule.last_time(self._source.wall())
+        scheduled = None if schedule is None else schedule.last_time(self._source.wall_clock())
         if scheduled is not None:
             self.write_change_lists(scheduled)
 
     def write_change_lists(self, scheduled: int | None = None) -> None:
         """Update the open Change List and the channel, and close changes as the rotation requires.
 
-        Call this before anything else, because the first call prepares the folder. With a scheduled
-        time of the rotation (µs), all changes up to that time are closed.
+        Call this before any other method, because the first call prepares the folder. `scheduled`
+        is a scheduled time of the rotation (µs), up to which all changes are closed.
         """
         with self._working("changes") as journal:
             if not self._prepared:
@@ -156,14 +159,14 @@ class DocumentStore:
     def _write_framework(self, journal: Journal) -> None:
         documents = self._source.documents
         until = journal.last_notice()
-        if documents.framework is None or until == self._noticed:
+        if documents.framework is None or until == self._last_notice:
             return
-        notices = journal.notices(0)[-_SHOWN:]
+        notices = journal.notices(0)[-_MAX_SHOWN_NOTICES:]
         first = notices[0].datetime if notices else None
         from_ = journal.last_notice_at(to_microseconds(first) - 1) if first else until
         shown = documents.framework.content(notices, from_, until, documents.description_uri)
         write_atomically(self._folder / FRAMEWORK, [documents.write(shown)])
-        self._noticed = until
+        self._last_notice = until
 
     def write_capability_list(self) -> None:
         """Rewrite the Capability List after its offer has changed."""
@@ -184,9 +187,9 @@ class DocumentStore:
 
     def is_outdated(self, last_change: int) -> bool:
         """Return whether the Resource List lacks many of the changes through `last_change` (µs)."""
-        lacking = self._change_lists.count - self._before_list
+        missing = self._change_lists.count - self._changes_before_list
         is_older = 0 <= self.listed < last_change
-        return is_older and lacking >= max(OUTDATED_AFTER, self._entries)
+        return is_older and missing >= max(MIN_CHANGES_TO_OUTDATE, self._list_entries)
 
     def _write_resource_list(self, journal: Journal) -> None:
         if journal.state().last_change != self.listed:
@@ -199,7 +202,7 @@ class DocumentStore:
             )
             self._archives.replace(journal, document)
             self.listed = state.last_change
-            self._entries, self._before_list = document.entries, before
+            self._list_entries, self._changes_before_list = document.entries, before
             self._offer()
 
     def write_resource_dump(self) -> None:
@@ -214,9 +217,9 @@ class DocumentStore:
             self._dumping.write_change_dumps(journal)
 
     def drop_expired(self) -> None:
-        """Drop expired documents from the archives, if it is time to do so."""
+        """Drop expired documents from the archives, only at scheduled times if there are any."""
         schedule = self._source.retention.schedule
-        if schedule is None or schedule.last_time(self._source.wall()) is not None:
+        if schedule is None or schedule.last_time(self._source.wall_clock()) is not None:
             with self._working("changes") as journal:
                 self._drop_expired(journal)
 
@@ -230,21 +233,24 @@ class DocumentStore:
             self._archives.delete_discarded(journal, self._source.clock())
 
     def _resources(self, journal: Journal) -> Iterator[Resource]:
-        given = self._source.resources
-        if given is None:
-            self._recorder.apply_changes(journal.state().last_change)
-        for resource in journal.resources() if given is None else self._given():
-            self._check()
+        """Yield the current set, from the journal or from the Source's callback."""
+        if self._source.resources is not None:
+            resources = self._resources_from_callback(self._source.resources)
+        else:
+            last = journal.state().last_change
+            while self._recorder.run(lambda journal: journal.apply_changes(last)):
+                pass  # each transaction is short, so that other writers do not wait long
+            resources = journal.resources()
+        for resource in resources:
+            self._check_running()
             yield resource
 
-    def _given(self) -> Iterator[Resource]:
-        """Yield the resources that the Source's callback returns."""
-        assert self._source.resources is not None
+    def _resources_from_callback(self, callback: ResourceCallback) -> Iterator[Resource]:
         try:
-            for resource in self._source.resources():
+            for resource in callback():
                 yield as_listed(check_resource(resource), None)
         except RsnotifyError:
             raise
-        except Exception as error:  # from the Source's own code; all other work continues
-            _log.exception("the resources of the Source could not be read")
-            raise StorageError(f"the resources of the Source: {error!r}") from error
+        except Exception as error:  # the Source's own code may raise anything
+            logger.exception("the callback `resources` failed")
+            raise StorageError(f"the callback `resources` failed: {error!r}") from error

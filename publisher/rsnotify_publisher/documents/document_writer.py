@@ -1,10 +1,10 @@
-"""Writes long documents: a single document if all entries fit, or an index and parts (core §7).
+"""Writes long documents: a single document if all entries fit, or parts and their index (core §7).
 
 The Resource List is streamed while the set may change. `at` is promised before the first resource
 is read, and `completed` after the last. Each resource is listed as it was at some instant in
-between, and the Change Lists have all changes since `at` (core §10.1).
+between, and the Change Lists contain all changes since `at` (core §10.1).
 
-`notify` inserts the notices of documents that were written (Framework Notification §3).
+`notify` inserts notices of the documents that were written (Framework Notification §3).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def write_long_document(
     entries: Iterable[bytes],
     top: Callable[[list[str]], Document],
 ) -> list[str]:
-    """Write a document, or its parts and then their index, and return the names of the parts.
+    """Write a document, or its parts and then their index. Return the names of the parts.
 
-    The names of the parts begin with `stem`, and each is `part` without its entries. `top` returns
-    the index for the given names of parts, or the document without its entries if there are none.
-    After any error, no part is left behind.
+    The names of the parts begin with `stem`, and `part` is a part without its entries. `top`
+    returns the index of the parts with the given names, or the document without its entries if
+    there are no parts. After any error, no part is left behind.
     """
     folder, remaining = source.documents_folder, iter(entries)
     with all_or_none(folder) as parts:
@@ -66,7 +66,7 @@ def _fill(
     pending: bytes | None,
     entries: Iterator[bytes],
 ) -> bytes | None:
-    """Write one part, and return the entry that did not fit, if any."""
+    """Write one part. Return the first entry that did not fit, or None."""
     begin, end = opening(head), closing(head)
     write(begin)
     count, size = 0, len(begin) + len(end)
@@ -82,7 +82,7 @@ def _fill(
 
 
 def _make_single(part: Path, old: Document, target: Path, head: Document) -> None:
-    """Copy the only part to the document, with the head replaced."""
+    """Copy the only part to the document with another head."""
     skipped = len(opening(old))
     with atomic(target) as file:
         file.write(opening(head))
@@ -94,15 +94,15 @@ def _make_single(part: Path, old: Document, target: Path, head: Document) -> Non
 def write_resource_list(
     source: SourceContext, at: int, resources: Iterable[Resource], completed: Callable[[], int]
 ) -> FinishedDocument:
-    """Write the Resource List of the streamed set, which includes all changes through `at` (µs).
+    """Write the Resource List from a streamed set, which includes all changes through `at` (µs).
 
     `completed` is called at the end. It returns a datetime that is not earlier than any change in
     the set.
     """
     documents, folder = source.documents, source.documents_folder
     own = stem(Capability.RESOURCE_LIST, at)
-    keeps = documents.keeps(Capability.RESOURCE_LIST)
-    name = f"{own}.xml" if keeps else RESOURCE_LIST
+    has_archive = documents.has_archive(Capability.RESOURCE_LIST)
+    name = f"{own}.xml" if has_archive else RESOURCE_LIST
     count, end = 0, at
 
     def entries() -> Iterator[bytes]:
@@ -120,7 +120,7 @@ def write_resource_list(
         entries(),
         lambda parts: documents.resource_list(at, end, parts),
     )
-    if keeps:
+    if has_archive:
         parts = [name, *parts]
         also_as(folder / name, folder / RESOURCE_LIST)
     size = sum((folder / part).stat().st_size for part in parts)
@@ -128,7 +128,7 @@ def write_resource_list(
 
 
 def notify(documents: SourceDocuments, journal: Journal, *notices: Resource) -> None:
-    """Insert notices of documents, if there is a channel for them. Requires a transaction."""
+    """Insert notices of documents if the Source has a channel for them. Requires a transaction."""
     if documents.framework is not None:
         journal.add_notices(notices)
 
@@ -136,10 +136,9 @@ def notify(documents: SourceDocuments, journal: Journal, *notices: Resource) -> 
 def notify_version(
     documents: SourceDocuments, recorder: Recorder, document: Resource, version: str
 ) -> None:
-    """Insert a notice of a document, unless its last notice had the same version.
+    """Insert a notice of a document unless its last notice had the same version.
 
-    This is for documents that are often rewritten unchanged. `document` has no `change`, and
-    `version` differs whenever the document does.
+    This is for documents that are often rewritten unchanged. `document` must not have `change` set.
     """
     if documents.framework is not None:
         recorder.run(lambda journal: journal.add_version_notice(document, version))

@@ -22,11 +22,11 @@ from rsnotify.format.reader import SitemapReader
 from rsnotify.format.writer import closing, opening
 from rsnotify_publisher.files import reading
 from rsnotify_publisher.journal import FinishedDocument, Journal
-from rsnotify_publisher.options import MinimumOpen, RotationPolicy
+from rsnotify_publisher.rotation_and_retention import MinimumOpen, RotationPolicy
 from rsnotify_publisher.source_documents import SourceDocuments
 
-# Upper bound for the bytes before and after the entries of a document.
-_HEAD = 50_000
+#: Upper bound for the bytes before and after the entries of a document.
+_MAX_HEAD_SIZE = 50_000
 
 
 class ListToClose(Struct, frozen=True):
@@ -41,13 +41,13 @@ class ListToClose(Struct, frozen=True):
 
 
 class OpenChangeList:
-    """The open Change List as one reader of the journal sees it."""
+    """The open Change List, which follows the journal with `refresh`."""
 
     def __init__(self, documents: SourceDocuments) -> None:
         options = documents.options
         self._documents = documents
         self._max_entries = options.max_entries
-        self._max_bytes = max(1, options.max_bytes - min(_HEAD, options.max_bytes // 2))
+        self._max_bytes = max(1, options.max_bytes - min(_MAX_HEAD_SIZE, options.max_bytes // 2))
         #: Where the open Change List begins (µs).
         self.begin = 0
         self._parts: list[FinishedDocument] = []
@@ -56,7 +56,7 @@ class OpenChangeList:
         self._size = 0
 
     def refresh(self, journal: Journal, limit: int = -1) -> list[Resource]:
-        """Append the next changes, and return them; all if `limit` is negative."""
+        """Append the next changes, at most `limit` unless it is negative, and return them."""
         with journal.snapshot() as state:
             changes = journal.changes(max(state.closed, self.through), limit)
             self._parts = journal.finished(Capability.CHANGE_LIST, archived=False)
@@ -83,12 +83,12 @@ class OpenChangeList:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether the open period needs more than one document."""
+        """Whether the open period consists of several documents."""
         return bool(self._parts)
 
     @property
     def version(self) -> str:
-        """A string that differs whenever the bytes of the document do."""
+        """A string that differs for different bytes of the document."""
         head = crc32(self._head())
         return f"{self.through:x}-{head:x}"
 
@@ -105,7 +105,7 @@ class OpenChangeList:
         """Return the open Change List itself, in pieces.
 
         An open list promises nothing after its last entry, so it may end with the last entry that
-        fits into one document. The remaining changes appear in the next list, a moment later.
+        fits into one document. The other changes appear in the next list, a moment later.
         """
         head = self._documents.change_list(self.begin, is_part=bool(self._parts))
         return _joined(head, self._entries[: self._max_entries])
@@ -117,7 +117,10 @@ class OpenChangeList:
     def parts_to_archive(
         self, rotation: RotationPolicy, now: int, scheduled: int | None = None
     ) -> list[FinishedDocument]:
-        """Return the closed parts that leave the open period. See `next_to_close`."""
+        """Return the closed parts to move from the open period to the archive.
+
+        Changes through `scheduled` (µs) are moved in any case.
+        """
         changes = len(self._entries) + sum(part.entries for part in self._parts)
         size = self._size + sum(part.size for part in self._parts)
         removed: list[FinishedDocument] = []
@@ -135,20 +138,20 @@ class OpenChangeList:
     def next_to_close(
         self, rotation: RotationPolicy, now: int, scheduled: int | None = None
     ) -> ListToClose | None:
-        """Return the changes to close next, as the rotation requires or to fill a document.
+        """Return the changes to close next, because the rotation requires it or a document is full.
 
         Changes through `scheduled` (µs) are closed in any case.
         """
-        count = 0 if self._parts else self._surplus(rotation, now, scheduled)
+        count = 0 if self._parts else self._count_to_rotate(rotation, now, scheduled)
         if count:
             return ListToClose(count, self._datetimes[count - 1], archived=True)
         if len(self._entries) > self._max_entries or self._size > self._max_bytes:
-            count = self._fitting(self._max_entries, self._max_bytes)
+            count = self._count_fitting(self._max_entries, self._max_bytes)
             return ListToClose(count, self._datetimes[count - 1], archived=False)
         return None
 
-    def _surplus(self, rotation: RotationPolicy, now: int, scheduled: int | None) -> int:
-        """Return the number of changes that the rotation closes, at most one document's worth."""
+    def _count_to_rotate(self, rotation: RotationPolicy, now: int, scheduled: int | None) -> int:
+        """Return the number of changes that the rotation closes, limited to one document."""
         changes, size = len(self._entries), self._size
         minimum: MinimumOpen | None = None
         if changes:
@@ -164,12 +167,12 @@ class OpenChangeList:
             if not minimum.allows(changes, size, at):
                 break
             count += 1
-        return self._fitting(count, min(self._max_bytes, rotation.size or self._max_bytes))
+        return self._count_fitting(count, min(self._max_bytes, rotation.size or self._max_bytes))
 
-    def _fitting(self, most: int, size: int) -> int:
+    def _count_fitting(self, max_count: int, size: int) -> int:
         """Return the number of oldest changes that fit into one document: at least one, if any."""
         count = 0
-        for written in self._entries[:most]:
+        for written in self._entries[:max_count]:
             size -= len(written)
             if count and size < 0:
                 break
@@ -178,7 +181,7 @@ class OpenChangeList:
 
 
 def _joined(head: Document, entries: Sequence[bytes]) -> list[bytes]:
-    # Writing ten thousand small pieces would take longer.
+    # Writing thousands of small pieces would take longer.
     return [opening(head), b"".join(entries), closing(head)]
 
 
@@ -194,18 +197,18 @@ def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
 def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path) -> Iterable[str]:
     """Return the URIs whose resources have not been deleted since an instant (µs).
 
-    All given resources must have been in the set since that instant. If the Source itself returns
-    the set, only changes show that a resource was deleted.
+    All of them must have been in the set at that instant. If a callback returns the set, only the
+    changes show which resources were deleted.
     """
     if not uris:
         return ()
     if journal.state().tracked:
         return [uri for uri in uris if journal.resource(uri) is not None]
-    deleted = _deleted(since, journal, folder)
+    deleted = _deleted_since(since, journal, folder)
     return [uri for uri in uris if uri not in deleted]
 
 
-def _deleted(since: int, journal: Journal, folder: Path) -> set[str]:
+def _deleted_since(since: int, journal: Journal, folder: Path) -> set[str]:
     """Return the URIs of resources that were deleted after an instant and not created again."""
     with journal.snapshot() as state:
         closed = journal.finished(Capability.CHANGE_LIST)

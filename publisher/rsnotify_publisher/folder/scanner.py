@@ -1,7 +1,6 @@
 """Compares a folder with the journal to find files that were created, updated or deleted.
 
-A `FolderScanner` must be used by one thread at a time, since it reads the journal through a single
-connection. A file counts as deleted only if the operating system reports that it does not exist.
+A file counts as deleted only if the operating system reports that it does not exist.
 """
 
 from __future__ import annotations
@@ -10,132 +9,40 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from urllib.parse import quote, unquote_to_bytes
 
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.datetimes import from_microseconds
-from rsnotify.format.media_types import guess_media_type
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.reasons import reason_of
 from rsnotify_publisher.changes import Record, check_uri
-from rsnotify_publisher.files import TICK
+from rsnotify_publisher.files import MTIME_RESOLUTION
+from rsnotify_publisher.folder.file_names import FileNames, media_type
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.source_documents import RESERVED
 
-_UNKNOWN = "application/octet-stream"
-
-# Characters that are allowed in a path (RFC 3986 §3.3) are left unencoded, as in other software.
-_RAW = "/!$&'()*+,;=:@"
-
-
-def media_type(path: Path) -> str:
-    return _media_type("".join(path.suffixes[-2:]))
-
-
-@lru_cache(maxsize=1_000)
-def _media_type(suffixes: str) -> str:
-    return guess_media_type(f"file:///name{quote(os.fsencode(suffixes))}") or _UNKNOWN
-
-
-class FileNames:
-    """Maps the files below a folder to URIs and back, one to one.
-
-    Hidden files and files with the name of a document are not published. The base URL must end in a
-    slash.
-    """
-
-    def __init__(self, root: Path, base_url: str) -> None:
-        self.root = root.resolve()
-        self.base_url = base_url
-
-    def check(self) -> None:
-        """Raise ConfigurationError if the folder cannot be published."""
-        if not self.root.is_dir():
-            raise ConfigurationError(f"{self.root} is not a folder; name one that exists")
-        try:
-            taken = RESERVED.intersection(os.listdir(self.root))
-        except OSError as error:
-            raise ConfigurationError(f"{self.root} cannot be read: {reason_of(error)}") from None
-        for name in sorted(taken):
-            raise ConfigurationError(
-                f"{self.root / name} has the name of a ResourceSync document; move or rename it"
-            )
-
-    def uri(self, path: Path) -> str:
-        """Return the URI of a file or folder below the root. Its name may contain any bytes."""
-        relative = os.fsencode(path.relative_to(self.root))
-        return self.base_url + quote(relative, safe=_RAW)
-
-    def prefix(self, folder: Path) -> str:
-        """Return the prefix of the URIs of all files below a folder."""
-        return self.base_url if folder == self.root else self.uri(folder) + "/"
-
-    def path(self, uri: str) -> Path | None:
-        """Return the path for a URI, or None if no file can have that URI."""
-        if not uri.startswith(self.base_url):
-            return None
-        return self.path_of(uri[len(self.base_url) :])
-
-    def path_of(self, relative: str) -> Path | None:
-        """Return the path for a percent-encoded reference relative to the base URL.
-
-        Return None if the reference contains an encoded slash, a null byte, or a name such as `..`.
-        """
-        parts = [unquote_to_bytes(part) for part in relative.split("/")]
-        if any(b"/" in part or b"\0" in part or part == b"" for part in parts):
-            return None
-        names = [os.fsdecode(part) for part in parts]
-        return self.root.joinpath(*names) if _may_be_published(names) else None
-
-    def may_be_published(self, path: Path) -> bool:
-        """Return whether a file at a path below the root would be published."""
-        return _may_be_published(path.relative_to(self.root).parts)
-
-    def is_published(self, path: Path) -> bool:
-        """Return whether a path is a file that is published.
-
-        A file may be a symbolic link to another published file. A folder may not be a link.
-        """
-        # For names that are too long or not accessible, os.path returns False where Path raises.
-        if not (self.may_be_published(path) and os.path.isfile(path)):
-            return False
-        resolved = os.path.realpath(path)
-        if resolved == str(path):
-            return True
-        real = Path(resolved)
-        if path.parent.resolve() != path.parent:
-            return False
-        return real.is_relative_to(self.root) and self.may_be_published(real)
-
-
-def _may_be_published(names: Sequence[str]) -> bool:
-    return (
-        bool(names) and names[0] not in RESERVED and not any(name.startswith(".") for name in names)
-    )
-
-
-_log = logging.getLogger("rsnotify.source")
+logger = logging.getLogger("rsnotify.source")
 
 
 class FileStillChanging(RsnotifyError):
-    """The file changed while it was being read, so it has to be reread."""
+    """The file changed while it was being read, so it must be read again."""
 
 
 class FolderScanner:
+    """Finds the changes in a folder. Must be used by one thread at a time."""
+
     def __init__(self, names: FileNames, journal: Journal) -> None:
         self._names = names
         self._journal = journal
-        #: Files that were being written and have to be reread.
-        self.unsettled: set[Path] = set()
+        #: Files that changed while they were being read, so that they must be read again.
+        self.still_changing: set[Path] = set()
+        #: New validators of files whose content did not change, keyed by URI.
         self._revalidated: dict[str, str] = {}
 
     def baseline(self, on_file: Callable[[], None]) -> Iterator[Record]:
-        """Yield every file, for an empty journal. `on_file` is called after each file."""
+        """Yield every file as a resource for an empty journal. `on_file` is called after each."""
         for path in self.files(self._names.root):
             if (record := self._read(path)) is not None:
                 yield record
@@ -146,7 +53,7 @@ class FolderScanner:
         try:
             entries = list(os.scandir(folder))
         except OSError as error:
-            self._unreadable(error)
+            self._warn_unreadable(error)
             return
         for entry in entries:
             path = folder / entry.name
@@ -158,61 +65,65 @@ class FolderScanner:
                 yield path
 
     def compare(self, folder: Path) -> Iterator[Record | None]:
-        """Yield the changes of all files below a folder, comparing validators first.
+        """Yield the changes of all files below a folder. Files with equal validators are not read.
 
         Yield None for a file without a change, so that the caller can pause.
         """
         if not os.path.isdir(self._names.root):
-            _log.error("%s is gone; its resources stay as they are", self._names.root)
+            logger.error("%s no longer exists; no deletions are published", self._names.root)
             return
         known = self._journal.validators(self._names.prefix(folder))
         for path in self.files(folder):
             uri = self._names.uri(path)
             validator = known.pop(uri, None)
-            unchanged = validator is not None and validator == self._validator(path)
-            yield None if unchanged else self._changed(path, uri)
+            is_unchanged = validator is not None and validator == self._validator(path)
+            yield None if is_unchanged else self._change(path, uri)
         for uri in known:
-            yield self._gone(uri)
+            yield self._deletion(uri)
 
     def examine(self, paths: Iterable[Path]) -> Iterator[Record | None]:
         """Yield the changes at some paths, which may be files, folders, or missing."""
         done: set[Path] = set()
-        # Sorted, so that a folder comes before its files and they are not read twice.
+        # Sorted so that a folder precedes its files, which are then not read twice.
         for path in sorted(filter(self._names.may_be_published, paths)):
             if not done.isdisjoint(path.parents):
                 continue
             uri = self._names.uri(path)
             if self._names.is_published(path):
-                yield self._changed(path, uri)
+                yield self._change(path, uri)
                 continue
             done.add(path)
-            yield self._gone(uri)
+            yield self._deletion(uri)
             if os.path.isdir(path) and path.resolve() == path:
                 yield from self.compare(path)
             else:
-                yield from map(self._gone, self._journal.validators(self._names.prefix(path)))
+                yield from map(self._deletion, self._journal.validators(self._names.prefix(path)))
 
-    def _changed(self, path: Path, uri: str) -> Record | None:
+    def _change(self, path: Path, uri: str) -> Record | None:
+        """Read a file. Return its change, or None if it did not change or cannot be read."""
         record = self._read(path)
         if record is None:
             return None
         known = self._journal.resource(uri)
         if known is None or known[0].hash != record.resource.hash:
             change = ChangeType.CREATED if known is None else ChangeType.UPDATED
-            # The datetime of the change will be written as lastmod, which readers of 1.0 need.
+            # Without `lastmod`, documents contain the datetime of the change there, which readers
+            # of ResourceSync 1.0 need.
             return replace(record, resource=replace(record.resource, change=change, lastmod=None))
         if record.validator is not None and record.validator != known[1]:
             self._revalidated[uri] = record.validator
         return None
 
     def save_validators(self) -> None:
+        """Store the new validators of files whose content did not change."""
         if self._revalidated:
             with self._journal.transaction():
                 for uri, validator in self._revalidated.items():
                     self._journal.revalidate(uri, validator)
             self._revalidated.clear()
 
-    def _gone(self, uri: str) -> Record | None:
+    def _deletion(self, uri: str) -> Record | None:
+        """Return the deletion of a resource, or None if it is not in the set or its file exists."""
         path = self._names.path(uri)
         if path is None or self._journal.resource(uri) is None:
             return None
@@ -221,7 +132,7 @@ class FolderScanner:
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            self._unreadable(error)
+            self._warn_unreadable(error)
             return None
         else:
             if self._names.is_published(path):
@@ -235,23 +146,23 @@ class FolderScanner:
             return None  # `_read` reports the reason
 
     def _read(self, path: Path) -> Record | None:
-        """Return the file as a resource without a `change`, or None if it is not published now."""
+        """Return the file as a resource without a `change`, or None if it cannot be published."""
         try:
             uri = self._names.uri(path)
             check_uri(uri)
             return _record_of(path, uri)
         except FileNotFoundError:
-            _log.debug("%s vanished before it was read", path)
+            logger.debug("%s was deleted before it was read", path)
         except FileStillChanging:
-            self.unsettled.add(path)
+            self.still_changing.add(path)
         except OSError as error:
-            self._unreadable(error)
+            self._warn_unreadable(error)
         except ConfigurationError as error:
-            _log.warning("%s is not published: %s", path, error)
+            logger.warning("%s is not published: %s", path, error)
         return None
 
-    def _unreadable(self, error: OSError) -> None:
-        _log.warning("%s cannot be read and is skipped: %s", error.filename, reason_of(error))
+    def _warn_unreadable(self, error: OSError) -> None:
+        logger.warning("skipping %s, which cannot be read: %s", error.filename, reason_of(error))
 
 
 def _validator_of(status: os.stat_result) -> str:
@@ -259,10 +170,10 @@ def _validator_of(status: os.stat_result) -> str:
 
 
 def _record_of(path: Path, uri: str) -> Record:
-    """Read a whole file. Raises FileStillChanging if it is being written.
+    """Read a whole file. Raises FileStillChanging if it changes meanwhile.
 
-    The validator stays the same until the file changes. It is None if the file could still change
-    without changing the validator.
+    The validator stays the same until the file changes. It is None if the file has changed so
+    recently that it could change again and keep the same validator.
     """
     with open(path, "rb") as file:
         before = os.fstat(file.fileno())
@@ -277,5 +188,5 @@ def _record_of(path: Path, uri: str) -> Record:
         length=after.st_size,
         type=media_type(path),
     )
-    settled = time.time() - after.st_mtime > TICK
-    return Record(resource, _validator_of(after) if settled else None)
+    is_reliable = time.time() - after.st_mtime > MTIME_RESOLUTION
+    return Record(resource, _validator_of(after) if is_reliable else None)

@@ -5,44 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
-from msgspec import Struct
 
 from rsnotify.runtime.tasks import wait_for_event
 from rsnotify_publisher.description import SourceDescription, link_header
-from rsnotify_publisher.folder.scanner import FileNames, media_type
+from rsnotify_publisher.folder.file_names import media_type
+from rsnotify_publisher.folder.folder_publishing import PublishedFolder
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.web import LIVE, path_of, respond_with, robots, routes
+from rsnotify_publisher.web import LIVE, respond_with, robots, routes
 from rsnotify_publisher.web.application import SharedThreads
 from rsnotify_publisher.web.responses import Representation, resource_representation
 
 #: Maximum number of seconds for which a request waits for the first documents to be written.
-_PATIENCE = 30.0
+_FIRST_DOCUMENTS_TIMEOUT = 30.0
 
 
-class PublishedFolder(Struct, frozen=True):
-    """A folder as a set of resources. `ready` is set when every document has been written."""
-
-    names: FileNames
-    publisher: Publisher
-    ready: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-
-    @property
-    def prefix(self) -> str:
-        return path_of(self.publisher)
-
-
-def server(
+def folder_application(
     source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]
 ) -> web.Application:
     """Return an application that serves all sets of a Source. The caller must start the Source."""
     app = web.Application()
     by_prefix = {folder.prefix: folder for folder in folders}
     for route in routes(source):
-        of = folders[0] if len(folders) == 1 else _folder_of(route.path, by_prefix)
-        app.add_routes([route if of is None else _once_ready(route, of)])
+        folder_of_route = folders[0] if len(folders) == 1 else _folder_of(route.path, by_prefix)
+        if folder_of_route is not None:
+            route = _wait_until_ready(route, folder_of_route)
+        app.add_routes([route])
     app.router.add_get("/robots.txt", _robots(source, folders))
     for folder in folders:
         app.router.add_get(folder.prefix + r"{name:[\s\S]+}", _files(folder))
@@ -55,11 +44,11 @@ def _folder_of(path: str, by_prefix: Mapping[str, PublishedFolder]) -> Published
     return next((by_prefix[path[:end]] for end in ends if path[:end] in by_prefix), None)
 
 
-def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
-    """Delay requests for the documents of a folder until all have been written."""
+def _wait_until_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
+    """Return the route with a handler that waits until all documents have been written."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        await wait_for_event(folder.ready, _PATIENCE)
+        await wait_for_event(folder.ready, _FIRST_DOCUMENTS_TIMEOUT)
         response = await route.handler(request)
         assert isinstance(response, web.StreamResponse)
         return response
@@ -73,9 +62,9 @@ def _files(folder: PublishedFolder) -> Handler:
     common = LIVE | {hdrs.LINK: link_header(folder.publisher)}
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        # Use the undecoded path: in a decoded path, an escaped slash would look like a real one.
-        sent = request.raw_path.partition("?")[0]
-        path = names.path_of(sent[len(folder.prefix) :])
+        # In a decoded path, an encoded slash would look like a real one.
+        raw_path = request.raw_path.partition("?")[0]
+        path = names.path_of(raw_path[len(folder.prefix) :])
         if path is None:
             raise web.HTTPNotFound
 
@@ -92,14 +81,14 @@ def _files(folder: PublishedFolder) -> Handler:
 
 def _robots(source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]) -> Handler:
     """Return a handler that serves the root folder's robots.txt, or a generated one."""
-    ours = robots(source)
+    generated = robots(source)
     root = next((folder for folder in folders if folder.prefix == "/"), None)
     if root is None:
-        return ours
-    theirs, names = _files(root), root.names
+        return generated
+    from_folder, names = _files(root), root.names
 
-    async def either(request: web.Request) -> web.StreamResponse:
-        has_one = await asyncio.to_thread(names.is_published, names.root / "robots.txt")
-        return await (theirs if has_one else ours)(request)
+    async def handle(request: web.Request) -> web.StreamResponse:
+        has_file = await asyncio.to_thread(names.is_published, names.root / "robots.txt")
+        return await (from_folder if has_file else generated)(request)
 
-    return either
+    return handle

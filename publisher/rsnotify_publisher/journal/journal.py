@@ -6,28 +6,30 @@ transaction at a time, so datetimes increase strictly across threads, processes 
 Instants in this module are microseconds since 1970.
 
 A change is *closed* once it is in a closed Change List. It is *pruned* once it is closed and every
-hub has it, or once its list was dropped from the archive. The journal begins at `pruned`, and the
-open Change List begins where the last closed one ends.
+hub has it, or once its list has been dropped from the archive. The journal begins at `pruned`, and
+the open Change List begins where the last closed one ends.
 
 A transaction that records changes does not update the current set, because in a large set each
 change would read and write a separate page. Changes are applied later, many per transaction, and at
-the latest before they leave the journal. These transactions need no flush: the journal still has
-the changes until the transaction is on disk. Methods that read the set first apply all changes
-recorded so far.
+the latest before they are pruned. These transactions need no flush: if a power failure undoes them,
+the journal still has the changes. Methods that read the set first apply all changes recorded so
+far.
 
 The journal also lists the finished documents. A finished document is never rewritten. It is
 offered, live or in an archive, until the retention policy drops it. Its files then remain for a
 while (`Options.linger`), for clients that have just read their URLs.
 
-Finally, the journal stores the notices of the Source's own documents. A notice is inserted in the
-same transaction that marks its document as written, so a crash loses neither. Like changes, notices
-have strictly increasing datetimes, but in a separate sequence. Only the newest `KEPT` notices are
-kept: a hub that was away for longer has a gap, and Destinations then read the documents themselves.
+Finally, the journal stores notices of the Source's own documents. A notice is inserted in the same
+transaction that marks its document as written, so a crash loses neither. Like changes, notices have
+strictly increasing datetimes, but in a separate sequence. Only the newest `MAX_NOTICES` notices are
+kept. A hub that was unreachable for longer has a gap, and Destinations then read the documents
+themselves.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
@@ -41,38 +43,31 @@ from msgspec.structs import astuple, replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import from_microseconds
-from rsnotify.format.hashes import SetSum
+from rsnotify.format.hashes import SetDigest, SetSum
 from rsnotify.format.model import INLINE_LIMIT, Capability, ChangeType, Resource
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.counters import Durations
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import check_role, later_version, make_durably
 from rsnotify_publisher.changes import Record, as_listed
-from rsnotify_publisher.journal.database import (
-    PAGE_SIZE,
-    TABLES,
-    VERSION,
-    JournalState,
-    RecordedChanges,
-    migrate,
-    system_clock,
-)
+from rsnotify_publisher.journal.recorded_changes import RecordedChanges
+from rsnotify_publisher.journal.schema import PAGE_SIZE, TABLES, VERSION, migrate
 
 #: Cache of the connection that writes, in MiB.
-USUAL_MEMORY = 64.0
-# Number of WAL pages after which a small file is checkpointed.
-_CHECKPOINT = 2_000
+DEFAULT_CACHE_SIZE = 64.0
+#: Number of WAL pages after which a small file is checkpointed.
+_CHECKPOINT_PAGES = 2_000
 _STATE = (
     "SELECT coalesce((SELECT max(at) FROM changes), pruned),"
     " applied, promised, pruned, closed, tracked, sum FROM state"
 )
 #: Maximum number of notices that are kept.
-KEPT = 1_000
-# Number of resources read at once. Between pages the reader holds no transaction, so no writer
-# waits for it and the WAL stays short.
-_PAGE = 1_000
+MAX_NOTICES = 1_000
+#: Number of resources read at once. Between pages the reader holds no transaction, so no writer
+#: waits for it and the WAL stays short.
+_PAGE_SIZE = 1_000
 #: Maximum number of changes applied in one transaction, while other writers wait.
-_APPLIED_AT_ONCE = 500
+_APPLY_BATCH = 500
 _FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
 _FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
 _FIND_SPELLINGS = (
@@ -91,7 +86,7 @@ Row = tuple[str, int, bytes, str | None]
 
 
 class _Summary(Struct, gc=False):
-    """The fields of an entry that are needed to apply it. The rest is not decoded."""
+    """The fields of an entry that are needed to apply it. The others are not decoded."""
 
     change: str | None = None
     hash: str | None = None
@@ -101,7 +96,7 @@ _summary_of = json.Decoder(_Summary).decode
 
 
 class FinishedDocument(Struct, frozen=True):
-    """A finished document with its parts or packages.
+    """A document that will not be rewritten, with its parts or packages.
 
     Args:
         kind: The document's capability.
@@ -122,11 +117,43 @@ class FinishedDocument(Struct, frozen=True):
     archived: bool = False
 
 
+def system_clock() -> int:
+    return time.time_ns() // 1000
+
+
+class JournalState(Struct, frozen=True):
+    """The state of the journal; see the columns of the table `state` in `schema`.
+
+    `sum` covers the set as of the change `applied`. Later changes have not been applied to the set
+    yet.
+    """
+
+    last_change: int
+    applied: int
+    promised: int
+    pruned: int
+    closed: int
+    tracked: int
+    sum: str | None
+
+    @property
+    def digest(self) -> SetDigest | None:
+        """The count and digest of the set as of the last change, if they are known."""
+        if self.sum is None or self.applied != self.last_change:
+            return None
+        return SetSum.parse(self.sum).digest()
+
+    @property
+    def reached(self) -> int:
+        """The end of the journal: every later change will have a datetime after this one."""
+        return max(self.last_change, self.promised)
+
+
 class Journal:
     """One connection to the journal, for one thread at a time. Creates the file if it is missing.
 
-    Call the methods documented as "requires a transaction" inside `transaction()`, where the writes
-    of several methods become durable together.
+    Methods documented as "requires a transaction" must be called inside `transaction()`. The writes
+    of several methods then become durable together.
 
     Attributes:
         recorded: The changes that the last transaction recorded.
@@ -150,7 +177,7 @@ class Journal:
             if not path.exists():
                 check_role(path)
                 make_durably(path.parent)
-            # A recorder may commit each transaction in a different thread.
+            # A `Recorder` may commit each transaction in a different thread.
             self._db = sqlite3.connect(
                 path, isolation_level=None, timeout=30, check_same_thread=False
             )
@@ -199,17 +226,17 @@ class Journal:
         self._db.execute("INSERT INTO notices VALUES (?, '')", (now,))
         self._db.execute("COMMIT")
 
-    def expect_writes(self, memory: float = USUAL_MEMORY) -> None:
+    def tune_for_writes(self, cache_size: float = DEFAULT_CACHE_SIZE) -> None:
         """Tune the connection for many transactions. Otherwise a large set slows down each change.
 
-        The pages that a change touches are scattered over the file, so a cache of 64 MB pays off.
-        With a large file, the WAL is checkpointed only after up to 128 MB, since a checkpoint
-        spends most of its time seeking. With a small file it is checkpointed sooner, since each
-        flush also writes the WAL's new length until the WAL has reached its full size once.
+        The pages that a change touches are scattered over the file, so a cache of 64 MiB pays off.
+        In a large file, the WAL is checkpointed only after up to 128 MiB, since a checkpoint spends
+        most of its time seeking. In a small file it is checkpointed sooner: each flush also writes
+        the WAL's new length until the WAL has reached its full size once.
         """
-        self._db.execute(f"PRAGMA cache_size={-round(memory * 1024)}")
+        self._db.execute(f"PRAGMA cache_size={-round(cache_size * 1024)}")
         size, pages = self._value("PRAGMA page_size"), self._value("PRAGMA page_count")
-        after = min(max(_CHECKPOINT, pages / 2), memory * 2**20 / size * 2)
+        after = min(max(_CHECKPOINT_PAGES, pages / 2), cache_size * 2**20 / size * 2)
         self._db.execute(f"PRAGMA wal_autocheckpoint={round(after)}")
 
     def close(self) -> None:
@@ -223,13 +250,13 @@ class Journal:
 
     @contextmanager
     def transaction(self, *, flush: bool = True) -> Iterator[None]:
-        """Commit all writes at the end of the context, or none if an exception is raised.
+        """Commit all writes when the context ends, or none if an exception is raised.
 
         Without `flush`, a power failure may undo this transaction, but not earlier ones.
         """
         self.recorded = []
         with self._translated():
-            if self._db.in_transaction:  # a failed transaction could not be rolled back
+            if self._db.in_transaction:  # an earlier transaction could not be rolled back
                 self._db.execute("ROLLBACK")
             if not flush:
                 self._db.execute("PRAGMA synchronous=NORMAL")
@@ -249,7 +276,7 @@ class Journal:
 
     @contextmanager
     def snapshot(self) -> Iterator[JournalState]:
-        """Read the journal as it was at the start of the context, except for the current set."""
+        """Read the journal as it was when the context began, except for the current set."""
         with self._translated():
             self._db.execute("BEGIN")
             self._is_snapshot = True
@@ -274,7 +301,7 @@ class Journal:
     def record(self, records: Iterable[Record], earliest: Iterable[int] = ()) -> list[Resource]:
         """Insert changes, and return them with their datetimes. Requires a transaction.
 
-        A change gets the time of the clock, or its instant in `earliest` if that is later.
+        A change gets the clock's time, or its instant in `earliest` if that is later.
         """
         state = self.state()
         at = state.reached
@@ -297,14 +324,14 @@ class Journal:
         return recorded
 
     def load(self, records: Iterable[Record]) -> int:
-        """Insert an existing set of resources as the baseline, and return their number.
+        """Insert existing resources as the baseline, and return their number.
 
         The journal must be empty. It then begins at this instant, so no reader can continue from an
         earlier state. Requires a transaction.
         """
         if not self.is_empty():
             raise ConfigurationError(
-                f"{self._path}: a baseline is loaded into an empty journal only; record changes"
+                f"{self._path} is not empty, so no baseline can be loaded; record changes instead"
             )
         at = max(self._clock(), self.state().reached + 1)
         total = SetSum()
@@ -313,50 +340,53 @@ class Journal:
         self._db.execute(f"{query}, sum = ?2", (at, str(total)))
         return total.count
 
-    def track(self, wanted: bool) -> None:
-        """Keep the current set, or rely on the Source for it. Requires a transaction."""
-        if wanted and not self.state().tracked:
+    def set_tracked(self, tracked: bool) -> None:
+        """Keep the current set here, or leave it to the Source. Requires a transaction."""
+        if tracked and not self.state().tracked:
             raise ConfigurationError(
-                f"{self._path} keeps no resources, as the Source gave them by `resources`; "
-                "give it again, or use another folder for the state"
+                f"{self._path} does not contain the set, because the Source had the callback "
+                "`resources`; pass that again, or use another folder for the state"
             )
-        if not wanted:
+        if not tracked:
             self._db.execute("DELETE FROM resources")
             self._db.execute("DELETE FROM spellings")
             self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
         query = "SELECT EXISTS (SELECT 1 FROM changes) OR EXISTS (SELECT 1 FROM resources)"
-        return self.is_unclosed() and not self._value(query)
+        return not (self.has_closed_lists() or self._value(query))
 
-    def is_unclosed(self) -> bool:
-        """Return whether there is no closed Change List.
+    def has_closed_lists(self) -> bool:
+        """Return whether there is a closed Change List.
 
-        If so, the journal begins where it was created or where its baseline was loaded.
+        If not, the journal begins where it was created or where its baseline was loaded.
         """
-        return not self._value("SELECT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist')")
+        return bool(self._value("SELECT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist')"))
 
     def promise(self) -> JournalState:
-        """Promise that every later change gets a datetime after now. Requires a transaction."""
+        """Promise that every later change will have a datetime after now. Requires a transaction.
+
+        Return the state, whose `reached` is the promised instant.
+        """
         self._db.execute("UPDATE state SET promised = max(promised, ?)", (self._clock(),))
         return self.state()
 
     def position(self, reader: str) -> str | None:
-        """Return the position that a reader of another log has stored, or None."""
+        """Return the position that a reader of another log has stored, or None if there is none."""
         query = "SELECT position FROM positions WHERE reader = ?"
         row = self._db.execute(query, (reader,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_position(self, reader: str, position: str) -> None:
-        """Store a reader's position along with the changes up to it. Requires a transaction."""
+        """Store a reader's position in another log. Requires a transaction."""
         self._db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (reader, position))
 
     def data_version(self) -> int:
-        """Return a number that changes whenever another connection has written."""
+        """Return a number that differs after another connection has written."""
         return int(self._value("PRAGMA data_version"))
 
-    def written(self) -> tuple[int, int]:
-        """Return a value that changes whenever any connection, including this one, has written."""
+    def write_version(self) -> tuple[int, int]:
+        """Return a value that differs after any connection, including this one, has written."""
         with self._translated():
             return self.data_version(), self._db.total_changes
 
@@ -380,7 +410,7 @@ class Journal:
         return self.state().pruned if at is None else at
 
     def close_list(self, document: FinishedDocument) -> None:
-        """Insert a closed Change List, which begins where the last one ends.
+        """Insert a closed Change List, so that the open one begins at its end.
 
         Requires a transaction.
         """
@@ -394,15 +424,15 @@ class Journal:
         self._db.execute("INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices", (hub,))
 
     def cursor(self, hub: str) -> int:
-        """Return the instant through which a hub is known to have every change."""
+        """Return the instant through which a hub has every change."""
         return int(self._value("SELECT through FROM cursors WHERE hub = ?", hub))
 
     def notice_cursor(self, hub: str) -> int:
-        """Return the instant through which a hub is known to have every notice."""
+        """Return the instant through which a hub has every notice."""
         return int(self._value("SELECT through FROM told WHERE hub = ?", hub))
 
     def move_cursors(self, changes: Mapping[str, int], notices: Mapping[str, int]) -> None:
-        """Store the cursors of hubs in changes and in notices. Requires a transaction."""
+        """Store the hubs' cursors in changes and in notices. Requires a transaction."""
         for table, cursors in (("cursors", changes), ("told", notices)):
             query = f"UPDATE {table} SET through = ?2 WHERE hub = ?1"
             self._db.executemany(query, cursors.items())
@@ -411,7 +441,7 @@ class Journal:
         """Return the datetime of the last change that may be pruned now, or None.
 
         Changes that a hub lacks are kept as long as a Change List in the archive contains them.
-        `limit` bounds the number of changes, so that other writers do not wait long.
+        At most `limit` changes are pruned at once, so that other writers do not wait long.
         """
         closed = self.state().closed
         query = "SELECT coalesce(min(begins), ?) FROM volumes WHERE kind = ?"
@@ -422,7 +452,7 @@ class Journal:
         return at
 
     def prune(self, through: int) -> None:
-        """Delete the changes through the instant from `prunable`. Requires a transaction."""
+        """Delete the changes through an instant from `prunable`. Requires a transaction."""
         while self.apply_changes(through):  # they cannot be applied once they are deleted
             pass
         self._db.execute("DELETE FROM changes WHERE at <= ?", (through,))
@@ -431,7 +461,7 @@ class Journal:
     # The current set
 
     def apply_changes(self, through: int | None = None) -> bool:
-        """Apply the next changes to the set, and return whether any are left to apply.
+        """Apply the next changes to the set, and return whether more are left to apply.
 
         With `through` (µs), apply only the changes up to that instant. Requires a transaction.
         """
@@ -440,7 +470,7 @@ class Journal:
         if state.sum is None or state.applied >= through:
             return False
         query = "SELECT uri, at, entry, validator FROM changes WHERE at > ? ORDER BY at LIMIT ?"
-        rows = self._db.execute(query, (state.applied, _APPLIED_AT_ONCE)).fetchall()
+        rows = self._db.execute(query, (state.applied, _APPLY_BATCH)).fetchall()
         total = SetSum.parse(state.sum)
         self.apply(rows, total)
         applied = rows[-1][1]
@@ -450,7 +480,7 @@ class Journal:
     def bring_up_to_date(self) -> None:
         """Apply all changes recorded so far to the set, inside or outside a transaction."""
         if self._is_snapshot:
-            raise RuntimeError("a snapshot does not have the current set; read that outside of it")
+            raise RuntimeError("the current set cannot be read in a snapshot; read it outside")
         if self._db.in_transaction:
             while self.apply_changes():
                 pass
@@ -464,11 +494,11 @@ class Journal:
     def apply(self, rows: Iterable[Row], total: SetSum) -> None:
         """Apply changes to the set in order, and update its sum.
 
-        A change whose URI is spelled differently replaces the resource that is in the set.
+        A change also replaces a resource whose URI is an equivalent spelling.
         """
         remaining = iter(rows)
-        while page := {normalize(row[0]): row for row in islice(remaining, _PAGE)}:
-            uris = self._spellings(page)
+        while page := {normalize(row[0]): row for row in islice(remaining, _PAGE_SIZE)}:
+            uris = self._update_spellings(page)
             # For a single change, this query takes a quarter of the time.
             query = (_FIND_ONE, uris) if len(uris) == 1 else (_FIND, [_encode(uris)])
             before = self._db.execute(*query).fetchall()
@@ -481,8 +511,8 @@ class Journal:
             self._db.executemany("DELETE FROM resources WHERE uri = ?", gone)
             self._db.executemany(_PUT, after.values())
 
-    def _spellings(self, page: Mapping[str, Row]) -> list[str]:
-        """Return all URIs under which the changed resources may be in the set; store the new ones.
+    def _update_spellings(self, page: Mapping[str, Row]) -> list[str]:
+        """Store the new spellings, and return all URIs that the changed resources had or have.
 
         `page` maps the normal forms of the URIs to the changes.
         """
@@ -503,24 +533,24 @@ class Journal:
         return list({*uris, *(one for one, _ in spelled), *(uri for _, uri in known)})
 
     def revalidate(self, uri: str, validator: str) -> None:
-        """Set the validator of a resource that did not change. Requires a transaction."""
+        """Store a new validator for a resource that did not change. Requires a transaction."""
         self.bring_up_to_date()
         self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
 
     def resources(self) -> Iterator[Resource]:
-        """Yield the resources of the current set, sorted by URI, as a Resource List shows them."""
+        """Yield the resources of the current set as a Resource List lists them, sorted by URI."""
         for uri, at, entry in self._set("uri, at, entry"):
-            yield as_listed(_named(uri, entry), from_microseconds(at))
+            yield as_listed(_resource(uri, entry), from_microseconds(at))
 
     def _set(self, columns: str) -> Iterator[tuple[Any, ...]]:
-        """Yield columns of the current set, sorted by URI, which is the first column.
+        """Yield columns of the current set, sorted by URI, which must be the first column.
 
         The set is read in pages, so that no writer ever waits. It may change between pages.
         """
         self.bring_up_to_date()
         after = ""
         query = f"SELECT {columns} FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
-        while rows := self._db.execute(query, (after, _PAGE)).fetchall():
+        while rows := self._db.execute(query, (after, _PAGE_SIZE)).fetchall():
             yield from rows
             after = rows[-1][0]
 
@@ -529,20 +559,20 @@ class Journal:
         return int(self._value("SELECT count(*) FROM resources"))
 
     def resource(self, uri: str) -> tuple[Resource, str | None] | None:
-        """Return a resource of the current set and its validator, or None if it is not there."""
+        """Return a resource and its validator, or None if it is not in the current set."""
         self.bring_up_to_date()
         query = "SELECT entry, validator FROM resources WHERE uri = ?"
         row = self._db.execute(query, (uri,)).fetchone()
-        return None if row is None else (_named(uri, row[0]), row[1])
+        return None if row is None else (_resource(uri, row[0]), row[1])
 
     def select(
         self, accepts: Callable[[str, str | None], bool]
     ) -> Iterator[tuple[str, str | None]]:
-        """Yield the URIs and validators that `accepts` returns True for, sorted by URI."""
+        """Yield the URIs and validators for which `accepts` returns True, sorted by URI."""
         return ((uri, known) for uri, known in self._set("uri, validator") if accepts(uri, known))
 
     def validators(self, prefix: str = "") -> dict[str, str | None]:
-        """Return the validators of all resources whose URI begins with `prefix`."""
+        """Return the validators of all resources whose URI begins with `prefix`, keyed by URI."""
         self.bring_up_to_date()
         # U+10FFFF sorts after every character that a URI can contain.
         query = "SELECT uri, validator FROM resources WHERE uri >= ? AND uri < ?"
@@ -551,7 +581,10 @@ class Journal:
     # Finished documents, and files to be deleted
 
     def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
-        """Return the finished documents of a kind, oldest first: live, archived, or all if None."""
+        """Return the finished documents of a kind, oldest first.
+
+        They are live or archived ones; if `archived` is None, both.
+        """
         rows = self._db.execute(
             "SELECT begins, ends, entries, size, files, archived FROM volumes"
             " WHERE kind = ?1 AND (?2 IS NULL OR archived = ?2) ORDER BY begins",
@@ -563,7 +596,7 @@ class Journal:
         ]
 
     def put(self, document: FinishedDocument) -> None:
-        """Insert a document whose files have all been written."""
+        """Insert a document after all its files have been written."""
         *described, files, archived = astuple(document)
         self._db.execute(
             "INSERT OR REPLACE INTO volumes (kind, begins, ends, entries, size, files, archived)"
@@ -584,12 +617,12 @@ class Journal:
             self.discard(document.files)
 
     def discard(self, files: Iterable[str]) -> None:
-        """Mark files that no document refers to, so that they are deleted later."""
+        """Mark files to be deleted later, since no document refers to them."""
         rows = [(name, self._clock()) for name in files]
         self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
 
     def reclaim(self, stem: str) -> None:
-        """Keep the files whose names begin with `stem`, since they will be rewritten."""
+        """Unmark discarded files whose names begin with `stem`, since they will be rewritten."""
         query = "DELETE FROM discarded WHERE substr(file, 1, length(?1)) = ?1"
         self._db.execute(query, (stem,))
 
@@ -598,7 +631,7 @@ class Journal:
         return [name for (name,) in self._db.execute(query, (before,))]
 
     def keep(self, files: Iterable[str]) -> None:
-        """Unmark discarded files that were deleted or belong to a document again."""
+        """Unmark discarded files that have been deleted, or that belong to a document again."""
         rows = [(name,) for name in files]
         self._db.executemany("DELETE FROM discarded WHERE file = ?", rows)
 
@@ -612,18 +645,18 @@ class Journal:
     # Notices of documents
 
     def add_notices(self, documents: Iterable[Resource]) -> None:
-        """Insert a notice for each written document. All must have `change` and `capability`."""
+        """Insert a notice for each written document. Each must have `change` and `capability`."""
         at = max(self.state().reached, self.last_notice())
         for document in documents:
             at = max(self._clock(), at + 1)
             self._db.execute("INSERT INTO notices VALUES (?, ?)", (at, _encode(document)))
         kept = "SELECT at FROM notices ORDER BY at DESC LIMIT 1 OFFSET ?"
-        self._db.execute(f"DELETE FROM notices WHERE at < ({kept})", (KEPT,))
+        self._db.execute(f"DELETE FROM notices WHERE at < ({kept})", (MAX_NOTICES,))
 
     def add_version_notice(self, document: Resource, version: str) -> None:
-        """Insert a notice that a document was written, unless its last notice had this version.
+        """Insert a notice of a document, unless its last notice had the same version.
 
-        `document` has no `change`.
+        `document` must not have `change` set.
         """
         query = "SELECT version FROM versions WHERE document = ?"
         known = self._db.execute(query, (document.uri,)).fetchone()
@@ -648,13 +681,13 @@ class Journal:
         return int(self._value("SELECT max(at) FROM notices"))
 
     def last_notice_at(self, instant: int) -> int:
-        """Return the datetime of the last notice up to an instant, or else `first_notice`."""
+        """Return the datetime of the last notice up to an instant; `first_notice` if none."""
         at: int | None = self._value("SELECT max(at) FROM notices WHERE at <= ?", instant)
         return self.first_notice() if at is None else at
 
 
 def as_row(record: Record, at: int) -> Row:
-    """Return the row of a resource.
+    """Return a change or a resource as a row of the database.
 
     The entry omits the URI to stay short, because each change writes a whole page of entries.
     """
@@ -662,5 +695,5 @@ def as_row(record: Record, at: int) -> Row:
     return (resource.uri, at, _encode(replace(resource, uri="")), record.validator)
 
 
-def _named(uri: str, entry: bytes) -> Resource:
+def _resource(uri: str, entry: bytes) -> Resource:
     return replace(_decode(entry), uri=uri)

@@ -17,7 +17,7 @@ from rsnotify.format.model import Resource
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import make_durably
 from rsnotify.sync.retry import Retry
-from rsnotify_publisher.changes import check_change
+from rsnotify_publisher.changes import Record, check_record
 from rsnotify_publisher.publisher import Publisher, Startable
 
 
@@ -28,7 +28,7 @@ class OutboxLine(Struct, frozen=True):
     entry: str
 
 
-#: Records the changes in some rows durably, and returns the reason for each refused row by number.
+#: Records the changes in some rows durably. Returns why rows were refused, keyed by number.
 RecordLines = Callable[[Sequence[OutboxLine]], Mapping[int, str]]
 
 
@@ -38,13 +38,13 @@ class OutboxQueue(Protocol):
     def forward(self, limit: int, record: RecordLines) -> int:
         """Record the committed rows, then delete them, in one transaction.
 
-        Only one process at a time may do so. Otherwise changes to one resource could swap places.
+        Only one process may do so at a time. Otherwise changes to one resource could be reordered.
         If `record` raises an exception or the process dies, nothing is deleted.
 
         Args:
             limit: Maximum number of rows.
-            record: Records the rows; there may be none. Refused rows are kept with the reason, and
-                are not passed to `record` again.
+            record: Records the rows; there may be none. Refused rows stay in the table with the
+                reason, and are not passed to `record` again.
 
         Returns:
             The number of rows, or 0 if another process is forwarding.
@@ -54,25 +54,25 @@ class OutboxQueue(Protocol):
         """
 
     def wait(self, seconds: float) -> None:
-        """Wait until there may be new rows, until interrupted, or until the time is up.
+        """Wait until there may be new rows, until interrupted, or until the timeout.
 
         Raises:
             StorageError: The database is not available.
         """
 
     def interrupt(self) -> None:
-        """Make `wait` return immediately until `close`. Any thread may call this."""
+        """Make `wait` return immediately until `close` is called. Any thread may call this."""
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""
 
 
-_log = logging.getLogger("rsnotify.publisher")
+logger = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
 #: Maximum number of changes recorded at a time.
-BATCH = 1_000
-#: Seconds after which a forwarder warns that it is waiting for another one.
-_PATIENCE = 60.0
+BATCH_SIZE = 1_000
+#: Seconds between warnings that a forwarder is waiting for another one.
+_WARNING_INTERVAL = 60.0
 
 
 class Forwarder(Startable):
@@ -86,12 +86,12 @@ class Forwarder(Startable):
     A batch is read, recorded and deleted while `outbox.lock` in the state folder is held. Database
     locks are not enough: they end with the session, which the server may close while the process is
     suspended (SIGSTOP, a frozen container). Another forwarder would then publish newer changes, and
-    when the first one wakes, it would publish the older changes that it had already read. The
-    operating system releases `outbox.lock` only when the process ends. A suspended forwarder
-    therefore makes the others wait (they log a warning) until it is resumed or killed, and changes
-    never swap places. With a generation number, checked when the batch is recorded, another
-    forwarder could take over at once. However, the same process usually holds `leader.lock` too, so
-    nothing would be published any sooner.
+    the suspended one, once resumed, the older changes that it had already read. The operating
+    system releases `outbox.lock` only when the process ends. A suspended forwarder therefore makes
+    the others wait (they log a warning) until it is resumed or killed, and changes are never
+    reordered. A generation number, checked when a batch is recorded, would let another forwarder
+    take over at once. However, the suspended process usually holds `leader.lock` too, so nothing
+    would be published any sooner.
 
     Args:
         publisher: Records the changes. Start it before the forwarder, and close it afterwards.
@@ -129,8 +129,8 @@ class Forwarder(Startable):
     def forward(self) -> int:
         """Forward the changes that are in the outbox now, and return their number.
 
-        This is an alternative to `start` for a program that calls it at intervals. It returns 0 if
-        another process is forwarding.
+        A program may call this at intervals instead of `start`. It returns 0 if another process is
+        forwarding.
 
         Raises:
             RsnotifyError: The database or the journal cannot be used. Nothing is lost.
@@ -139,7 +139,7 @@ class Forwarder(Startable):
         try:
             while count := self._forward_batch():
                 total += count
-                if count < BATCH:
+                if count < BATCH_SIZE:
                     break
         finally:
             self._queue.close()
@@ -149,20 +149,20 @@ class Forwarder(Startable):
         failures = 0
         while not self._stopping.is_set():
             try:
-                if self._forward_batch() < BATCH:
+                if self._forward_batch() < BATCH_SIZE:
                     self._queue.wait(self._poll)
                 failures = 0
-            except Exception as error:  # keep running after any error, since more changes will come
+            except Exception as error:  # any error may be temporary
                 level = logging.INFO if failures else logging.ERROR
                 unexpected = not isinstance(error, RsnotifyError)
-                _log.log(level, "changes wait in the outbox: %s", error, exc_info=unexpected)
+                logger.log(level, "changes wait in the outbox: %s", error, exc_info=unexpected)
                 failures += 1
                 self._queue.close()
                 self._stopping.wait(_RETRY.delay(failures, self._random))
         self._queue.close()
 
     def _forward_batch(self) -> int:
-        """Forward one batch and return its size, or 0 if another forwarder is running."""
+        """Forward one batch. Return its size, or 0 if another process is forwarding."""
         try:
             if not self._publisher.source.folder.exists():
                 make_durably(self._publisher.source.folder)
@@ -174,32 +174,34 @@ class Forwarder(Startable):
             raise StorageError(f"{self._lock.lock_file}: {reason_of(error)}") from error
         self._waiting_since = None
         try:
-            return self._queue.forward(BATCH, self._record)
+            return self._queue.forward(BATCH_SIZE, self._record)
         finally:
             self._lock.release()
 
     def _warn_of_waiting(self) -> None:
         now = time.monotonic()
         self._waiting_since = self._waiting_since or now
-        if now > self._waiting_since + _PATIENCE:
+        if now > self._waiting_since + _WARNING_INTERVAL:
             self._waiting_since = now
-            _log.warning(
+            logger.warning(
                 "changes may wait in the outbox: another process has held %s for %.0f seconds; if "
-                "it is suspended or hangs, resume it or end it",
+                "it is suspended, resume it; if it hangs, kill it",
                 self._lock.lock_file,
-                _PATIENCE,
+                _WARNING_INTERVAL,
             )
 
     def _record(self, lines: Sequence[OutboxLine]) -> Mapping[int, str]:
-        """Record changes durably, and return the reason for each one that cannot be recorded."""
-        changes: list[Resource] = []
+        """Record changes durably. Return why rows were refused, keyed by number."""
+        changes: list[Record] = []
         refused: dict[int, str] = {}
         for line in lines:
             try:
-                changes.append(check_change(self._decode(line.entry)))
+                changes.append(check_record(self._decode(line.entry)))
             except (DecodeError, RecursionError, ConfigurationError) as error:
                 refused[line.number] = str(error)
-                _log.error("line %d of the outbox cannot be published: %r", line.number, str(error))
+                logger.error(
+                    "line %d of the outbox cannot be published: %r", line.number, str(error)
+                )
         if changes:
             self._publisher.record(changes)
         return refused

@@ -1,4 +1,4 @@
-"""Outboxes, whose rows are written in the Source's own transaction, with psycopg 3 or Django."""
+"""Outboxes: tables to which changes are written in the Source's own transaction."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from msgspec import json
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify_publisher.changes import Metadata, check_change, check_record, describe
+from rsnotify_publisher.changes import Metadata, change_record, check_record
 
-#: The default name of the table.
-TABLE = "rsnotify_outbox"
-# Every database accepts names up to this length.
-_LONGEST_NAME = 50
+DEFAULT_TABLE = "rsnotify_outbox"
+#: Every database accepts names with this many characters.
+_MAX_NAME_LENGTH = 50
 
 C = TypeVar("C")
 A = TypeVar("A")
@@ -37,7 +36,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
     async def _awrite(self, connection: A, entries: list[str]) -> None: ...
 
     def record(self, connection: C, changes: Iterable[Resource]) -> None:
-        """Record changes, which are published after the transaction has been committed.
+        """Record changes, to be published after the transaction has been committed.
 
         Args:
             connection: The connection that runs the transaction.
@@ -47,7 +46,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
             ConfigurationError: A change is unusable, so none is recorded; or the connection is in
                 autocommit mode, outside a transaction.
         """
-        self._write(connection, encoded(changes))
+        self._write(connection, _encoded(changes))
 
     def created(
         self, connection: C, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
@@ -74,7 +73,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
 
     async def arecord(self, connection: A, changes: Iterable[Resource]) -> None:
         """Record changes in asyncio; see `record`."""
-        await self._awrite(connection, encoded(changes))
+        await self._awrite(connection, _encoded(changes))
 
     async def acreated(
         self, connection: A, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
@@ -94,30 +93,32 @@ class OutboxRecorder(ABC, Generic[C, A]):
 
 
 def _described(uri: str, change: ChangeType, content: bytes | None, metadata: Metadata) -> Resource:
-    return check_record(describe(uri, change, metadata, content)).resource
+    return check_record(change_record(uri, change, metadata, content)).resource
 
 
-def encoded(changes: Iterable[Resource]) -> list[str]:
+def _encoded(changes: Iterable[Resource]) -> list[str]:
     """Return changes as stored in the table: JSON objects with the field names of `Resource`."""
-    return [json.encode(check_change(change)).decode() for change in changes]
+    return [json.encode(check_record(change).resource).decode() for change in changes]
 
 
 def check_table(name: str) -> str:
     """Return a table name after checking it.
 
-    It must not need quotes, and must be short enough to leave room for derived names.
+    It must not need quotes, and must be short, because other names are derived from it.
     """
     if not (name.isascii() and name.isidentifier() and name.islower()):
-        raise ConfigurationError(f"{name!r} cannot be a table; use lower-case letters, digits, _")
-    if len(name) > _LONGEST_NAME:
-        raise ConfigurationError(f"{name} is longer than {_LONGEST_NAME} letters")
+        raise ConfigurationError(
+            f"{name!r} cannot be used as a table name; use only lower-case letters, digits and _"
+        )
+    if len(name) > _MAX_NAME_LENGTH:
+        raise ConfigurationError(f"{name} has more than {_MAX_NAME_LENGTH} characters; shorten it")
     return name
 
 
-def in_no_transaction() -> ConfigurationError:
+def autocommit_error() -> ConfigurationError:
     return ConfigurationError(
-        "a change is recorded in the transaction that makes it, but this connection is in "
-        "autocommit mode; begin a transaction around both"
+        "this connection is in autocommit mode; begin a transaction, then write the data and "
+        "record the change in it"
     )
 
 
@@ -126,12 +127,12 @@ _TABLE = """CREATE TABLE IF NOT EXISTS {table} (
     entry text NOT NULL,
     refused text
 )"""
-#: With this function and trigger, every INSERT by any library wakes the forwarder.
+#: With this function and trigger, every INSERT wakes the forwarder, whatever the client library.
 WAKE_FUNCTION = """CREATE OR REPLACE FUNCTION {table}_wake() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN NOTIFY {table}; RETURN NULL; END $$"""
 WAKE_TRIGGER = """CREATE OR REPLACE TRIGGER {table}_wake AFTER INSERT ON {table}
     FOR EACH STATEMENT EXECUTE FUNCTION {table}_wake()"""
-#: Acquires the lock that the forwarder holds until the end of its transaction.
+#: Tries to acquire the lock that a forwarder holds until its transaction ends.
 LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('rsnotify ' || '{table}', 0))"
 
 
@@ -145,7 +146,7 @@ class Outbox(OutboxRecorder[Any, Any]):
         ConfigurationError: The name would need quotes.
     """
 
-    def __init__(self, table: str = TABLE) -> None:
+    def __init__(self, table: str = DEFAULT_TABLE) -> None:
         self.table = check_table(table)
         self._insert = f"INSERT INTO {self.table} (entry) VALUES (%s)"
 
@@ -153,27 +154,27 @@ class Outbox(OutboxRecorder[Any, Any]):
     def ddl(self) -> str:
         """The statements that create the table, for a migration. Harmless if the table exists.
 
-        The trigger wakes the forwarder. You can leave it out if very many transactions commit at
-        the same time, since PostgreSQL commits transactions that send notifications one after the
-        other. The forwarder then finds changes by polling.
+        The trigger wakes the forwarder. You can omit it if very many transactions commit at the
+        same time, since PostgreSQL commits transactions that send notifications one by one. The
+        forwarder then finds changes by polling.
         """
         statements = (_TABLE, WAKE_FUNCTION, WAKE_TRIGGER)
         return ";\n".join(each.format(table=self.table) for each in statements) + ";\n"
 
     def _write(self, connection: Any, entries: list[str]) -> None:
-        if _is_alone(connection):
-            raise in_no_transaction()
+        if _is_autocommitting(connection):
+            raise autocommit_error()
         with connection.cursor() as cursor:
             cursor.executemany(self._insert, [(entry,) for entry in entries])
 
     async def _awrite(self, connection: Any, entries: list[str]) -> None:
-        if _is_alone(connection):
-            raise in_no_transaction()
+        if _is_autocommitting(connection):
+            raise autocommit_error()
         async with connection.cursor() as cursor:
             await cursor.executemany(self._insert, [(entry,) for entry in entries])
 
 
-def _is_alone(connection: Any) -> bool:
+def _is_autocommitting(connection: Any) -> bool:
     """Return whether each statement would be a separate transaction."""
     if hasattr(connection, "in_atomic_block"):  # a Django connection
         return bool(connection.get_autocommit())

@@ -24,12 +24,12 @@ _DELETE = "DELETE FROM {table} WHERE id = ANY(%s)"
 
 
 class PostgreSQLQueue:
-    """Reads the changes that an `Outbox`, or any other program, writes to the table.
+    """Reads the changes that an `Outbox` or any other program writes to the table.
 
     Args:
         conninfo: The connection string for libpq: a URL, or `host=… dbname=…`. Missing parameters
             come from the environment (PGHOST, PGPASSWORD, …).
-        outbox: The outbox, which names the table. The table is created if it is missing.
+        outbox: The outbox. Its table is created if it is missing.
     """
 
     def __init__(self, conninfo: str = "", outbox: Outbox | None = None) -> None:
@@ -37,7 +37,8 @@ class PostgreSQLQueue:
         self._outbox = outbox or Outbox()
         self._connection: psycopg.Connection | None = None
         self._listener: psycopg.Connection | None = None
-        self._ends: tuple[socket.socket, socket.socket] | None = None
+        #: A pair of sockets, by which `interrupt` wakes `wait`.
+        self._wakeup: tuple[socket.socket, socket.socket] | None = None
         self._interrupted = threading.Event()
 
     def forward(self, limit: int, record: RecordLines) -> int:
@@ -61,32 +62,32 @@ class PostgreSQLQueue:
         with self._translated():
             self._connected()
             assert self._listener is not None
-            assert self._ends is not None
+            assert self._wakeup is not None
             if not self._interrupted.is_set():
-                select([self._listener.fileno(), self._ends[0].fileno()], [], [], seconds)
+                select([self._listener.fileno(), self._wakeup[0].fileno()], [], [], seconds)
             pgconn = self._listener.pgconn
             pgconn.consume_input()
             while pgconn.notifies() is not None:
                 pass
 
     def interrupt(self) -> None:
-        """Make `wait` return immediately until `close`."""
+        """Make `wait` return immediately until `close` is called."""
         self._interrupted.set()
-        if self._ends is not None:
+        if self._wakeup is not None:
             with suppress(OSError):  # the socket has just been closed
-                self._ends[1].send(b".")
+                self._wakeup[1].send(b".")
 
     def close(self) -> None:
         """Disconnect."""
-        for resource in (self._connection, self._listener, *(self._ends or ())):
+        for resource in (self._connection, self._listener, *(self._wakeup or ())):
             if resource is not None:
                 resource.close()
-        self._connection = self._listener = self._ends = None
+        self._connection = self._listener = self._wakeup = None
         self._interrupted.clear()
 
     def _connected(self) -> psycopg.Connection:
         if self._connection is None:
-            self._ends = self._ends or socket.socketpair()
+            self._wakeup = self._wakeup or socket.socketpair()
             connection = psycopg.connect(self._conninfo, autocommit=True)
             self._connection = connection
             self._create_table(connection)
@@ -98,7 +99,7 @@ class PostgreSQLQueue:
     def _create_table(self, connection: psycopg.Connection) -> None:
         """Create the table, but only if it is missing, since DDL waits for all transactions."""
         with connection.transaction():
-            # Without this lock, creating it in two processes at the same time would fail.
+            # Without this lock, it would fail in two processes at the same time.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('rsnotify', 0))")
             found = connection.execute("SELECT to_regclass(%s)", (self._outbox.table,)).fetchone()
             if found == (None,):

@@ -33,13 +33,13 @@ from rsnotify.errors import StorageError
 from rsnotify.runtime.reasons import reason_of
 from rsnotify_publisher.outbox.forwarder import OutboxLine, RecordLines
 from rsnotify_publisher.outbox.outbox import (
+    DEFAULT_TABLE,
     LOCK,
-    TABLE,
     WAKE_FUNCTION,
     WAKE_TRIGGER,
     OutboxRecorder,
+    autocommit_error,
     check_table,
-    in_no_transaction,
 )
 
 
@@ -55,7 +55,7 @@ class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | Async
         ConfigurationError: The name would need quotes.
     """
 
-    def __init__(self, metadata: MetaData, table: str = TABLE) -> None:
+    def __init__(self, metadata: MetaData, table: str = DEFAULT_TABLE) -> None:
         # SQLite assigns row numbers only if the type is INTEGER.
         number = BigInteger().with_variant(Integer(), "sqlite")
         self.table = Table(
@@ -75,7 +75,7 @@ class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | Async
             connection.flush()  # the data must be written first; see `OutboxRecorder`
             connection = connection.connection()
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-            raise in_no_transaction()
+            raise autocommit_error()
         if entries:
             connection.execute(insert(self.table), [{"entry": entry} for entry in entries])
 
@@ -86,7 +86,7 @@ class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | Async
 class SQLAlchemyQueue:
     """Reads the changes that a `SQLAlchemyOutbox` has recorded, by polling.
 
-    With PostgreSQL and psycopg, use `PostgreSQLQueue` instead to be notified at once.
+    With PostgreSQL and psycopg, use `PostgreSQLQueue` instead: it is notified of changes.
 
     Args:
         engine: Connects to the database.
@@ -143,12 +143,12 @@ class SQLAlchemyQueue:
         self._interrupted.wait(min(seconds, self._poll))
 
     def interrupt(self) -> None:
-        """Make `wait` return immediately until `close`."""
+        """Make `wait` return immediately until `close` is called."""
         self._interrupted.set()
 
     def close(self) -> None:
-        """Reset `interrupt`.
+        """Undo `interrupt`.
 
-        The engine stays open, since the caller owns it and it replaces broken connections itself.
+        The engine stays open, since it belongs to the caller and replaces broken connections.
         """
         self._interrupted.clear()

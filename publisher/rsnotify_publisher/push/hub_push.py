@@ -1,8 +1,8 @@
 """Feeds all hubs of a Source on both of its channels, and saves their cursors.
 
 One channel carries changes, the other notices of the Source's own documents. On each channel, every
-hub is fed in a separate task, so that no hub waits for another. A hub with several nodes is fed at
-one of them, and at the next one when that node fails (`NodeRotation`).
+hub is fed in a separate task, so that no hub waits for another. If a hub has several nodes, one of
+them is fed, and the next one when that node fails (`NodeRotation`).
 """
 
 from __future__ import annotations
@@ -19,28 +19,25 @@ from rsnotify.runtime.addresses import Dialer
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Alternatives, Retry
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.journal import Journal, Recorder
-from rsnotify_publisher.push.hub_feed import (
-    ChangeStream,
-    FragmentWriter,
-    HubFeed,
-    NoticeStream,
-    promise_notices,
-)
-from rsnotify_publisher.push.transports import feed_hub
+from rsnotify_publisher.push.change_stream import ChangeStream, NoticeStream, promise_notices
+from rsnotify_publisher.push.feeding import feed_hub
+from rsnotify_publisher.push.fragment_writer import FragmentWriter
+from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.websocket import HubConnections
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import CAPABILITY_LIST, allows_second_channel
 
-_log = logging.getLogger("rsnotify.publisher")
+logger = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
-_POLL_CURSORS_EVERY = 0.01
-# Number of heartbeats for changes per heartbeat for notices. Documents are rare, so the proof that
-# no notice was missed can also be rare.
+#: Seconds between two checks whether the hubs have every change, while the Publisher closes.
+_DRAIN_POLL_INTERVAL = 0.01
+#: Number of heartbeats for changes per heartbeat for notices. Documents are rarely written, so the
+#: proof that no notice was missed can also be rare.
 _HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
 
 
 class HubPush:
-    """Feeds the hubs. `journal` is read in the event loop's thread."""
+    """Feeds the hubs on both channels, reading `journal` in the event loop's thread."""
 
     def __init__(
         self,
@@ -71,12 +68,12 @@ class HubPush:
                 if channel is not None and all(map(allows_second_channel, hub.nodes))
             ],
             websockets,
-            what="notices of new documents",
-            beside=self._change_push,
+            items="notices of new documents",
+            change_push=self._change_push,
         )
         changes.feeds = [feed for _, feed in self._change_push.feeds]
         self._saved: tuple[dict[str, int], dict[str, int]] = ({}, {})
-        #: The cursors and `Journal.written` when there was nothing to save, apply or prune.
+        #: The cursors and `Journal.write_version` when nothing was left to save, apply or prune.
         self._idle: object = None
         self._left_behind: set[str] = set()
 
@@ -110,9 +107,11 @@ class HubPush:
         )
 
     async def run(self) -> None:
+        """Feed every hub on both channels until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._change_push.run())
-            tasks.create_task(self._notice_push.run())
+            for channel in (self._change_push, self._notice_push):
+                for hub, feed in channel.feeds:
+                    tasks.create_task(channel.keep_feeding(hub, feed))
 
     async def drain(self) -> None:
         """Wait until the hubs have every change, for at most `Options.grace` seconds."""
@@ -122,16 +121,16 @@ class HubPush:
         while any(cursor < last for cursor in self._change_push.cursors.values()):
             if clock() >= until:
                 break
-            await asyncio.sleep(_POLL_CURSORS_EVERY)
+            await asyncio.sleep(_DRAIN_POLL_INTERVAL)
 
     async def save_cursors(self) -> None:
         """Save the cursors, and prune the journal.
 
-        The hubs may be ahead of the saved cursors. That is harmless, because a hub keeps a change
+        The hubs may be ahead of the saved cursors. That is harmless, because a hub stores a change
         only once even if it receives it twice.
         """
         cursors, notices = current = (self._change_push.cursors, self._notice_push.cursors)
-        known = current, self._journal.written()
+        known = current, self._journal.write_version()
         if known == self._idle:
             return
         through = self._journal.prunable(cursors)
@@ -139,9 +138,10 @@ class HubPush:
             self._warn_of_gaps({hub for hub, cursor in cursors.items() if cursor < through})
         state = self._journal.state()
         # If there are hubs, all changes are applied, so that the next digest takes little time.
-        wanted = state.last_change if self._source.hubs else through
-        if state.tracked and wanted is not None and state.applied < wanted:
-            await self._recorder.aapply_changes(wanted)
+        apply_through = state.last_change if self._source.hubs else through
+        if state.tracked and apply_through is not None and state.applied < apply_through:
+            while await self._recorder.arun(lambda journal: journal.apply_changes(apply_through)):
+                pass  # each transaction is short, so that other writers do not wait long
         if current == self._saved and through is None:
             self._idle = known
             return
@@ -157,9 +157,9 @@ class HubPush:
     def _warn_of_gaps(self, hubs: set[str]) -> None:
         """Warn, once for each hub, that it lacks changes that are no longer kept for it."""
         for hub in hubs - self._left_behind:
-            _log.warning(
+            logger.warning(
                 "%s lacks changes that are no longer kept; it will have a gap, which "
-                "Destinations fill from the documents",
+                "Destinations fill by reading the documents",
                 hub,
             )
         self._left_behind = hubs
@@ -167,21 +167,22 @@ class HubPush:
 
 @dataclass(eq=False)
 class ChannelPush:
-    """Feeds the hubs on one channel until it is cancelled.
+    """Feeds the hubs on one channel.
 
-    Log messages name by `what` the items that wait in the journal while a hub is away. `beside` is
-    the push to the same hubs on the other channel, which warns when a hub is away.
+    Log messages use `items` for what waits in the journal while a hub does not accept it. The push
+    of notices has the push of changes to the same hubs as `change_push`, and leaves it to that to
+    warn when a hub fails.
     """
 
     topic: str
     feeds: Sequence[tuple[Hub, HubFeed]]
     websockets: HubConnections = field(default_factory=HubConnections)
-    what: str = "changes"
-    beside: ChannelPush | None = None
+    items: str = "changes"
+    change_push: ChannelPush | None = None
 
     def __post_init__(self) -> None:
         self._failed: dict[str, float] = {}
-        #: The last reported remedy for each hub.
+        #: The remedy last reported for each hub.
         self._remedies: dict[str, str] = {}
         self._random = Random()
 
@@ -195,74 +196,71 @@ class ChannelPush:
         now = asyncio.get_running_loop().time()
         return failed is not None and now < failed + 2 * _RETRY.most
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for hub, feed in self.feeds:
-                tasks.create_task(self._keep_feeding(hub, feed))
-
-    async def _keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
+    async def keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
+        """Feed one hub until cancelled, reconnecting after each failure."""
         nodes = NodeRotation(hub.nodes, _RETRY, self._random)
         while True:
             before, node = feed.cursor, nodes.current
             failure: RsnotifyError | None = None
             dialer = Dialer(self.websockets.memory)
             try:
-                await _in_a_task(feed_hub(hub.at(node), self.topic, feed, dialer, self.websockets))
+                await _run_in_task(
+                    feed_hub(hub.at(node), self.topic, feed, dialer, self.websockets)
+                )
             except RsnotifyError as error:
                 failure = error
             except Exception:  # a bug in this program must not stop feeding the hub for good
-                _log.exception("feeding %s failed; it is tried again", node)
+                logger.exception("feeding %s failed; retrying", node)
             feed.counters.failures += 1
             dialer.failed()
             progressed = feed.cursor > before
             rounds = 0 if progressed else nodes.rounds
-            wait = nodes.failed(
+            wait = nodes.select_next(
                 asyncio.get_running_loop().time(),
                 progressed=progressed,
                 retry_after=(failure and failure.retry_after) or 0.0,
-                everywhere=_is_of_every_node(failure),
+                everywhere=_concerns_every_node(failure),
             )
             if failure is not None and wait:
                 self._report(hub, failure, rounds)
             elif failure is not None:
-                is_new = rounds == 0 and self.beside is None
+                is_new = rounds == 0 and self.change_push is None
                 level = logging.WARNING if is_new else logging.INFO
-                _log.log(level, "%s; %s go to %s", failure, self.what, nodes.current)
+                logger.log(level, "%s; sending %s to %s", failure, self.items, nodes.current)
             await asyncio.sleep(wait)
 
     def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
         """Log a warning for the first failure, and for a refusal that the user has to resolve.
 
-        A hub may first be away, and refuse the Source when it is back. Repeated failures are logged
-        at INFO.
+        A hub may first be unreachable, and later refuse the Source. Repeated failures are logged at
+        INFO.
         """
         self._failed[hub.uri] = asyncio.get_running_loop().time()
         remedy = error.remedy
-        # The other channel of the hub fails before this one fails twice.
-        is_new = failures == (0 if self.beside is None else 1)
+        # Before notices fail for the second time, the push of changes to that hub fails.
+        is_new = failures == (0 if self.change_push is None else 1)
         if is_new:
             self._remedies.pop(hub.uri, None)
         if remedy is not None and remedy != self._remedies.get(hub.uri):
             self._remedies[hub.uri] = remedy
             is_new = is_new or failures > 0
-        if self.beside is not None and self.beside.failed_recently(hub):
+        if self.change_push is not None and self.change_push.failed_recently(hub):
             is_new = False
         level = logging.WARNING if is_new else logging.INFO
-        _log.log(level, "%s; %s wait in the journal until it accepts them", error, self.what)
+        logger.log(level, "%s; %s wait in the journal until it accepts them", error, self.items)
 
 
-def _is_of_every_node(failure: RsnotifyError | None) -> bool:
+def _concerns_every_node(failure: RsnotifyError | None) -> bool:
     if failure is None or failure.remedy is not None:
         return failure is not None
     return isinstance(failure, HubFailure) and failure.everywhere
 
 
-async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
+async def _run_in_task(feeding: Coroutine[None, None, None]) -> None:
     """Run a coroutine in a task. Raise CancelledError if it fails while it is being cancelled.
 
-    Before Python 3.13, a task group in the coroutine that fails at that moment hides the
-    cancellation. The calling task still records it. That task has no task group, so nothing else
-    can be cancelling it.
+    Before Python 3.13, a task group in the coroutine that fails during the cancellation hides it.
+    The calling task, which has no task group itself, still knows that it is being cancelled.
     """
     try:
         await asyncio.create_task(feeding)
@@ -273,7 +271,7 @@ async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
 
 
 class NodeRotation:
-    """Selects the next node when one fails, and a delay when all have failed.
+    """Selects the next node when one fails, and waits when all have failed.
 
     Attributes:
         current: The node to feed now.
@@ -291,14 +289,14 @@ class NodeRotation:
         #: The earliest time at which each node may be tried again, as the node requested.
         self._not_before = dict.fromkeys(nodes, float("-inf"))
 
-    def failed(
+    def select_next(
         self, now: float, *, progressed: bool, retry_after: float = 0.0, everywhere: bool = False
     ) -> float:
-        """Select the next node, and return the seconds to wait before trying it.
+        """Select the next node after a failure, and return the seconds to wait before feeding it.
 
         Args:
-            now: The time, in seconds.
-            progressed: Whether the node had accepted anything since it was selected.
+            now: The current time, in seconds.
+            progressed: Whether the node accepted anything since it was selected.
             retry_after: The delay that the node requested, in seconds.
             everywhere: Whether every node would give the same answer.
         """

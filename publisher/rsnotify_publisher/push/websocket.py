@@ -1,4 +1,4 @@
-"""Feeds a hub over a WebSocket, which many feeds may share with one publication per topic.
+"""Feeds a hub over a WebSocket. Many feeds may share one, with a publication for each topic.
 
 Many fragments are in flight at a time. Neither fragments nor acknowledgements pass through a task
 or queue.
@@ -25,14 +25,15 @@ from rsnotify.runtime.addresses import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
 from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.hubs import Hub, HubFailure
+from rsnotify_publisher.push.fragment_writer import OutgoingFragment
 from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, remedy
-from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
+from rsnotify_publisher.push.hub_feed import FragmentFeed
 
 #: Seconds between pings, and seconds after which a hub that has not answered one counts as dead.
-_PING, _PONG = 5.0, 10.0
-_IN_FLIGHT = 256
-#: Error codes that another node of the hub would not return (docs/protocol.md).
-_OF_ONE_NODE = frozenset({"unavailable", "misdirected"})
+_PING_INTERVAL, _PONG_TIMEOUT = 5.0, 10.0
+_MAX_FRAGMENTS_IN_FLIGHT = 256
+#: Error codes that may concern only one node of the hub (docs/protocol.md).
+_ERRORS_OF_ONE_NODE = frozenset({"unavailable", "misdirected"})
 
 
 class _Accepted(Struct, frozen=True, tag="accepted"):
@@ -56,29 +57,30 @@ class _Control(Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Accepted).decode
 _decode_control = msgspec.json.Decoder(_Control).decode
 #: Seconds after an acknowledgement until the next ones are read, all at once. Otherwise each would
-#: wake up a thread, which costs more than reading it, although nothing waits for it.
-_PAUSE = 0.05
+#: wake the thread, which costs more than reading it, although nothing waits for it.
+_ACKNOWLEDGEMENT_PAUSE = 0.05
 
 
 class HubPublication:
-    """A feed's publication on one topic, with at most `_IN_FLIGHT` fragments in flight.
+    """The publication of a feed's fragments on one topic.
 
     Attributes:
         begun: Done when the hub accepts fragments. The result is the end of the hub's log, or None.
-        ended: Done when the connection is lost, or with the failure that the hub reports.
+        ended: Done when the connection is lost. Fails if the hub reports an error.
     """
 
-    def __init__(self, hub: Hub, topic: str, feed: HubFeed) -> None:
+    def __init__(self, hub: Hub, topic: str, feed: FragmentFeed) -> None:
         self.topic = topic
         self._hub = hub
         self._feed = feed
-        self._free = asyncio.Semaphore(_IN_FLIGHT)
+        self._free = asyncio.Semaphore(_MAX_FRAGMENTS_IN_FLIGHT)
         self._waiting: deque[Instant] = deque()
         loop = asyncio.get_running_loop()
         self.begun: asyncio.Future[Instant | None] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
 
-    async def enter(self, fragment: OutgoingFragment) -> None:
+    async def wait_to_send(self, fragment: OutgoingFragment) -> None:
+        """Wait until one more fragment may be in flight, and expect its acknowledgement."""
         await self._free.acquire()
         self._waiting.append(fragment.until)
 
@@ -95,7 +97,7 @@ class HubPublication:
                 code = control.code
                 action = remedy(self._hub, self.topic, 403) if code == "forbidden" else None
                 reason = f"it answered {code}: {control.message}"
-                everywhere = code not in _OF_ONE_NODE
+                everywhere = code not in _ERRORS_OF_ONE_NODE
                 raise HubFailure(self._hub.uri, reason, remedy=action, everywhere=everywhere)
             if control.type == "accepted":
                 until = self._instant(control.until, "until")
@@ -103,7 +105,9 @@ class HubPublication:
                     self.accepted(until)
             elif not self.begun.done():
                 if control.type != "publishing":
-                    raise HubFailure(self._hub.uri, f"it answered {control.type!r} to publish")
+                    raise HubFailure(
+                        self._hub.uri, f"it answered the publish request with {control.type!r}"
+                    )
                 self.begun.set_result(self._instant(control.through, "through"))
         except HubFailure as failure:
             self.end(failure)
@@ -112,22 +116,24 @@ class HubPublication:
         try:
             return None if text is None else parse_datetime(text)
         except ValueError:
-            raise HubFailure(self._hub.uri, f"its {name} is not a datetime: {text!r}") from None
+            raise HubFailure(
+                self._hub.uri, f"it sent {text!r} as {name}, which is not a datetime"
+            ) from None
 
     def end(self, failure: Exception | None) -> None:
         settle(self.ended, failure)
         if not self.ended.cancelled():
-            self.ended.exception()  # otherwise asyncio logs it if nothing is waiting
+            self.ended.exception()  # otherwise asyncio would log it if nothing is waiting
 
 
 class HubConnection(SharedWebSocket[HubPublication]):
     """A WebSocket that publishes on topics."""
 
-    #: The topic last announced for the fragments that follow.
+    #: The topic last announced to the hub, to which the following fragments belong.
     _current: str | None = None
 
-    def publish(self, hub: Hub, topic: str, feed: HubFeed) -> HubPublication:
-        """Start a publication: announce to the hub that fragments of a topic will follow."""
+    def publish(self, hub: Hub, topic: str, feed: FragmentFeed) -> HubPublication:
+        """Start a publication by announcing its topic to the hub."""
         publication = self.topics[topic] = HubPublication(hub, topic, feed)
         self.send_frame({"type": "publish", "topic": topic})
         if self.protocol.state is State.CLOSED:
@@ -158,13 +164,13 @@ class HubConnection(SharedWebSocket[HubPublication]):
             publication.accepted(accepted.until)
         if self.transport.is_reading():
             self.transport.pause_reading()
-            self.loop.call_later(_PAUSE, self.transport.resume_reading)
+            self.loop.call_later(_ACKNOWLEDGEMENT_PAUSE, self.transport.resume_reading)
 
     def _process_other(self, message: bytes) -> None:
         try:
             control = _decode_control(message)
         except (ValueError, RecursionError) as error:
-            self.end_all(ValueError(f"it sent no control frame: {error}"))
+            self.end_all(ValueError(f"it sent an invalid control frame: {error}"))
             return
         publication = self.named(control.topic)
         if publication is not None:
@@ -184,15 +190,16 @@ HubConnections = SharedWebSockets[HubConnection]
 
 
 async def feed_by_websocket(
-    websockets: HubConnections, hub: Hub, topic: str, feed: HubFeed, dialer: Dialer
+    hub: Hub, topic: str, feed: FragmentFeed, dialer: Dialer, websockets: HubConnections
 ) -> None:
+    """Publish fragments over a WebSocket until an error occurs."""
     key = hub.uri, frozenset(hub.headers.items())
     websocket = await websockets.connect(key, topic, partial(_open, hub, dialer))
     publication = websocket.publish(hub, topic, feed)
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_fail(hub, websocket, publication))
-            tasks.create_task(_send(websocket, publication, feed))
+            tasks.create_task(_raise_when_ended(hub, websocket, publication))
+            tasks.create_task(_send_fragments(websocket, publication, feed))
     finally:
         publication.end(None)
         await websocket.end(topic)
@@ -210,8 +217,8 @@ async def _open(hub: Hub, dialer: Dialer) -> HubConnection:
         compression=None,
         max_size=65_536,
         open_timeout=TIMEOUT,
-        ping_interval=_PING,
-        ping_timeout=_PONG,
+        ping_interval=_PING_INTERVAL,
+        ping_timeout=_PONG_TIMEOUT,
         close_timeout=1,
     )
     if is_proxied(hub.uri):
@@ -225,17 +232,21 @@ async def _open(hub: Hub, dialer: Dialer) -> HubConnection:
     return cast(HubConnection, opened)
 
 
-async def _send(websocket: HubConnection, publication: HubPublication, feed: HubFeed) -> None:
+async def _send_fragments(
+    websocket: HubConnection, publication: HubPublication, feed: FragmentFeed
+) -> None:
     async with asyncio.timeout(RESPONSE_TIMEOUT):
         through = await publication.begun
     async with aclosing(feed.fragments(through)) as fragments:
         async for fragment in fragments:
-            await publication.enter(fragment)
+            await publication.wait_to_send(fragment)
             await websocket.send_fragment(publication.topic, fragment.body)
 
 
-async def _fail(hub: Hub, websocket: HubConnection, publication: HubPublication) -> None:
-    """Wait until the publication ends, and raise the reason as an exception."""
+async def _raise_when_ended(
+    hub: Hub, websocket: HubConnection, publication: HubPublication
+) -> None:
+    """Wait until the publication ends, then raise the reason."""
     try:
         await publication.ended
         raise websocket.close_exc

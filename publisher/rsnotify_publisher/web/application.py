@@ -1,8 +1,4 @@
-"""Serves the documents over HTTP, as an aiohttp application or as routes for one.
-
-The blocking calls of several requests share a thread, since handing over to a thread costs more
-than a call.
-"""
+"""Serves the documents over HTTP, as an aiohttp application or as routes for one."""
 
 from __future__ import annotations
 
@@ -19,19 +15,22 @@ from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import documents
-from rsnotify_publisher.web.documents import Answer, answers, part_name, path_of
-from rsnotify_publisher.web.responses import Representation, respond
+from rsnotify_publisher.web.documents import answers, part_name, path_of
+from rsnotify_publisher.web.responses import Answer, Representation, respond
 
 T = TypeVar("T")
 
 #: Maximum number of threads used at a time, so that slow calls delay only some of the others.
-_THREADS = 4
+_MAX_THREADS = 4
 
 _Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class SharedThreads:
-    """Makes calls in threads. Calls that arrive while all threads are busy share the next one."""
+    """Makes blocking calls in threads. Several calls share a thread, since switching is costly.
+
+    Calls that arrive while all threads are busy share the next free one.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[_Call] = []
@@ -40,16 +39,16 @@ class SharedThreads:
     async def call(self, work: Callable[[], T]) -> T:
         """Return the result of a call in a thread, or raise its error."""
         loop = asyncio.get_running_loop()
-        made: asyncio.Future[T] = loop.create_future()
-        self._waiting.append((work, made))
-        if len(self._waiting) == 1 and self._busy < _THREADS:
+        result: asyncio.Future[T] = loop.create_future()
+        self._waiting.append((work, result))
+        if len(self._waiting) == 1 and self._busy < _MAX_THREADS:
             self._busy += 1
             loop.call_soon(self._begin)  # with all calls that arrive in this loop iteration
-        return await made
+        return await result
 
     def _begin(self) -> None:
         calls, self._waiting = self._waiting, []
-        running = asyncio.get_running_loop().run_in_executor(None, _make, calls)
+        running = asyncio.get_running_loop().run_in_executor(None, _outcomes, calls)
         running.add_done_callback(lambda done: self._end(calls, done.result()))
 
     def _end(self, calls: list[_Call], outcomes: list[Any]) -> None:
@@ -57,11 +56,11 @@ class SharedThreads:
             self._begin()
         else:
             self._busy -= 1
-        for (_, made), outcome in zip(calls, outcomes, strict=True):
-            settle(made, outcome)  # the future was cancelled if the client has disconnected
+        for (_, result), outcome in zip(calls, outcomes, strict=True):
+            settle(result, outcome)  # if the client has disconnected, the future is cancelled
 
 
-def _make(calls: list[_Call]) -> list[Any]:
+def _outcomes(calls: list[_Call]) -> list[Any]:
     return [_outcome(work) for work, _ in calls]
 
 
@@ -81,7 +80,7 @@ def application(
 
     Args:
         source: A set of resources, or several.
-        app: The application to add the documents to. By default, a new one.
+        app: The application to which the documents are added. By default, a new one.
     """
 
     async def running(_: web.Application) -> AsyncIterator[None]:
@@ -89,7 +88,7 @@ def application(
             yield
 
     serving = web.Application() if app is None else app
-    # Runs before the contexts and hooks that the caller has added, since they may record changes.
+    # Runs before the contexts and hooks that the caller has added, because they may record changes.
     serving.cleanup_ctx.insert(0, running)
     serving.add_routes(routes(source))
     if app is None and path_of(source) == "/":
@@ -98,7 +97,7 @@ def application(
 
 
 def routes(source: Publisher | SourceDescription, prefix: str | None = None) -> list[web.RouteDef]:
-    """Return the routes of the documents, for an application that starts the Publisher itself.
+    """Return the routes of the documents, for an application that starts `source` itself.
 
     Args:
         source: A set of resources, or several.
@@ -113,7 +112,7 @@ def routes(source: Publisher | SourceDescription, prefix: str | None = None) -> 
 
 
 def robots(source: Publisher | SourceDescription) -> Handler:
-    """Return the handler for a robots.txt that lists every Resource List (core §6.3.4)."""
+    """Return the handler for a robots.txt with every Resource List (core §6.3.4)."""
     return _handler(documents.robots(source))
 
 

@@ -2,7 +2,7 @@
 
 Conditional requests (RFC 9110 §13) and ranges (§14) are evaluated without I/O. Files are read,
 compressed and decompressed one piece at a time while a response is sent, so that a long document
-does not fill the memory. aiohttp's `FileResponse` works only with aiohttp, not with ASGI and WSGI.
+does not fill the memory. aiohttp's `FileResponse` would do the same, but only for aiohttp.
 """
 
 from __future__ import annotations
@@ -25,21 +25,28 @@ from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify.runtime.web_messages import WebRequest, WebResponse, text_response
-from rsnotify_publisher.files import TICK
+from rsnotify_publisher.files import MTIME_RESOLUTION
 
-_log = logging.getLogger("rsnotify.publisher")
-_PIECE = 256 * 1024
+logger = logging.getLogger("rsnotify.publisher")
+#: Responds to a GET or HEAD request.
+Answer = Callable[[WebRequest], WebResponse]
+#: Headers of documents that may change: clients revalidate them, and a 304 is cheap.
+LIVE = {"Cache-Control": "no-cache"}
+XML = {"Content-Type": "application/xml"}
+#: Number of bytes read and sent at a time.
+_PIECE_SIZE = 256 * 1024
 #: Minimum number of bytes worth compressing: a smaller response fits into one packet anyway.
-_WORTH_COMPRESSING = 1_400
-_GZIP_WINDOW = 31
+_MIN_COMPRESSED_SIZE = 1_400
+#: The value of zlib's `wbits` for the gzip format.
+_GZIP_WBITS = 31
 _GZIP_LEVEL = 2  # lists are so repetitive that higher levels hardly make them smaller
 
 
 class Representation(Struct):
-    """Bytes that can be sent.
+    """Bytes to send as a response.
 
     Args:
-        tag: A strong entity tag, without quotes. It differs whenever the bytes do.
+        tag: A strong entity tag, without quotes. Different bytes have different tags.
         modified: The time of the last modification, in seconds since 1970.
         length: The number of stored bytes.
         read: Yields the stored bytes from a start to a stop, in pieces, perhaps encoded on the fly.
@@ -82,7 +89,7 @@ def resource_representation(path: Path) -> Representation:
     response has a different tag, so that no later request gets a 304.
     """
     representation = file_representation(path)
-    if time.time() - representation.modified < TICK:
+    if time.time() - representation.modified < MTIME_RESOLUTION:
         representation.tag += f"-{time.time_ns():x}"
     return representation
 
@@ -110,23 +117,23 @@ def respond(
     except OSError:
         return text_response(404)
     except StorageError as error:
-        _log.error("%s is answered by 503: %s", request.path, error)
+        logger.error("answering the request for %s with 503: %s", request.path, error)
         return text_response(503)
 
 
 def _choose(
     headers: Mapping[str, str], stored: Representation, compressible: bool
 ) -> Representation:
-    """Return the representation in the coding to send."""
-    gzip = accepts_gzip(headers)
+    """Return the representation in the content coding to send."""
+    is_gzip_accepted = accepts_gzip(headers)
     if stored.is_gzip:
-        if gzip:
+        if is_gzip_accepted:
             return replace(stored, tag=f"{stored.tag}-gzip")
         return replace(
             stored, read=lambda *part: _inflate(stored.read(*part)), is_gzip=False, has_ranges=False
         )
-    worthwhile = compressible and stored.length >= _WORTH_COMPRESSING
-    if worthwhile and gzip and "range" not in headers:
+    is_worthwhile = compressible and stored.length >= _MIN_COMPRESSED_SIZE
+    if is_worthwhile and is_gzip_accepted and "range" not in headers:
         return replace(
             stored,
             tag=f"{stored.tag}-gzip",
@@ -149,8 +156,9 @@ def _prepare(
         chosen = _choose(requested, representation, compressible)
         now = time.time()
         decision = decide(requested, chosen, now)
-        own = _headers(chosen, now, varies=compressible or representation.is_gzip)
-        response = WebResponse(decision.status, {**headers, **own}, close=representation.close)
+        validators = _validators(chosen, now, varies=compressible or representation.is_gzip)
+        all_headers = {**headers, **validators}
+        response = WebResponse(decision.status, all_headers, close=representation.close)
         if decision.status == 416:
             response.headers["Content-Range"] = f"bytes */{representation.length}"
         if decision.status in (200, 206):
@@ -161,7 +169,8 @@ def _prepare(
     return response
 
 
-def _headers(chosen: Representation, now: float, *, varies: bool) -> dict[str, str]:
+def _validators(chosen: Representation, now: float, *, varies: bool) -> dict[str, str]:
+    """Return the headers for conditional requests and ranges."""
     headers = {
         "ETag": f'"{chosen.tag}"',
         "Last-Modified": formatdate(chosen.last_modified(now), usegmt=True),
@@ -190,7 +199,7 @@ def _begin(response: WebResponse, chosen: Representation, decision: ConditionalR
 
 def _read(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:
     file.seek(start)
-    while start < stop and (piece := file.read(min(_PIECE, stop - start))):
+    while start < stop and (piece := file.read(min(_PIECE_SIZE, stop - start))):
         start += len(piece)
         yield piece
 
@@ -204,13 +213,13 @@ def _part(chunks: Sequence[bytes], start: int, stop: int) -> Iterator[bytes]:
 
 
 def _gather(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small chunks into pieces that are large enough to be worth a write."""
+    """Join small chunks into pieces that are large enough to write efficiently."""
     waiting: list[bytes] = []
     size = 0
     for chunk in chunks:
         waiting.append(chunk)
         size += len(chunk)
-        if size >= _PIECE:
+        if size >= _PIECE_SIZE:
             yield b"".join(waiting)
             waiting, size = [], 0
     if waiting:
@@ -218,7 +227,7 @@ def _gather(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _deflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW)
+    packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS)
     for piece in pieces:
         if packed := packer.compress(piece):
             yield packed
@@ -226,10 +235,10 @@ def _deflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _inflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    opener = zlib.decompressobj(wbits=_GZIP_WINDOW)
+    opener = zlib.decompressobj(wbits=_GZIP_WBITS)
     for piece in pieces:
         while piece:
-            if opened := opener.decompress(piece, _PIECE):
+            if opened := opener.decompress(piece, _PIECE_SIZE):
                 yield opened
             piece = opener.unconsumed_tail
     if rest := opener.flush():
@@ -242,7 +251,7 @@ _GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGN
 
 
 class ConditionalResponse(Struct, frozen=True):
-    """The decision on how to respond: a status code, and which bytes to send; None means all."""
+    """How to respond: the status code, and which bytes to send. If `stop` is None, send all."""
 
     status: int
     start: int = 0

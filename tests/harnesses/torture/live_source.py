@@ -31,9 +31,10 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import format_datetime, from_microseconds
 from rsnotify.format.model import ChangeType
 from rsnotify_publisher import Options, Publisher
-from rsnotify_publisher.changes import describe
-from rsnotify_publisher.folder.scanner import FileNames
-from rsnotify_publisher.folder.server import PublishedFolder, server
+from rsnotify_publisher.changes import change_record
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.folder_publishing import PublishedFolder
+from rsnotify_publisher.folder.server import folder_application
 from rsnotify_publisher.hubs import parse_hub
 from rsnotify_publisher.journal.journal import Journal
 from rsnotify_publisher.publisher import transact
@@ -79,7 +80,7 @@ class LiveSource:
     async def _serving(self) -> AsyncIterator[None]:
         folder = PublishedFolder(self._names, self._publisher)
         runner = web.AppRunner(
-            server(self._publisher, [folder]), access_log=None, shutdown_timeout=1
+            folder_application(self._publisher, [folder]), access_log=None, shutdown_timeout=1
         )
         async with self._publisher:
             await runner.setup()
@@ -149,7 +150,7 @@ class LiveSource:
                 for name, content in contents.items() if write else ():
                     self._write(name, content)
                 recorded = await self._publisher.arecord(
-                    describe(self._names.uri(self._files / name), kind, {}, content)
+                    change_record(self._names.uri(self._files / name), kind, {}, content)
                     for name, content in contents.items()
                     for kind in [_kind(content, there=write and name in there)]
                 )

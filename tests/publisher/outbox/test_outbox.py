@@ -165,7 +165,7 @@ def test_the_hash_and_length_of_given_content_are_recorded(source: Source):
     assert [(one.hash, one.length) for one in recorded(source.publisher)] == [
         (one.hash, one.length) for one in expected
     ]
-    with source.connect() as connection, pytest.raises(ConfigurationError, match="another hash"):
+    with source.connect() as connection, pytest.raises(ConfigurationError, match="does not match"):
         OUTBOX.updated(connection, A, content=b"one", length=4)
 
 

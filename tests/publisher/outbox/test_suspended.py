@@ -110,7 +110,7 @@ def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path):
 def test_a_forwarder_warns_of_one_that_keeps_it_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(forwarder, "_PATIENCE", 0.01)
+    monkeypatch.setattr(forwarder, "_WARNING_INTERVAL", 0.01)
     engine, outbox = in_sqlite(tmp_path)
     arguments = (str(tmp_path / "state"), str(engine.url))
     publisher = quick_publisher(tmp_path / "state")

@@ -44,11 +44,11 @@ from rsnotify_gateway.adapter import (
     SeenEntry,
     is_due,
 )
-from rsnotify_publisher.changes import check_change, check_resource
+from rsnotify_publisher.changes import check_record, check_resource
 from rsnotify_publisher.journal import system_clock
 from rsnotify_publisher.outbox import Outbox, OutboxLine
-from rsnotify_publisher.outbox.forwarder import BATCH
-from rsnotify_publisher.outbox.outbox import TABLE
+from rsnotify_publisher.outbox.forwarder import BATCH_SIZE
+from rsnotify_publisher.outbox.outbox import DEFAULT_TABLE
 from rsnotify_subscriber.fetching.credentials import without_login
 
 if TYPE_CHECKING:
@@ -195,8 +195,8 @@ class PostgreSQLAdapter:
 
         The caller must close the generator, because a transaction is open between two batches.
         """
-        count = BATCH
-        while count == BATCH:
+        count = BATCH_SIZE
+        while count == BATCH_SIZE:
             async with self._forward(thread) as (lines, refused):
                 count, read = len(lines), system_clock()
                 entries = tuple(_entries(lines, read, refused))
@@ -254,7 +254,7 @@ class PostgreSQLAdapter:
             loop.call_soon_threadsafe(offered.set_result, lines)
             return recorded.result()
 
-        forwarding = loop.run_in_executor(thread, self._queue.forward, BATCH, record)
+        forwarding = loop.run_in_executor(thread, self._queue.forward, BATCH_SIZE, record)
         try:
             either: set[asyncio.Future[Any]] = {offered, forwarding}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -285,7 +285,7 @@ def _entries(
     """
     for line in lines:
         try:
-            change = check_change(_without_logins(_decode(line.entry)))
+            change = check_record(_without_logins(_decode(line.entry))).resource
         except (DecodeError, ConfigurationError) as error:
             refused[line.number] = without_credentials(str(error))
             logger.error(
@@ -333,7 +333,7 @@ def _uri_of(line: str) -> str | None:
 
 POSTGRESQL = OriginType(
     lambda origin, *_: PostgreSQLAdapter(
-        origin.url, origin.table or TABLE, origin.poll, origin.compare
+        origin.url, origin.table or DEFAULT_TABLE, origin.poll, origin.compare
     ),
     uses_http=False,
 )

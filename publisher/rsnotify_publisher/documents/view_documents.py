@@ -1,4 +1,4 @@
-"""Writes the views: pages when a Change List is closed, the rest when the open one is written."""
+"""Writes the views: pages when a Change List is closed, other documents with the open list."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.view import Chunks, View, load_views
 
-#: Name of the journal reader whose position is a JSON array with the names of all rewritten
-#: documents that views have ever had.
-_REWRITTEN = "views"
+#: The name under which the journal stores a JSON array with the names of all documents that views
+#: have ever rewritten, in its table for readers of other logs.
+_POSITION = "views"
 
 
-def _rewritten(journal: Journal) -> set[str]:
-    """Return the names stored in the journal, or the names that all installed views use.
+def _known_documents(journal: Journal) -> set[str]:
+    """Return the names of all documents that views have ever rewritten.
 
-    A journal from an earlier release has no names.
+    A journal from an earlier release does not contain them. In this case, return those of all
+    installed views.
     """
-    names = journal.position(_REWRITTEN)
+    names = journal.position(_POSITION)
     if names is not None:
         return set(json.decode(names, type=list[str]))
     found: set[str] = set()
@@ -42,7 +43,7 @@ class ViewDocuments:
     """Writes the documents of all views.
 
     Each page belongs to the closed Change List that it shows, and is kept, discarded and deleted
-    together with that list.
+    along with that list.
     """
 
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
@@ -55,7 +56,7 @@ class ViewDocuments:
         self._datetimes: list[int] = []
         self._entries: list[Chunks] = [[] for _ in self._views]
         self._closed: list[FinishedDocument] = []
-        # Names of pages whose heads are known to be right: the previous page, the page, the next.
+        #: Pages whose heads are up to date: the names of the previous page, the page, and the next.
         self._linked: set[tuple[str | None, str | None, str | None]] = set()
         self._written: dict[str, Chunks] = {}
         #: Whether all documents show the current closed Change Lists. If not, call `link`.
@@ -64,26 +65,26 @@ class ViewDocuments:
     def prepare(self, journal: Journal) -> None:
         """Write missing pages, and remove documents that the options no longer offer."""
         wanted = {name for view in self._views for name in view.live}
-        self._enter(journal, wanted)
-        remove(self._folder, _rewritten(journal) - wanted)
+        self._remember_documents(journal, wanted)
+        remove(self._folder, _known_documents(journal) - wanted)
         self._closed = journal.finished(Capability.CHANGE_LIST)
         for number, document in enumerate(self._closed):
             pages = [view.name(document) for view in self._views]
             for view, page in zip(self._views, pages, strict=True):
                 if not (self._folder / page).exists():
                     before = self._closed[:number]
-                    self._resume(view, before)
+                    self._restore(view, before)
                     entries = list(map(view.entry, changes_in(self._folder, document)))
                     head = view.head(page, None, None)
                     self._write_page(view, head, entries, document, before)
             files = (document.files[0], *pages)
             if files != document.files:
-                self._recorder.run(self._replacement(document, files))
+                self._recorder.run(self._files_update(document, files))
         for view in self._views:
-            self._resume(view, self._closed)
+            self._restore(view, self._closed)
 
-    def _resume(self, view: View, closed: Sequence[FinishedDocument]) -> None:
-        """Prepare a view for the entries of the changes that follow some closed Change Lists."""
+    def _restore(self, view: View, closed: Sequence[FinishedDocument]) -> None:
+        """Restore a view's state after the changes in some closed Change Lists."""
         if closed:
             view.resume(self._last_page(view, closed), closed[-1].end)
 
@@ -101,29 +102,30 @@ class ViewDocuments:
         remark = view.remark(self._last_page(view, before), entries, document.end)
         return self._write(view.name(document), [*view.page(head, entries), remark])
 
-    def _enter(self, journal: Journal, wanted: set[str]) -> None:
-        """Add names to the journal, so that the files can be found when views are turned off.
+    def _remember_documents(self, journal: Journal, names: set[str]) -> None:
+        """Add names to the journal, so that the files are found when their views are turned off.
 
         The names are never removed, since a view's package may be uninstalled at any time.
         """
-        known = _rewritten(journal)
-        if journal.position(_REWRITTEN) is None or not wanted <= known:
-            names = json.encode(sorted(known | wanted)).decode()
-            self._recorder.run(lambda journal: journal.set_position(_REWRITTEN, names))
+        known = _known_documents(journal)
+        if journal.position(_POSITION) is None or not names <= known:
+            position = json.encode(sorted(known | names)).decode()
+            self._recorder.run(lambda journal: journal.set_position(_POSITION, position))
 
-    def _replacement(
+    def _files_update(
         self, document: FinishedDocument, files: tuple[str, ...]
     ) -> Callable[[Journal], None]:
+        """Return the operation that replaces the files of a document in the journal."""
         size = sum((self._folder / name).stat().st_size for name in files)
 
-        def note(journal: Journal) -> None:
+        def update_journal(journal: Journal) -> None:
             journal.discard(set(document.files).difference(files))
             journal.put(replace(document, files=files, size=size))
 
-        return note
+        return update_journal
 
     def follow(self, begin: int, changes: Iterable[Resource]) -> None:
-        """Append the next changes, and drop changes that the open Change List no longer has."""
+        """Append the next changes, and drop those that the open Change List no longer contains."""
         if not self._views:
             return
         gone = bisect_right(self._datetimes, begin)
@@ -138,7 +140,7 @@ class ViewDocuments:
             del entries[:gone]
 
     def close(self, document: FinishedDocument) -> FinishedDocument:
-        """Write the pages of a Change List that is being closed, and return it with their files."""
+        """Write the pages of a Change List that is being closed. Return it with their files."""
         if not self._views:
             return document
         self.is_linked = False
@@ -154,7 +156,7 @@ class ViewDocuments:
         return replace(document, files=tuple(files), size=size)
 
     def publish(self) -> None:
-        """Write the documents that show the open Change List, if they differ from the files."""
+        """Write the documents that show the open Change List, unless they are unchanged."""
         for view, entries in zip(self._views, self._entries, strict=True):
             documents = view.documents(self._closed, self._begin, entries)
             for name, chunks in documents.items():

@@ -1,22 +1,19 @@
-"""The journal's database: its tables, migrations, and structures for its state and changes."""
+"""The schema of the journal's database: its tables, and migrations from earlier versions."""
 
 from __future__ import annotations
 
 import sqlite3
-import time
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
 
-from msgspec import Struct, json
+from msgspec import json
 
-from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify.format.hashes import SetDigest, SetSum
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import Resource
 from rsnotify.format.uris import normalize
 
 VERSION = 8
-#: In bytes. A page holds about ten resources. In a large set, the resources that change are far
-#: apart, so each change writes a separate page, twice.
+#: Size of a page in bytes. A page contains about ten resources. In a large set, the resources that
+#: change are far apart, so each change writes a separate page, twice.
 PAGE_SIZE = 2048
 _VOLUMES = """
 CREATE TABLE volumes (             -- see `FinishedDocument`
@@ -32,22 +29,22 @@ CREATE TABLE volumes (             -- see `FinishedDocument`
 CREATE TABLE discarded (file TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
 """
 _NOTICES = """
-CREATE TABLE notices (             -- notices of documents: the first row is where they begin
+CREATE TABLE notices (             -- notices of documents, which begin at the first row
     at INTEGER PRIMARY KEY,
     entry BLOB NOT NULL
 );
-CREATE TABLE told (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);  -- cursors in notices
+CREATE TABLE told (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);  -- the hubs' cursors in notices
 CREATE TABLE versions (document TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
 """
 _POSITIONS = """
-CREATE TABLE IF NOT EXISTS positions (  -- in other logs, up to which changes were read
+CREATE TABLE IF NOT EXISTS positions (  -- up to which other logs were read
     reader TEXT PRIMARY KEY,
     position TEXT NOT NULL
 ) WITHOUT ROWID;
 """
 # A resource is in the set only once, regardless of the spelling of its URI.
 _SPELLINGS = """
-CREATE TABLE IF NOT EXISTS spellings (  -- of resources whose URI is not in normal form
+CREATE TABLE IF NOT EXISTS spellings (  -- the resources whose URI is not in normal form
     normal TEXT PRIMARY KEY,
     uri TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -57,11 +54,11 @@ CREATE TABLE state (
     base_url TEXT NOT NULL,        -- the URL below which documents are served
     applied INTEGER NOT NULL,      -- datetime of the last change applied to `resources` and `sum`
     promised INTEGER NOT NULL,     -- no later change gets a datetime at or before this
-    pruned INTEGER NOT NULL,       -- datetime of the last change no longer in `changes`; at first,
-                                   -- of the baseline
+    pruned INTEGER NOT NULL,       -- datetime of the last change no longer in `changes`, or of the
+                                   -- baseline
     closed INTEGER NOT NULL,       -- where the open Change List begins
-    tracked INTEGER NOT NULL,      -- whether `resources` is kept; else the Source returns the set
-    sum TEXT                       -- over `resources`, see `SetSum`; NULL if not tracked
+    tracked INTEGER NOT NULL,      -- whether `resources` has the set; else a callback returns it
+    sum TEXT                       -- the `SetSum` of `resources`; NULL if not tracked
 );
 CREATE TABLE changes (
     at INTEGER PRIMARY KEY,
@@ -72,7 +69,7 @@ CREATE TABLE changes (
 CREATE TABLE resources (
     uri TEXT PRIMARY KEY,
     at INTEGER NOT NULL,
-    entry BLOB NOT NULL,           -- the resource, its URI left out; but see `migrate`
+    entry BLOB NOT NULL,           -- the resource without its URI; but see `migrate`
     validator TEXT
 ) WITHOUT ROWID;
 CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
@@ -87,7 +84,7 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
     """Migrate a journal from an earlier version. Requires a transaction.
 
     Version 4 also stored the URI of a resource in its entry. That URI is ignored when the entry is
-    read, and the next change of the resource removes it. The page size is not changed.
+    read, and the next change to the resource removes it. The page size stays the same.
     """
     if version < 2:
         _add_volumes(database)
@@ -130,7 +127,7 @@ def _add_volumes(database: sqlite3.Connection) -> None:
     newest = "(SELECT max(until_at) FROM closed_lists)"
     execute(f"UPDATE state SET closed = coalesce({newest}, pruned)")
     for begin, end in execute("SELECT from_at, until_at FROM closed_lists").fetchall():
-        # Their sizes were not recorded, so a retention policy by size only counts new documents.
+        # Their sizes were not recorded, so a size limit in `Options.keep` counts only new lists.
         row = ("changelist", begin, end, True, 0, 0, json.encode([_name(begin, end)]).decode())
         execute("INSERT INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     execute("DROP TABLE closed_lists")
@@ -161,83 +158,6 @@ def _add_spellings(database: sqlite3.Connection) -> None:
 
 
 def _name(begin: int, end: int) -> str:
-    """Return the name that version 1 gave to a closed Change List."""
+    """Return the file name of a closed Change List in version 1."""
     times = [from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ") for at in (begin, end)]
     return f"resourcesync/changelist-{times[0]}-{times[1]}.xml"
-
-
-class RecordedChanges(Struct, frozen=True):
-    """Consecutive changes of a journal, in memory.
-
-    They are later than `begin`, the datetime of the last change before them (µs), and go through
-    `end`. `contents` maps URIs to small contents after the changes; None means not available.
-    """
-
-    begin: int
-    end: int
-    changes: Sequence[Resource]
-    contents: Mapping[str, bytes | None] = {}
-
-    def joined(self, later: RecordedChanges) -> RecordedChanges:
-        """Return these changes and the later ones, which must directly follow them."""
-        changes = [*self.changes, *later.changes]
-        return RecordedChanges(self.begin, later.end, changes, {**self.contents, **later.contents})
-
-    def first(self, count: int) -> RecordedChanges:
-        """Return the first `count` changes; `count` must be at least 1."""
-        changes = self.changes[:count]
-        return RecordedChanges(self.begin, _at(changes[-1]), changes, self.contents)
-
-    def after(self, through: int) -> RecordedChanges:
-        """Return the changes after `through`, which must be before `end`."""
-        count = bisect_right(self.changes, through, key=_at)
-        if count == 0:
-            return self
-        begin = _at(self.changes[count - 1])
-        return RecordedChanges(begin, self.end, self.changes[count:], self.contents)
-
-    def through(self, end: int) -> RecordedChanges:
-        """Return the changes through `end`, which must be the datetime of one of them."""
-        return self.first(bisect_right(self.changes, end, key=_at))
-
-
-def consecutive(begin: int, changes: Sequence[Resource]) -> RecordedChanges | None:
-    """Return the changes that directly follow `begin`, or None if there are none."""
-    return RecordedChanges(begin, _at(changes[-1]), changes) if changes else None
-
-
-def _at(change: Resource) -> int:
-    assert change.datetime is not None
-    return to_microseconds(change.datetime)
-
-
-def system_clock() -> int:
-    return time.time_ns() // 1000
-
-
-class JournalState(Struct, frozen=True):
-    """The state of the journal; see the columns of the table `state`.
-
-    `sum` covers the set as of the change `applied`. Later changes have not been applied to the set
-    yet.
-    """
-
-    last_change: int
-    applied: int
-    promised: int
-    pruned: int
-    closed: int
-    tracked: int
-    sum: str | None
-
-    @property
-    def digest(self) -> SetDigest | None:
-        """The count and digest of the set as of the last change, if they are known."""
-        if self.sum is None or self.applied != self.last_change:
-            return None
-        return SetSum.parse(self.sum).digest()
-
-    @property
-    def reached(self) -> int:
-        """The end of the journal: every later change gets a datetime after this one."""
-        return max(self.last_change, self.promised)

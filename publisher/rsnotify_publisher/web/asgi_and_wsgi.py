@@ -49,19 +49,19 @@ class _DocumentsASGI:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
+            await self._run_lifespan(scope, receive, send)
         elif scope["type"] != "http" or (answer := self._paths.find(scope["path"])) is None:
             await self._app(scope, receive, send)
         else:
             response = await asyncio.to_thread(answer, asgi_request(scope))
             await send_response(response, scope, receive, send)
 
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Start the Source before the other application, and close it after that application."""
         startup = await receive()
         try:
             await asyncio.to_thread(self._source.start)
-        except Exception as error:  # if it propagated, the server would assume no lifespan support
+        except Exception as error:  # raised here, it would mean that lifespan is not supported
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         waiting = [startup]
@@ -72,7 +72,7 @@ class _DocumentsASGI:
 
         async def send_before_closing(message: Message) -> None:
             sent.append(message)
-            if not _is_of_shutdown(message):
+            if not _belongs_to_shutdown(message):
                 await send(message)
 
         try:
@@ -82,16 +82,16 @@ class _DocumentsASGI:
                 if sent:
                     raise
             if not sent:
-                # Like Django, the application does not support lifespan events.
+                # The application does not support lifespan events, like Django.
                 waiting[:] = [startup]
                 await asgi_not_found(scope, receive_all, send_before_closing)
         finally:
             await asyncio.to_thread(self._source.close)
-        if _is_of_shutdown(sent[-1]):
+        if _belongs_to_shutdown(sent[-1]):
             await send(sent[-1])
 
 
-def _is_of_shutdown(message: Message) -> bool:
+def _belongs_to_shutdown(message: Message) -> bool:
     return bool(message["type"].startswith("lifespan.shutdown"))
 
 
@@ -100,8 +100,8 @@ def wsgi_application(
 ) -> WSGIApplication:
     """Return a WSGI application that serves the documents at the paths of their URLs.
 
-    In each worker process, the first request for a document starts `source`. It is closed at the
-    end of the program.
+    In each worker process, the first request for a document starts `source`. It is closed when the
+    program ends.
 
     Args:
         source: A set of resources, or several.

@@ -1,4 +1,4 @@
-"""Group commit: changes that many threads record at the same time share one fsync.
+"""Records changes by group commit: changes that arrive at the same time share one flush.
 
 One connection of the process writes, in one thread at a time. A thread that records while no other
 is committing commits itself, on behalf of all waiting callers. Changes that arrive during a commit
@@ -22,16 +22,16 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.counters import SourceCounters
-from rsnotify_publisher.journal.database import JournalState, RecordedChanges
-from rsnotify_publisher.journal.journal import USUAL_MEMORY, Journal
+from rsnotify_publisher.journal.journal import DEFAULT_CACHE_SIZE, Journal, JournalState
+from rsnotify_publisher.journal.recorded_changes import RecordedChanges
 
 T = TypeVar("T")
 
-_log = logging.getLogger("rsnotify.publisher")
-# Maximum size of a group, which limits how long its first caller waits for the last.
-_GROUP = 5_000
-# Maximum number of calls to `apply_changes` for a digest, which take about 0.1 s.
-_STEPS = 10
+logger = logging.getLogger("rsnotify.publisher")
+#: Maximum number of operations in a transaction, so that the first does not wait long for the last.
+_MAX_GROUP_SIZE = 5_000
+#: Maximum number of calls to `apply_changes` for a digest, which take about 0.1 s.
+_MAX_APPLY_CALLS = 10
 
 
 class _Executor(Protocol):
@@ -44,7 +44,7 @@ class _Entry(NamedTuple, Generic[T]):
 
     def settle(self, outcome: T | BaseException) -> None:
         if isinstance(self.future, asyncio.Future):
-            with suppress(RuntimeError):  # its loop is closed, so nothing is waiting
+            with suppress(RuntimeError):  # its loop has been closed, so nothing is waiting
                 self.future.get_loop().call_soon_threadsafe(settle, self.future, outcome)
         # If this returns True, the future can no longer be cancelled.
         elif self.future.set_running_or_notify_cancel():
@@ -60,13 +60,13 @@ class Recorder:
 
     `on_recorded` is called with the changes of a transaction when they are durable, in the order of
     the transactions and in the thread that committed. It must not block. `executor` commits for
-    callers that cannot. `memory` is the cache of the connection in MiB.
+    callers that cannot. `cache_size` is in MiB.
     """
 
     open_journal: Callable[[], Journal]
     on_recorded: Callable[[Sequence[RecordedChanges]], None]
     executor: _Executor
-    memory: float = USUAL_MEMORY
+    cache_size: float = DEFAULT_CACHE_SIZE
     counters: SourceCounters = field(default_factory=SourceCounters)
 
     def __post_init__(self) -> None:
@@ -82,13 +82,13 @@ class Recorder:
     def start(self) -> None:
         """Open the journal. Raises RsnotifyError if that fails."""
         self._journal = self.open_journal()
-        self._journal.expect_writes(self.memory)
+        self._journal.tune_for_writes(self.cache_size)
         self._journal.commits = self.counters.commits
 
     def submit(self, operation: Callable[[Journal], T]) -> Future[T]:
-        """Run an operation in the next transaction, and return a future for its durable result.
+        """Run an operation in the next transaction. Return a future, done when it is durable.
 
-        The operation may run twice, if its transaction fails because of another operation.
+        The operation runs again if the transaction fails because of another operation.
         """
         future: Future[T] = Future()
         if self._enter(_Entry(operation, future)):
@@ -96,7 +96,7 @@ class Recorder:
         return future
 
     def run(self, operation: Callable[[Journal], T]) -> T:
-        """Run an operation as `submit` does, and wait for its durable result."""
+        """Run an operation in the next transaction, and return its result when it is durable."""
         future: Future[T] = Future()
         if self._enter(_Entry(operation, future)):
             if threading.current_thread() is threading.main_thread():
@@ -106,30 +106,21 @@ class Recorder:
         return future.result()
 
     async def arun(self, operation: Callable[[Journal], T]) -> T:
-        """Run an operation as `submit` does, and wait in asyncio for its durable result."""
+        """Run an operation like `run`, waiting in asyncio."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._enter(_Entry(operation, future)):
             self.executor.submit(self._commit_next)
         return await future
 
-    def apply_changes(self, through: int) -> None:
-        """Apply the changes through an instant to the set, allowing other writes in between."""
-        while self.run(lambda journal: journal.apply_changes(through)):
-            pass
-
-    async def aapply_changes(self, through: int) -> None:
-        while await self.arun(lambda journal: journal.apply_changes(through)):
-            pass
-
     async def promise_with_digest(self) -> JournalState:
-        """Promise as `promise` does, and return the state, with the digest if possible.
+        """Promise like `promise`, and return the state, with the digest if possible.
 
-        The digest is missing if many changes have not been applied yet. A feed waits for this call,
-        so it must not wait until all are applied: during a flood of changes, that would never end.
+        The digest is missing if many changes have not been applied yet. This does not wait until
+        all are applied: a feed waits for it, and a flood of changes would never end.
         """
 
         def promise(journal: Journal) -> JournalState:
-            for _ in range(_STEPS):
+            for _ in range(_MAX_APPLY_CALLS):
                 if not journal.apply_changes():
                     break
             return journal.promise()
@@ -137,7 +128,7 @@ class Recorder:
         return await self.arun(promise)
 
     def promise(self) -> int:
-        """Promise durably that every later change gets a datetime after the one returned."""
+        """Promise durably that every later change will have a datetime after the returned one."""
         return self.run(Journal.promise).reached
 
     def close(self) -> None:
@@ -152,18 +143,18 @@ class Recorder:
         self._journal.close()
 
     def _enter(self, entry: _Entry[Any]) -> bool:
-        """Add an entry to the next group, and return whether the caller must initiate the commit.
+        """Add an entry to the next group, and return whether the caller must start the commit.
 
-        A caller that is interrupted before doing so does not block others: the next caller does it.
+        If the caller is interrupted before it does, the next caller starts the commit.
         """
         with self._lock:
             if self._closed:
-                raise StorageError("the Publisher is closed; nothing more can be recorded")
+                raise StorageError("the Publisher is closed and can no longer record changes")
             self._waiting.append(entry)
             return not self._busy
 
     def _commit_next(self) -> None:
-        """Commit one group, unless another thread is committing, which then initiates the next one.
+        """Commit one group, unless another thread is committing, which then starts the next one.
 
         The next group is queued in the executor, behind the groups of other journals.
         """
@@ -171,7 +162,9 @@ class Recorder:
             if self._busy or not self._waiting:
                 return
             self._busy = True
-            group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+            group = [
+                self._waiting.popleft() for _ in range(min(_MAX_GROUP_SIZE, len(self._waiting)))
+            ]
         try:
             self._commit(group)
         finally:
@@ -187,7 +180,7 @@ class Recorder:
             with self._journal.transaction():
                 results = [entry.operation(self._journal) for entry in group]
         except BaseException as error:  # any error is passed to a caller; the thread must continue
-            self._commit_alone(group, error)
+            self._commit_one_by_one(group, error)
             return
         # Callers are notified first, since the thread that feeds the hubs has more work to do.
         for entry, result in zip(group, results, strict=True):
@@ -196,10 +189,10 @@ class Recorder:
             self.counters.changes += len(each.changes)
         self.on_recorded(self._journal.recorded)
 
-    def _commit_alone(self, group: list[_Entry[Any]], error: BaseException) -> None:
-        """Commit each entry of a failed group separately, so that only the cause fails."""
+    def _commit_one_by_one(self, group: list[_Entry[Any]], error: BaseException) -> None:
+        """Commit the entries of a failed group one by one, so that only the cause fails."""
         if len(group) == 1:
-            _log.debug("a transaction was rolled back: %s", error)
+            logger.debug("a transaction was rolled back: %s", error)
             group[0].settle(error)
             return
         for entry in group:
