@@ -12,7 +12,7 @@ import pytest
 
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import ChangeType, Resource
+from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify.sync.actions import (
     ActionList,
     BacklogExtent,
@@ -78,13 +78,17 @@ def test_every_part_of_a_change_is_kept_and_coarse_datetimes_stay_coarse(
     table: BacklogTable,
 ) -> None:
     day = at(0).replace(fold=1)
-    entry = Resource("a", lastmod=day, change=ChangeType.CREATED, datetime=day, length=3)
+    links = Link("alternate", "b", modified=day), Link("alternate", "c", modified=at(1))
+    entry = Resource(
+        "a", lastmod=day, change=ChangeType.CREATED, datetime=day, length=3, links=links
+    )
     coarse = Change("A", ChangeType.CREATED, day, entry, check=CheckMethod.COMPARE)
     table.use(StoreBacklog(((coarse, UNWAITED), (change("b", 1), at(1)))))
     (found, since), (exact, _) = sorted(table.use(TakeBacklog(2))[1], key=lambda one: one[0].uri)
     assert (found, since) == (coarse, UNWAITED)
-    moments = [found.at, found.resource.datetime, found.resource.lastmod]
-    assert [one.fold for one in moments if one is not None] == [1, 1, 1]
+    modified = [link.modified for link in found.resource.links]
+    moments = [found.at, found.resource.datetime, found.resource.lastmod, *modified]
+    assert [one.fold for one in moments if one is not None] == [1, 1, 1, 1, 0]
     assert exact.at.fold == 0
 
 

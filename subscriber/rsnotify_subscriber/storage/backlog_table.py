@@ -97,16 +97,16 @@ class BacklogTable:
         for key in keys:
             since = to_microseconds(min(instant for _, instant in grouped[key]))
             before = known.get(key)
-            combined = [] if before is None else _decoded(before[-1])
+            combined = [] if before is None else decode_changes(before[-1])
             for change, _ in grouped[key]:
                 _add(change, combined)
             if before is None:
                 self._last += 1
-                new.append((key, since, self._last, _encoded(combined)))
+                new.append((key, since, self._last, encode_changes(combined)))
             elif since < before[1]:
-                earlier.append((since, _encoded(combined), key))
+                earlier.append((since, encode_changes(combined), key))
             else:
-                merged_only.append((_encoded(combined), key))
+                merged_only.append((encode_changes(combined), key))
         for query, rows in ((_INSERT, new), (_UPDATE, merged_only), (_UPDATE_ALL, earlier)):
             self._database.executemany(query, rows)
         self._resources += len(new)
@@ -125,7 +125,7 @@ class BacklogTable:
                 self._database.executemany(_DELETE, [(key,) for key, *_ in rows])
             else:
                 self._drop()
-        taken = ((from_microseconds(since), _decoded(record)) for _, since, _, record in rows)
+        taken = ((from_microseconds(since), decode_changes(record)) for _, since, _, record in rows)
         return [(change, since) for since, changes in taken for change in changes]
 
     def _drop(self) -> None:
@@ -147,22 +147,35 @@ def _add(change: Change, before: list[Change]) -> None:
     before.append(change)
 
 
-def _encoded(changes: Sequence[Change]) -> bytes:
+def encode_changes(changes: Sequence[Change]) -> bytes:
+    """Encode changes. Their datetimes stay coarse, although MessagePack does not keep `fold`."""
     return _encode([(change, _coarse(change)) for change in changes])
 
 
 def _coarse(change: Change) -> list[str]:
     entry = change.resource
     named = {"at": change.at, "datetime": entry.datetime, "lastmod": entry.lastmod}
+    named |= {str(number): link.modified for number, link in enumerate(entry.links)}
     return [name for name, at in named.items() if at is not None and at.fold]
 
 
-def _decoded(record: bytes) -> list[Change]:
+def decode_changes(record: bytes) -> list[Change]:
     return [_with_fold(change, names) if names else change for change, names in _decode(record)]
 
 
 def _with_fold(change: Change, names: Sequence[str]) -> Change:
+    def dated(name: str, date: Instant | None) -> Instant | None:
+        return date.replace(fold=1) if date is not None and name in names else date
+
     entry = change.resource
-    dates = {name: getattr(entry, name).replace(fold=1) for name in names if name != "at"}
-    at = change.at.replace(fold=1) if "at" in names else change.at
-    return replace(change, at=at, resource=replace(entry, **dates))
+    links = (
+        replace(link, modified=dated(str(number), link.modified))
+        for number, link in enumerate(entry.links)
+    )
+    resource = replace(
+        entry,
+        datetime=dated("datetime", entry.datetime),
+        lastmod=dated("lastmod", entry.lastmod),
+        links=tuple(links),
+    )
+    return replace(change, at=change.at.replace(fold="at" in names), resource=resource)
