@@ -215,7 +215,8 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
     """Refuse encoded bodies, which may become large when decoded (RFC 9110 §8.4)."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise web.HTTPUnsupportedMediaType(
-            text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
+            text="the hub does not support Content-Encoding\n",
+            headers={"Accept-Encoding": "identity"},
         )
     return await handler(request)
 

@@ -76,7 +76,7 @@ class EventStreamHandler:
         topic = check_url(request.query.get("topic", ""), "topic")
         encoding = self._encodings.get(request.query.get("format", "xml"))
         if encoding is None:
-            raise Refusal(Code.BAD_REQUEST, f"format is one of {', '.join(self._encodings)}")
+            raise Refusal(Code.BAD_REQUEST, f"format must be one of {', '.join(self._encodings)}")
         # A browser that reconnects sends this header with the original query.
         since = parse_since(
             request.headers.get("Last-Event-ID") or request.query.get("since") or None

@@ -126,7 +126,7 @@ AREAS = [
             "tests/hub/test_deliveries_managed.py",
             "tests/hub/test_deliveries_restarted.py",
             "tests/hub/test_deliveries_without_task.py",
-            "tests/hub/test_delivery_scheduler.py",
+            "tests/hub/test_request_scheduler.py",
             "tests/hub/test_early_delivery.py",
             "tests/hub/test_fair_queue.py",
             "tests/hub/test_failing_store.py",

@@ -421,7 +421,7 @@ class TopicLog:
                 call(channel)
             except Exception:
                 # A bug in one channel must not affect the other channels or publishing.
-                logger.exception("a delivery channel failed")
+                logger.exception("internal error: a delivery channel failed")
 
 
 def _kind_of(submitted: Fragment | None) -> FragmentKind | None:

@@ -155,12 +155,12 @@ class MqttBridge(Bridge):
     async def _subscribe(self, connection: BrokerConnection, inbox: MqttInbox) -> None:
         if inbox.pattern is not None:
             await connection.subscribe(inbox.pattern)
-            logger.info("accepting what Sources publish as %s", inbox.pattern)
+            logger.info("accepting messages from Sources on %s", inbox.pattern)
         pattern = self._leases.pattern
         if pattern is not None:
             try:
                 await connection.subscribe(pattern)
-                logger.info("accepting requests for filtered topics as %s", pattern)
+                logger.info("accepting requests for filtered topics on %s", pattern)
             except Unavailable as error:
                 # The broker's ACL may be from a version without filtered topics. All Destinations
                 # then receive whole topics.
@@ -269,7 +269,7 @@ class MqttInbox:
                     self._count_fault(message)
                     break
                 reason = type(error).__name__
-                logger.warning("retrying a message over MQTT as %r: %s", message.topic, reason)
+                logger.warning("retrying a message over MQTT on %r: %s", message.topic, reason)
             await asyncio.sleep(pause)
         return None
 
@@ -286,7 +286,7 @@ class MqttInbox:
 
     def _count_fault(self, message: MqttMessage) -> None:
         self.statistics.refused[FAULT] += 1
-        logger.exception("internal error: discarded a message over MQTT as %r", message.topic)
+        logger.exception("internal error: discarded a message over MQTT on %r", message.topic)
 
     async def _handle(self, message: MqttMessage) -> asyncio.Future[None] | None:
         if self.leases.is_request(message):
@@ -307,7 +307,7 @@ class MqttInbox:
         code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
         self.statistics.refused[code] += 1
         level = self._level(message, code)
-        logger.log(level, "refused a message over MQTT as %r: %s", message.topic, error)
+        logger.log(level, "refused a message over MQTT on %r: %s", message.topic, error)
 
     def _level(self, message: MqttMessage, code: Code) -> int:
         """Return DEBUG for a repeated refusal of requests, which anybody may send, else WARNING."""
@@ -392,7 +392,7 @@ class FilteredTopicLeases:
         # Expired leases remain if the broker refuses to delete the retained messages.
         is_full = len(leases) >= 2 * self._limit
         if oldest is None or is_full or leases[oldest] > now + LEASE * _REPLACEABLE_LEASE:
-            raise Refusal(Code.TOO_MANY, "its topic already has the maximum of filtered topics")
+            raise Refusal(Code.TOO_MANY, "its topic has too many filtered topics")
         leases[oldest] = _EXPIRED
 
     def _renew(self, selection: TopicSelection) -> None:

@@ -55,7 +55,7 @@ class GroupCommit:
             back. If the operation fails, the future raises the operation's error.
         """
         if self._has_ended:
-            raise StorageError("the hub's data is closed")
+            raise StorageError("the hub's store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append((operation, future))
         self._begin()

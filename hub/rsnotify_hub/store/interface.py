@@ -84,7 +84,7 @@ class LogListener(Protocol):
     """Is notified of the changes that any node makes to the logs. Methods must not block."""
 
     def append_started(self, topic: str, fragments: Sequence[Fragment]) -> None:
-        """The store is writing fragments, which become entries unless the write fails.
+        """Called when the store starts to write fragments. They become entries unless that fails.
 
         A store that orders the writes of several nodes does not call this method.
         """
@@ -92,14 +92,14 @@ class LogListener(Protocol):
     def appended(
         self, topic: str, entries: Sequence[LogEntry], state: LogState, replaced: int | None
     ) -> None:
-        """Entries, in log order, have become durable, and the log is now in this state.
+        """Called when entries have become durable, in log order, with the new state of the log.
 
         There are no entries if the log was only trimmed. `replaced` is the position of the entry
         that the first new entry replaced, if any.
         """
 
     def forgotten(self, topic: str) -> None:
-        """A log was deleted."""
+        """Called when a log was deleted."""
 
 
 class LogStore(Protocol):

@@ -144,7 +144,7 @@ class WebSocketPublication(WebSocketRole):
             return Refusal(Code.UNAVAILABLE, "the hub cannot write its log; try again later")
         except Exception:
             # An internal error must not affect other connections.
-            logger.exception("a publication failed")
+            logger.exception("internal error: a publication failed")
             return Refusal(Code.UNAVAILABLE, "internal error of the hub")
         return None
 

@@ -20,7 +20,7 @@ from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto
 
 XML = "application/xml"
-ACCEPTING = "accepting what Sources publish as rsnotify-in/+"
+ACCEPTING = "accepting messages from Sources on rsnotify-in/+"
 CHANNELS = ["https://source.example/data/", TOPIC]
 
 

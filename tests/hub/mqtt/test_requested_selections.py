@@ -235,7 +235,7 @@ async def test_a_topic_has_no_more_parts_than_allowed(
     async with run_hub_with_parts(max_selections=1) as hub:
         await begin_part(hub, part)
         await request_part(part, other)
-        await watch.line(REFUSED, "the maximum of filtered topics")
+        await watch.line(REFUSED, "too many filtered topics")
 
 
 async def test_the_shipped_acl_lets_a_subscriber_request_parts_and_nothing_else(

@@ -62,7 +62,7 @@ async def test_a_part_that_nobody_renewed_is_replaced_by_another(
         assert span((await first.next()).payload) == (0, 1, [1])
         time.seconds = LEASE / 2  # a Destination renews its request by then
         await request_part(second, OTHER)
-        await watch.line(REFUSED, "the maximum of filtered topics")
+        await watch.line(REFUSED, "too many filtered topics")
         time.seconds = LEASE * 0.7
         await request_part(second, OTHER)
         assert span((await second.next()).payload) == (0, 1, [1])
@@ -89,7 +89,7 @@ async def test_a_replaced_part_counts_against_the_limit_when_requested_again(
         await request_part(second, OTHER)
         await second.next()
         await request_part(first)
-        await watch.line(REFUSED, "the maximum of filtered topics")
+        await watch.line(REFUSED, "too many filtered topics")
 
 
 async def test_a_renewed_part_stays_and_the_oldest_other_is_replaced(

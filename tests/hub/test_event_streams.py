@@ -154,7 +154,7 @@ async def test_new_content_of_any_other_topic_is_announced(hub: Client, format: 
     [
         ("", "topic is missing"),
         ("topic=urn:x", "not an absolute http"),
-        (f"topic={TOPIC}&format=yaml", "format is one of xml, json"),
+        (f"topic={TOPIC}&format=yaml", "format must be one of xml, json"),
         (f"topic={TOPIC}&since=yesterday", "since"),
     ],
 )
