@@ -69,7 +69,7 @@ def parse_datetime(text: str) -> Instant:
             tzinfo=timezone(-offset if sign == "-" else offset),
         ).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r} is not a valid date and time: {error}") from None
+        raise ValueError(f"{text!r} is not a valid datetime: {error}") from None
     return instant if second is not None else instant.replace(fold=1)
 
 
