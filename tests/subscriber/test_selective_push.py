@@ -80,7 +80,8 @@ async def test_many_destinations_spread_their_requests_and_few_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not many:
-        monkeypatch.setattr(pace, "_SUBSCRIBERS_PER_SECOND", 0.01)  # if they waited, it would be for hours
+        # If they waited, it would be for hours.
+        monkeypatch.setattr(pace, "_SUBSCRIBERS_PER_SECOND", 0.01)
         monkeypatch.setattr(pace, "_MAX_SPREAD_SECONDS", 10_000.0)
     hub.audience = 200 if many else 100  # many: within a second
     async with destination.following():
