@@ -20,7 +20,7 @@ from rsnotify.runtime.processes import Process
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_hub.websub_subscription import Subscription
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10
@@ -104,7 +104,7 @@ async def fill(folder: Path, entries: int, subscriptions: int) -> None:
     await store.close()
 
 
-class _Logs(IgnoredNews):
+class _Logs(NullLogListener):
     """Where each log ends."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.files import write_export
+from rsnotify_hub.transfer.export_file import write_export
 from rsnotify_publisher import Record
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal

@@ -21,7 +21,7 @@ from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
-from rsnotify_hub.transfer.files import (
+from rsnotify_hub.transfer.export_file import (
     VERSION,
     ExportedBroker,
     ExportedFragment,

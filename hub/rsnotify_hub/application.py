@@ -25,8 +25,9 @@ from rsnotify.runtime.serving import add_security_headers, without_ambiguity
 from rsnotify_hub.access.authorization import reload_grants
 from rsnotify_hub.access.client_addresses import TrustedProxies, is_loopback
 from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
-from rsnotify_hub.config.configuration import HubConfiguration
-from rsnotify_hub.config.loading import ConfigurationSource, follow_extension
+from rsnotify_hub.config.configuration import HubConfig
+from rsnotify_hub.config.hub_follower import load_hub_follower
+from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.http.connection_guard import ConnectionGuard, find_guard, make_timeout_watch
 from rsnotify_hub.hub import Clock, HubService, open_hub
 from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
@@ -46,7 +47,7 @@ def utc_now() -> datetime:
 
 @asynccontextmanager
 async def serve(
-    configuration: HubConfiguration,
+    configuration: HubConfig,
     *,
     source: ConfigurationSource | None = None,
     clock: Clock = utc_now,
@@ -67,7 +68,7 @@ async def serve(
         app = create_application(configuration, public_url=public_url, anonymous=local, clock=clock)
         gateway = None
         if configuration.follow.tables:
-            gateway = follow_extension()(configuration, public_url, listener)
+            gateway = load_hub_follower()(configuration, public_url, listener)
             gateway.add_routes(app)
         runner = web.AppRunner(
             app,
@@ -98,7 +99,7 @@ async def serve(
             yield url_of(listener)
 
 
-def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
+def _check_grants(configuration: HubConfig, *, local: bool) -> None:
     """Refuse to start a hub that others can reach but nobody may publish on."""
     access = configuration.access
     granted = access.publishers or access.open_topics or access.jwt_algorithms
@@ -110,7 +111,7 @@ def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
         )
 
 
-def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str:
+def _public_url(configuration: HubConfig, listener: socket.socket) -> str:
     url = configuration.server.public_url or url_of(listener)
     try:
         return check_url(url, "the public URL").rstrip("/") + "/"
@@ -118,7 +119,7 @@ def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str
         raise ConfigurationError(refusal.reason) from None
 
 
-def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
+def _is_local(configuration: HubConfig, listener: socket.socket) -> bool:
     """Return whether only this machine can reach the hub, directly or through a proxy."""
     server = configuration.server
     if server.trusted_proxies:
@@ -222,7 +223,7 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
 
 
 def create_application(
-    configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock = utc_now
+    configuration: HubConfig, *, public_url: str, anonymous: bool, clock: Clock = utc_now
 ) -> web.Application:
     """Return the application of a hub, which runs from startup to cleanup (`open_hub`)."""
 

@@ -35,11 +35,11 @@ from rsnotify_hub.admin.service import AdminService
 from rsnotify_hub.admin.views import HubReadings, lag_seconds
 from rsnotify_hub.bridging import Bridge, BridgeDependencies, Bridges, HubTransport
 from rsnotify_hub.change_memory import HubChangeMemory
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.event_streams import EventStreamHandler
 from rsnotify_hub.filtering import FilterCache
-from rsnotify_hub.http.topic_requests import open_client
+from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
 from rsnotify_hub.live.replays import Replays
@@ -78,7 +78,7 @@ class HubService:
 
     def __init__(
         self,
-        configuration: HubConfiguration,
+        configuration: HubConfig,
         opened: OpenStore,
         client: aiohttp.ClientSession,
         requests: CallbackRequests,
@@ -286,7 +286,7 @@ class HubService:
 
 @asynccontextmanager
 async def open_hub(
-    configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock
+    configuration: HubConfig, *, public_url: str, anonymous: bool, clock: Clock
 ) -> AsyncIterator[HubService]:
     """Return a context with a running hub.
 
@@ -341,7 +341,7 @@ async def open_hub(
         yield hub
 
 
-def _make_bridges(configuration: HubConfiguration, dependencies: BridgeDependencies) -> Bridges:
+def _make_bridges(configuration: HubConfig, dependencies: BridgeDependencies) -> Bridges:
     bridges: list[Bridge] = []
     if configuration.mqtt.url is not None:
         bridges.append(MqttBridge(configuration.mqtt, dependencies))
@@ -352,7 +352,7 @@ def _make_bridges(configuration: HubConfiguration, dependencies: BridgeDependenc
     return Bridges(bridges)
 
 
-def _brokers_of(configuration: HubConfiguration) -> dict[str, ChannelPlace | None]:
+def _brokers_of(configuration: HubConfig) -> dict[str, ChannelPlace | None]:
     mqtt, xmpp = configuration.mqtt.public_url or configuration.mqtt.url, configuration.xmpp.url
     return {
         "mqtt": None if mqtt is None else parse_broker(mqtt),

@@ -10,14 +10,14 @@ from socket import gethostname
 
 from rsnotify import __version__
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.providers import NodeFacts, OpenStore
 from rsnotify_hub.store.sqlite_provider import SqliteProvider
 
 
 def open_store(
-    configuration: HubConfiguration, clock: Callable[[], Instant], public_url: str
+    configuration: HubConfig, clock: Callable[[], Instant], public_url: str
 ) -> AbstractAsyncContextManager[OpenStore]:
     """Return a context with the open store. Leaving the context closes the store.
 

@@ -12,7 +12,7 @@ from typing import Any
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.fragments import read_fragment
-from rsnotify_hub.http.topic_requests import open_client
+from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogRetention, Store

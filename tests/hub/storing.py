@@ -20,7 +20,7 @@ from rsnotify_hub.store.interface import (
     StoredSubscription,
 )
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
@@ -89,7 +89,7 @@ async def opened(
     folder: Path, clock: Clock, retention: LogRetention = FOREVER
 ) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(folder, retention, clock)
-    await store.start(IgnoredNews())
+    await store.start(NullLogListener())
     try:
         yield store
     finally:

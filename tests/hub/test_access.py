@@ -23,7 +23,7 @@ from rsnotify_hub.access.client_addresses import TrustedProxies, client_network
 from rsnotify_hub.access.grants import JsonWebTokens
 from rsnotify_hub.access.limits import RateLimiter
 from rsnotify_hub.application import serve
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Refusal
 from tests.hub.helpers import TOPIC, Client, Clock, LogWatch, RunHub, fragment
@@ -320,7 +320,7 @@ class Overtaken(ConfigurationSource):
         super().__init__(str(path), {}, {"port": 0, "data": str(path.parent / "hub")})
         self._file, self._read, self._then = path, read, then
 
-    def load(self) -> HubConfiguration:
+    def load(self) -> HubConfig:
         text = self._file.read_text()
         loaded = super().load()
         if text == self._read:

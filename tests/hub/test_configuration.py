@@ -18,7 +18,7 @@ from rsnotify.runtime.settings import Variables, digest, line_of
 from rsnotify_hub.config.configuration import (
     SETTINGS,
     AccessConfig,
-    HubConfiguration,
+    HubConfig,
     PublisherGrant,
     ServerConfig,
 )
@@ -32,7 +32,7 @@ PUBLISHER = PublisherGrant(token_sha256=DIGEST, topics=("https://a.example/",))
 FIELDS = {field.name: field for field in msgspec.structs.fields(SETTINGS)}
 
 
-def setting(configuration: HubConfiguration, name: str) -> Any:
+def setting(configuration: HubConfig, name: str) -> Any:
     """Return a setting by its name in a file, from whichever section has it."""
     sections = msgspec.structs.asdict(configuration).values()
     return next(getattr(section, name) for section in sections if hasattr(section, name))
@@ -59,7 +59,7 @@ def test_a_file_is_toml_or_json_and_options_win(tmp_path: Path):
     )
     for path in (file(tmp_path, as_json, "hub.json"), file(tmp_path, as_toml)):
         configuration = load_configuration(path, port=2, host=None)
-        assert configuration == HubConfiguration(
+        assert configuration == HubConfig(
             server=ServerConfig(port=2), access=AccessConfig(publishers=(PUBLISHER,))
         )
 
@@ -152,22 +152,22 @@ def test_variables_of_other_commands_do_not_matter():
         ("websocket_origins = ['https://page.example/canary']", 1, "not an origin"),
         ("min_lease_seconds = 61\nmax_lease_seconds = 60", 1, "longer than max_lease_seconds"),
         ("open_topics = [\n 'https://'\n]", 1, "open_topics: a topic is not an absolute http"),
-        ("trusted_proxies = ['10.0.0.1/8']", 1, "trusted_proxies: no address or network"),
-        ("[[publishers]]\ntoken = 'canary'\ntopics = []", 2, "token: .* write its SHA-256"),
-        ("[[admins]]\ntoken = 'canary'", 2, "token: .* write its SHA-256"),
-        ("jwt_key = 'canary'", 1, "jwt_key: a secret must not be here"),
-        ("\nmqtt_password = 'canary'", 2, "mqtt_password: a password must not be here"),
+        ("trusted_proxies = ['10.0.0.1/8']", 1, "trusted_proxies: not an address or network"),
+        ("[[publishers]]\ntoken = 'canary'\ntopics = []", 2, "token: .* the token's SHA-256"),
+        ("[[admins]]\ntoken = 'canary'", 2, "token: .* the token's SHA-256"),
+        ("jwt_key = 'canary'", 1, "jwt_key: a settings file must not contain secrets"),
+        ("\nmqtt_password = 'canary'", 2, "mqtt_password: .* must not contain passwords"),
         ("mqtt_url = 'http://broker'", 1, "mqtt_url: this is not a broker"),
         ("mqtt_url = 'mqtt://b'\nmqtt_public_url = 'mqtt://b/x'", 2, "mqtt_public_url: a hub has"),
         ("mqtt_url = 'mqtt://b'\nmqtt_ca = 'gone.pem'", 2, "mqtt_ca: cannot use .* gone.pem"),
-        ("mqtt_user = 'hub'", 1, "mqtt_user: this needs mqtt_url"),
-        ("xmpp_password = 'canary'", 1, "xmpp_password: a password must not be here"),
+        ("mqtt_user = 'hub'", 1, "mqtt_user: this requires mqtt_url"),
+        ("xmpp_password = 'canary'", 1, "xmpp_password: .* must not contain passwords"),
         ("xmpp_url = 'xmpp://b'", 1, "xmpp_url: .* is not the URI of a PubSub service"),
         ("xmpp_url = 'xmpp:b?;node=x'", 1, "xmpp_url: a hub has many channels"),
         ("xmpp_url = 'xmpp:b'", 1, "xmpp_url: this needs xmpp_jid"),
         ("xmpp_jid = 'me@b'", 1, "xmpp_jid: this needs xmpp_url"),
         ("xmpp_url = 'xmpp:b'\nxmpp_jid = 'me@b'", 2, "xmpp_jid: .* needs a password"),
-        ("mqtt_channels = ['https://a.example/']", 1, "mqtt_channels: this needs mqtt_url"),
+        ("mqtt_channels = ['https://a.example/']", 1, "mqtt_channels: this requires mqtt_url"),
         ("[[admins]]\n[[admins]]\ntoken_sha256 = 'canary'", 1, "token_sha256: it is missing"),
         (
             f"[[admins]]\ntoken_sha256 = '{DIGEST}'\n[[admins]]\ntoken_sha256='canary'",
@@ -200,7 +200,7 @@ def test_a_wrong_setting_is_reported_with_its_line_and_without_secrets(
         ("PUBLISHERS", "canary", "publishers: it has to be an array of tables"),
         ("PUBLISHERS", "[canary", "it is not a valid JSON or TOML array"),
         ("PUBLISHERS", '[{"token": "canary", "topics": []}]', "at least 16 characters"),
-        ("JWT_KEY", "canary", "jwt_key: name the algorithm"),
+        ("JWT_KEY", "canary", "jwt_key: this requires jwt_algorithms"),
     ],
 )
 def test_a_wrong_variable_is_named_and_not_repeated(variable: str, text: str, reason: str):
@@ -306,7 +306,7 @@ def test_the_hub_accepts_no_secret_of_the_documentation():
     assert digest("a long random secret") in found
     for secret in found - {"a token that the hub knows"}:
         name = "token_sha256" if re.fullmatch("[0-9a-f]{64}", secret) else "token"
-        with pytest.raises(ConfigurationError, match=r"example of the documentation|16 char"):
+        with pytest.raises(ConfigurationError, match=r"example from the documentation|16 char"):
             load_configuration(None, admins=[{name: secret}])
 
 

@@ -117,8 +117,8 @@ delay = 0
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"store": "nats://127.0.0.1:4222"}, "the nodes of a cluster cannot share it"),
-        ({"follow_contact": None}, "it needs follow_contact"),
+        ({"store": "nats://127.0.0.1:4222"}, "nodes of a cluster cannot share origins"),
+        ({"follow_contact": None}, "this requires follow_contact"),
         ({"follow": [{"name": "a", "type": "ftp", "url": "x"}]}, "type: it must be one of"),
         ({"follow": [{"name": "a", "type": "feed", "url": "x", "set": "y"}]}, "accepts set"),
         ({"follow": [{"name": "a", "type": "feed", "url": "x"}] * 2}, "the name a; rename one"),

@@ -26,7 +26,7 @@ from rsnotify_hub.store.interface import (
 )
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at
@@ -98,7 +98,7 @@ def open_store(opened: Open) -> OpenStore:
         store = await opened(FOREVER)
         owner = Owner()
         try:
-            await store.start(IgnoredNews())
+            await store.start(NullLogListener())
             for _ in range(20):
                 await store.check()  # so that a log in NATS has the positions of the cursors
             await store.assign(owner)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from rsnotify_hub.access.grants import prefixes_grant
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.topic_requests import open_client
+from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.websub.pings import TopicFetcher
 from tests.hub.conftest import RunHub

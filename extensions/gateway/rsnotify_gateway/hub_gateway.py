@@ -25,7 +25,7 @@ from rsnotify_gateway import Gateway, OriginSettings
 from rsnotify_gateway.config import check_origins
 from rsnotify_hub.access.grants import Grants
 from rsnotify_hub.application import url_of
-from rsnotify_hub.config.configuration import FollowConfig, HubConfiguration, PublisherGrant
+from rsnotify_hub.config.configuration import FollowConfig, HubConfig, PublisherGrant
 from rsnotify_publisher import Hub
 
 logger = logging.getLogger("rsnotify.hub")
@@ -37,9 +37,7 @@ _PATH = "follow/"
 class HubGateway:
     """The gateway of a hub, which listens on `listener`. `public_url` ends in `/`."""
 
-    def __init__(
-        self, configuration: HubConfiguration, public_url: str, listener: socket.socket
-    ) -> None:
+    def __init__(self, configuration: HubConfig, public_url: str, listener: socket.socket) -> None:
         self._base_url = public_url + _PATH
         self._token = token_urlsafe()
         here = _local_url(listener)

@@ -15,7 +15,7 @@ from rsnotify.runtime.settings import FileWatch
 from rsnotify_hub.access.client_addresses import is_loopback
 from rsnotify_hub.access.grants import Grant, Grants, configured_grants
 from rsnotify_hub.access.limits import RateLimiter, TopicQuota
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Code, Refusal
 
@@ -180,7 +180,7 @@ def _is_own_page(request: web.Request) -> bool:
 
 
 async def reload_grants(
-    authorizer: Authorizer, source: ConfigurationSource, configuration: HubConfiguration
+    authorizer: Authorizer, source: ConfigurationSource, configuration: HubConfig
 ) -> None:
     """Replace the grants whenever a file of the settings changes."""
     watch = FileWatch(source.files(configuration))

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.runtime.settings import digest
-from rsnotify_hub.config.configuration import AdminGrant, HubConfiguration, PublisherGrant
+from rsnotify_hub.config.configuration import AdminGrant, HubConfig, PublisherGrant
 from rsnotify_hub.urls import has_dot_segments
 
 #: How long before its `nbf` and `iat` a token is accepted, in seconds, because the issuer's clock
@@ -129,7 +129,7 @@ class Grants:
         return any(prefixes_grant(prefixes, topic) for prefixes in served)
 
 
-def configured_grants(configuration: HubConfiguration, *, anonymous: bool) -> Grants:
+def configured_grants(configuration: HubConfig, *, anonymous: bool) -> Grants:
     access, web_tokens = configuration.access, None
     if access.jwt_algorithms:
         assert access.jwt_key is not None

@@ -2,9 +2,9 @@
 
 hub/hub.example.toml describes each setting.
 
-A file, the environment and the command line name all settings in one flat table (`SETTINGS`).
-The name of a setting there is the encoded name of its field, which differs from the field's own
-name only in `StoreProvider`, `FollowConfig` and the sections of the brokers.
+Files, environment variables and options set all of them in one flat table (`SETTINGS`). In this
+table, a setting has the encoded name of its field, which differs from the field's own name only in
+`StoreProvider`, `FollowConfig` and the sections of the brokers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class _SecretSettings(Struct, frozen=True):
-    """Settings that may contain secrets, which their representation must not show."""
+    """Settings that may contain secrets, so `repr` does not show their values."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -71,10 +71,10 @@ class TransportsConfig(_SecretSettings, frozen=True, kw_only=True, rename={"tabl
     tables: tuple[dict[str, Any], ...] = ()
 
 
-# A larger number is a typo, or exceeds what SQLite can count.
+# A larger number would be a typo, or too large for SQLite.
 _Positive = Annotated[int, Meta(ge=1, le=10**15)]
 _Text = Annotated[str, Meta(min_length=1)]
-# About thirty years at most, because longer times overflow dates and timers.
+# At most about thirty years, because longer times overflow dates and timers.
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 _Rate = Annotated[float, Meta(gt=0)]
 _Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="64 hexadecimal digits")]
@@ -85,11 +85,11 @@ _Algorithm = Literal[
 
 
 class PublisherGrant(_SecretSettings, frozen=True, forbid_unknown_fields=True):
-    """A token that allows publishing.
+    """A token that grants the right to publish.
 
     Args:
         token_sha256: The SHA-256 of the bearer token, in hex. The token itself is not stored.
-        topics: Topics, or prefixes of topics, that the token's bearer may publish on.
+        topics: The topics that the bearer may publish on, or prefixes of them.
             `https://a.example/x` grants that topic and all topics below it, but not
             `https://a.example/xy`.
     """
@@ -99,7 +99,7 @@ class PublisherGrant(_SecretSettings, frozen=True, forbid_unknown_fields=True):
 
 
 class AdminGrant(_SecretSettings, frozen=True, forbid_unknown_fields=True):
-    """A token that allows reading and changing everything, given as its SHA-256 in hex."""
+    """A token that grants the right to administer the hub, as its SHA-256 in hex."""
 
     token_sha256: _Sha256
 
@@ -120,7 +120,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 
 class AccessConfig(_SecretSettings, frozen=True, kw_only=True):
-    """Permission to publish and to administer the hub.
+    """Permissions to publish and to administer the hub.
 
     Without publishers, only programs on this machine may publish, and only while the hub listens on
     a loopback address.
@@ -138,7 +138,7 @@ class AccessConfig(_SecretSettings, frozen=True, kw_only=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True):
-    """The maximum rates at which one client may make requests that are expensive for the hub."""
+    """Limits for each client, such as the maximum rate of requests that are expensive to handle."""
 
     subscription_rate: _Rate = 10.0
     connection_rate: _Rate = 20.0
@@ -206,7 +206,7 @@ class FollowConfig(
     contact: _Text | None = None
 
 
-class HubConfiguration(Struct, frozen=True, kw_only=True):
+class HubConfig(Struct, frozen=True, kw_only=True):
     """All settings, grouped by the part of the hub that uses them.
 
     Attributes:
@@ -245,7 +245,7 @@ class HubConfiguration(Struct, frozen=True, kw_only=True):
 
 
 _SECTIONS: dict[str, type[Struct]] = {
-    name: kind for name, kind in get_type_hints(HubConfiguration).items() if name != "store"
+    name: kind for name, kind in get_type_hints(HubConfig).items() if name != "store"
 }
 
 
@@ -273,14 +273,14 @@ SETTINGS: type[Struct] = defstruct(
 )
 
 
-def configuration_of(settings: Struct) -> HubConfiguration:
+def configuration_of(settings: Struct) -> HubConfig:
     """Group a flat table of settings, an instance of `SETTINGS`, into sections.
 
     Raises:
         WrongSetting: A setting of the store is wrong.
     """
     sections: dict[str, Any] = {name: _section(kind, settings) for name, kind in _SECTIONS.items()}
-    return HubConfiguration(**sections, store=_store(settings))
+    return HubConfig(**sections, store=_store(settings))
 
 
 def _section(kind: type[T], settings: Struct) -> T:

@@ -1,23 +1,22 @@
 """Reads the hub's settings, and checks what their types cannot express.
 
-A check that fails raises `WrongSetting`. Tokens are never kept. Files and memory hold only their
-digests.
+A failed check raises `WrongSetting`. Tokens are replaced by their digests as soon as they are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Any, Protocol, cast, get_type_hints
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.extensions import MissingExtension, load_extension, missing_package
+from rsnotify.runtime.extensions import MissingExtension, missing_package
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
     MIN_TOKEN,
@@ -36,24 +35,18 @@ from rsnotify_hub.config.configuration import (
     AccessConfig,
     AdminGrant,
     FollowConfig,
-    HubConfiguration,
+    HubConfig,
     MqttConfig,
     PublisherGrant,
     configuration_of,
 )
+from rsnotify_hub.config.hub_follower import load_hub_follower
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.providers import StoreProvider, provider_of
 from rsnotify_hub.urls import check_url, has_dot_segments
 
-if TYPE_CHECKING:
-    from socket import socket
-
-    from aiohttp import web
-
-    from rsnotify_hub.access.grants import Grants
-
 #: Digests of the example secrets in the documentation.
-EXAMPLES = frozenset({digest("a long random secret")})
+_EXAMPLE_DIGESTS = frozenset({digest("a long random secret")})
 
 #: Minimum key lengths in bytes. An HMAC key must be at least as long as the output (RFC 7518 §3.2).
 _HMAC_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
@@ -61,7 +54,7 @@ _HMAC_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 
 @contextmanager
 def _reported_at(*path: str | int) -> Iterator[None]:
-    """Report an error as an error of the setting at a path."""
+    """Convert an error to an error of the setting at a path."""
     try:
         yield
     except (Refusal, ConfigurationError) as error:
@@ -69,7 +62,7 @@ def _reported_at(*path: str | int) -> Iterator[None]:
 
 
 def check_prefixes(path: SettingPath, prefixes: Sequence[str]) -> None:
-    """Check that granted prefixes are URLs that a topic can begin with."""
+    """Check that each granted prefix is a URL that a topic can begin with."""
     for number, prefix in enumerate(prefixes):
         with _reported_at(*path, number):
             check_url(prefix, "a topic")
@@ -83,7 +76,7 @@ def check_networks(name: str, networks: Sequence[str]) -> None:
         try:
             ip_network(network)
         except ValueError as error:
-            raise WrongSetting((name, number), f"no address or network: {error}") from None
+            raise WrongSetting((name, number), f"not an address or network: {error}") from None
 
 
 def check_origins(name: str, origins: Sequence[str]) -> None:
@@ -93,19 +86,19 @@ def check_origins(name: str, origins: Sequence[str]) -> None:
         except Refusal:
             usable = False
         if not usable:
-            reason = "this is not an origin, which is written as https://page.example"
+            reason = "this is not an origin, for example https://page.example"
             raise WrongSetting((name, number), reason)
 
 
 def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) -> None:
     if not algorithms:
         if key is not None:
-            raise WrongSetting(("jwt_key",), "name the algorithm that it is for: jwt_algorithms")
+            raise WrongSetting(("jwt_key",), "this requires jwt_algorithms")
         return
     if key is None:
-        raise WrongSetting(("jwt_algorithms",), "they need jwt_key_file or jwt_key")
+        raise WrongSetting(("jwt_algorithms",), "these require jwt_key_file or jwt_key")
     if audience is None:
-        raise WrongSetting(("jwt_algorithms",), "they need jwt_audience, which names this hub")
+        raise WrongSetting(("jwt_algorithms",), "these require jwt_audience, the name of this hub")
     shared = {name.startswith("HS") for name in algorithms}
     if len(shared) > 1:
         # If both shared a key, an attacker could use the public key as the secret.
@@ -123,9 +116,9 @@ def _check_secret(key: str, size: int) -> None:
     if "PUBLIC KEY-----" in key:
         raise WrongSetting(("jwt_key",), "a public key cannot be the secret of HS algorithms")
     if len(key.encode()) < size:
-        raise WrongSetting(("jwt_key",), f"the secret of these algorithms needs {size} bytes")
-    if digest(key) in EXAMPLES:
-        raise WrongSetting(("jwt_key",), "this is the example of the documentation")
+        raise WrongSetting(("jwt_key",), f"jwt_algorithms require at least {size} bytes")
+    if digest(key) in _EXAMPLE_DIGESTS:
+        raise WrongSetting(("jwt_key",), "this is the example from the documentation")
 
 
 def _is_key(text: str, algorithm: str) -> bool:
@@ -147,7 +140,9 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         given = {"channels": mqtt.channels, "user": mqtt.user, "public_url": mqtt.public_url}
         for name, value in given.items():
             if value:
-                raise WrongSetting((f"mqtt_{name}",), "this needs mqtt_url, which names the broker")
+                raise WrongSetting(
+                    (f"mqtt_{name}",), "this requires mqtt_url, the URL of the broker"
+                )
         return
     for name, broker in (("mqtt_url", mqtt.url), ("mqtt_public_url", mqtt.public_url or mqtt.url)):
         with _reported_at(name):
@@ -160,7 +155,7 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         mqtt.login.check()
 
 
-def check_transports(configuration: HubConfiguration) -> None:
+def check_transports(configuration: HubConfig) -> None:
     """Check the settings of transports from other packages."""
     tables = configuration.transports.tables
     for number, (scheme, table) in enumerate(configuration.transport_tables):
@@ -180,54 +175,22 @@ def check_follow(follow: FollowConfig, store: StoreProvider | None) -> None:
     if not follow.tables:
         return
     if store is not None:
-        reason = "the nodes of a cluster cannot share it; run `rsnotify gateway` with their URLs"
+        reason = "nodes of a cluster cannot share origins; run `rsnotify gateway` with their URLs"
         raise WrongSetting(("follow",), reason)
     if follow.contact is None:
-        raise WrongSetting(("follow",), "it needs follow_contact, a URL or mail address of yours")
+        raise WrongSetting(("follow",), "this requires follow_contact, your URL or email address")
     try:
-        follow_extension().check(follow)
+        load_hub_follower().check(follow)
     except MissingExtension as error:
         raise WrongSetting(("follow",), str(error)) from None
 
 
-class HubFollower(Protocol):
-    """The extension that makes a hub follow origins, `[[follow]]` in its settings.
-
-    It is the entry point `follow` in the group `rsnotify.hub`, and is imported only if the settings
-    name origins. It publishes the origins' changes on the hub, which listens on `listener`.
-    `public_url` ends in `/`.
-    """
-
-    def __init__(
-        self, configuration: HubConfiguration, public_url: str, listener: socket
-    ) -> None: ...
-
-    @staticmethod
-    def check(config: FollowConfig) -> None:
-        """Raise WrongSetting if the settings of an origin are wrong."""
-
-    def add_routes(self, app: web.Application) -> None:
-        """Add routes that serve the documents of the origins."""
-
-    def running(self, grants: Grants) -> AbstractAsyncContextManager[None]:
-        """Return a context that follows the origins. The hub already serves their documents.
-
-        Raises:
-            RsnotifyError: The stored state cannot be used.
-        """
-
-
-def follow_extension() -> type[HubFollower]:
-    """Return the extension's type, or raise MissingExtension if it is not installed."""
-    return cast(type[HubFollower], load_extension("hub", "follow", "the gateway"))
-
-
 _NO_TOKEN = (
-    "a token must not be in a file; write its SHA-256, as token_sha256 "
-    "(`rsnotify hub token` makes both)"
+    "a settings file must not contain tokens; set token_sha256 to the token's SHA-256 "
+    "(`rsnotify hub token` generates both)"
 )
-_NO_SECRET = "a secret must not be here; put it into a file of its own, named by jwt_key_file"
-_NO_PASSWORD = "a password must not be here; put it into a file of its own, named by {}"
+_NO_SECRET = "a settings file must not contain secrets; move it to a file, and set jwt_key_file"
+_NO_PASSWORD = "a settings file must not contain passwords; move it to a file, and set {}"
 
 
 def _read_file(path: str) -> SettingsFile:
@@ -239,7 +202,7 @@ def _read_file(path: str) -> SettingsFile:
 
 
 def _secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
-    """Yield the path of each secret that must not be in a settings file, and what to do instead."""
+    """Yield the path of each secret in a settings file, and what to do instead."""
     for name, tables in settings.items():
         for number, table in enumerate(tables if isinstance(tables, list) else []):
             if isinstance(table, dict) and "token" in table:
@@ -279,9 +242,9 @@ class TokensFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(eq=False, repr=False)
 class ConfigurationSource:
-    """The places where the settings come from, read at the start and again when a file changes.
+    """The sources of the settings: a file, environment variables and options.
 
-    The path ends in .toml or .json; None stands for the defaults. An option that was not given is
+    The path ends in .toml or .json, or is None if there is no file. Options that were not given are
     None.
     """
 
@@ -289,7 +252,7 @@ class ConfigurationSource:
     environ: Mapping[str, str]
     options: Mapping[str, Any]
 
-    def load(self) -> HubConfiguration:
+    def load(self) -> HubConfig:
         """Read and check all settings.
 
         Raises:
@@ -299,7 +262,7 @@ class ConfigurationSource:
         settings = Settings(file, self.options, self._variables())
         with settings.locating():
             if isinstance(store := settings.merged.get("store"), str):
-                with _reported_at("store"):  # unless it is installed, its settings are unknown
+                with _reported_at("store"):  # its settings are unknown unless it is installed
                     provider_of(store)
             merged = {name: _with_digests(name, each) for name, each in settings.merged.items()}
             return _checked(configuration_of(convert_settings(merged, SETTINGS)))
@@ -308,10 +271,10 @@ class ConfigurationSource:
         return Variables("hub", self.environ, get_type_hints(SETTINGS, include_extras=True))
 
     def misspelt(self) -> dict[str, str]:
-        """Return variables that look like misspelt settings, each with the likely setting."""
+        """Return the variables that look like misspelt settings, with the likely settings."""
         return self._variables().misspelt("config")
 
-    def files(self, configuration: HubConfiguration) -> list[str]:
+    def files(self, configuration: HubConfig) -> list[str]:
         access = configuration.access
         named = (self.path, access.tokens_file, access.jwt_key_file)
         return [path for path in named if path is not None]
@@ -319,19 +282,19 @@ class ConfigurationSource:
 
 def load_configuration(
     path: str | None, *, environ: Mapping[str, str] | None = None, **options: Any
-) -> HubConfiguration:
+) -> HubConfig:
     return ConfigurationSource(path, environ or {}, options).load()
 
 
-def _checked(configuration: HubConfiguration) -> HubConfiguration:
-    """Check the settings, and add the contents of the files that they name."""
+def _checked(configuration: HubConfig) -> HubConfig:
+    """Check the settings, and read the files that they refer to."""
     access, websub, mqtt = configuration.access, configuration.websub, configuration.mqtt
     _check_grants(access)
     check_origins("websocket_origins", configuration.websocket.websocket_origins)
     with _reported_at("public_url"):
         check_url(configuration.server.public_url or "http://localhost/", "it")
     if websub.min_lease_seconds > websub.max_lease_seconds:
-        raise WrongSetting(("min_lease_seconds",), "it is longer than max_lease_seconds")
+        raise WrongSetting(("min_lease_seconds",), "this is longer than max_lease_seconds")
     check_prefixes(("open_topics",), access.open_topics)
     check_networks("trusted_proxies", configuration.server.trusted_proxies)
     check_prefixes(("mqtt_channels",), mqtt.channels)
@@ -372,8 +335,8 @@ def _check_grants(settings: AccessConfig | TokensFile) -> None:
     }
     for name, found in digests.items():
         for number, each in enumerate(found):
-            if each in EXAMPLES:
-                reason = "this is the example of the documentation; make a secret of your own"
+            if each in _EXAMPLE_DIGESTS:
+                reason = "this is the example from the documentation; generate your own secret"
                 raise WrongSetting((name, number, "token_sha256"), reason)
     for number, publisher in enumerate(settings.publishers):
         check_prefixes(("publishers", number, "topics"), publisher.topics)

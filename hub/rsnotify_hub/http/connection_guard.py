@@ -1,17 +1,19 @@
-"""Keeps slow and hostile clients from occupying connections.
+"""Limits the number of connections, and closes those of slow or hostile clients.
 
 aiohttp's server has no timeout for the head of a request, for its body, or for a client that does
-not read the answer. A protocol between the transport and aiohttp's protocol therefore tracks which
-step each connection is waiting for (`ConnectionGuard`):
+not read the response. Therefore `ConnectionGuard` sits between the transport and aiohttp's
+protocol, and tracks what each connection is waiting for:
 
-    HEAD   since it was opened, or since the first byte after an answer: a complete head
-    BODY   since the head was complete: the rest of the request
-    DRAIN  since its write buffer was full: the client reads some of it
-    IDLE   since an answer: another request
+    step   begins when                               the hub waits for
+    HEAD   the connection opens, or the first byte   the complete head of a request
+           after a response arrives
+    BODY   the head is complete                      the complete body
+    DRAIN  the write buffer is full                  the client to read some of the buffer
+    IDLE   the response was sent                     the next request
 
-A connection that exceeds the timeout of its step is closed (`TimeoutWatch`). A connection that
-waits for none of these steps costs nothing here, and neither does a WebSocket after the handshake.
-The number of open connections is limited, in total and per client (`ConnectionLimit`).
+`TimeoutWatch` closes connections that exceed the timeout of their step. Other connections cost
+nothing here, such as WebSockets after the handshake. `ConnectionLimit` limits the number of open
+connections, in total and per client.
 """
 
 from __future__ import annotations
@@ -32,24 +34,24 @@ from rsnotify_hub.access.client_addresses import TrustedProxies, client_network,
 from rsnotify_hub.config.configuration import ServerConfig
 from rsnotify_hub.statistics import Statistics
 
-#: Extra time before the connection is closed, so that a handler with its own timeout for the body
-#: can still answer.
-_GRACE_SECONDS = 1.0
+#: Additional time for the body, so that a handler whose own timeout expires can still respond.
+_BODY_GRACE_SECONDS = 1.0
 
-#: File descriptors reserved for purposes other than client connections: callbacks, the store, the
-#: log.
-_OTHER_FILES = 1024
+#: Number of file descriptors reserved for other uses, such as callbacks and the store.
+_RESERVED_FILES = 1024
 
-#: Number of waiting bytes that a client must read to restart its timeout.
-_PROGRESS = 16 * 1024
+#: Number of buffered bytes that a client must read to restart its timeout.
+_MIN_DRAINED_BYTES = 16 * 1024
 
 #: Maximum interval between checks of the timeouts: in seconds, and as a fraction of the shortest
 #: timeout.
-_CHECK_SECONDS = 1.0
-_CHECK_PART = 0.25
+_MAX_CHECK_SECONDS = 1.0
+_MAX_CHECK_FRACTION = 0.25
 
 
 class AwaitedStep(Enum):
+    """What a connection is waiting for. See the docstring of this module."""
+
     HEAD = auto()
     BODY = auto()
     DRAIN = auto()
@@ -60,15 +62,15 @@ def make_timeout_watch(
     server: ServerConfig, *, request_seconds: float, statistics: Statistics
 ) -> TimeoutWatch:
     proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
-    files = allow_files(server.max_connections + _OTHER_FILES)
+    files = allow_files(server.max_connections + _RESERVED_FILES)
     limit = ConnectionLimit(
-        min(server.max_connections, max(1, files - _OTHER_FILES)),
+        min(server.max_connections, max(1, files - _RESERVED_FILES)),
         server.connections_per_client,
         exempt=lambda address: is_loopback(address) or proxies.trusts(address),
     )
     seconds = {
         AwaitedStep.HEAD: server.header_seconds,
-        AwaitedStep.BODY: request_seconds + _GRACE_SECONDS,
+        AwaitedStep.BODY: request_seconds + _BODY_GRACE_SECONDS,
         AwaitedStep.DRAIN: request_seconds,
         AwaitedStep.IDLE: server.idle_seconds,
     }
@@ -83,10 +85,10 @@ def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | Non
 
 
 def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
-    """Release a connection to another protocol. Call this just before `set_protocol`.
+    """Stop guarding a connection. Call this just before giving it another protocol.
 
     Returns:
-        A function that the other protocol must call when the connection is lost.
+        A function that the new protocol must call when the connection is lost.
     """
     guard = find_guard(transport)
     return guard.hand_over() if guard is not None else lambda: None
@@ -94,19 +96,22 @@ def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ConnectionGuard(asyncio.Protocol):
-    """Sits between the transport of one connection and the protocol that serves it."""
+    """Sits between a connection's transport and the protocol that serves it.
 
-    serve: Callable[[], asyncio.Protocol]
+    `make_protocol` creates that protocol.
+    """
+
+    make_protocol: Callable[[], asyncio.Protocol]
     watch: TimeoutWatch
     _protocol: asyncio.Protocol | None = None
     _transport: asyncio.Transport | None = None
     _address: str | None = None
     _body: StreamReader | None = None
-    _answered: bool = False
+    _is_answered: bool = False
     _unsent: int = 0
 
     def connection_made(self, made: asyncio.BaseTransport) -> None:
-        """Accept the connection, or close it if there are too many."""
+        """Accept the connection, or close it if too many are open."""
         # A cast, because uvloop's transports are not subclasses.
         transport = self._transport = cast(asyncio.Transport, made)
         peer = transport.get_extra_info("peername")
@@ -117,16 +122,16 @@ class ConnectionGuard(asyncio.Protocol):
             return
         self.watch.limit.acquire(address)
         self._address = address
-        self._protocol = self.serve()
+        self._protocol = self.make_protocol()
         self.watch.begin(self, AwaitedStep.HEAD)
         self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the bytes on. The first bytes after an answer begin a new head."""
+        """Forward the data. The first byte after a response begins the next request."""
         if self._protocol is None:
             return
-        if self._answered:
-            self._answered = False
+        if self._is_answered:
+            self._is_answered = False
             self.watch.end(self, AwaitedStep.IDLE)
             self.watch.begin(self, AwaitedStep.HEAD)
         self._protocol.data_received(data)
@@ -143,7 +148,7 @@ class ConnectionGuard(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.watch.end(self, AwaitedStep.DRAIN)
-        if self._answered:
+        if self._is_answered:
             self.watch.begin(self, AwaitedStep.IDLE)
         if self._protocol is not None:
             self._protocol.resume_writing()
@@ -154,7 +159,7 @@ class ConnectionGuard(asyncio.Protocol):
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
         if self._body is not None and not self._body.is_eof():
-            self._body.feed_eof()  # after an early answer, aiohttp still waits for the rest
+            self._body.feed_eof()  # after an early response, aiohttp waits for the rest
 
     def _release(self) -> None:
         if self._address is not None:
@@ -163,33 +168,33 @@ class ConnectionGuard(asyncio.Protocol):
 
     def request_began(self, body: StreamReader) -> None:
         """Record that the head of a request is complete."""
-        self._answered = False
+        self._is_answered = False
         self.watch.end(self, AwaitedStep.HEAD, AwaitedStep.IDLE)
         self._body = body
         if not body.is_eof():
             self.watch.begin(self, AwaitedStep.BODY)
 
     def request_ended(self) -> None:
-        self._answered = True
+        self._is_answered = True
         self.watch.end(self, AwaitedStep.BODY)
         if self._address is not None:
             self.watch.begin(self, AwaitedStep.IDLE)
 
     def still_waits(self, step: AwaitedStep) -> bool:
-        """Return whether the connection is really still waiting for the step."""
+        """Return whether the connection still waits for a step whose timeout has expired."""
         if step is AwaitedStep.BODY:
             return self._body is not None and not self._body.is_eof()
-        return step is not AwaitedStep.DRAIN or not self._drains()
+        return step is not AwaitedStep.DRAIN or not self._has_drained()
 
-    def _drains(self) -> bool:
+    def _has_drained(self) -> bool:
         unsent = self._transport.get_write_buffer_size() if self._transport else 0
         sent, self._unsent = self._unsent - unsent, unsent
-        if sent >= _PROGRESS:
+        if sent >= _MIN_DRAINED_BYTES:
             self.watch.begin(self, AwaitedStep.DRAIN)
-        return sent >= _PROGRESS
+        return sent >= _MIN_DRAINED_BYTES
 
     def cut_off(self) -> None:
-        """Close the connection at once, and stop counting it as open."""
+        """Close the connection immediately, and stop counting it."""
         self.watch.end(self, *AwaitedStep)
         self._release()
         self.watch.refused()
@@ -197,7 +202,7 @@ class ConnectionGuard(asyncio.Protocol):
             self._transport.abort()
 
     def hand_over(self) -> Callable[[], None]:
-        """Stop watching this connection, and return a function that counts it as closed."""
+        """Stop watching the connection, and return a function that counts it as closed."""
         self.watch.end(self, *AwaitedStep)
         address, self._address = self._address, None
         return (lambda: None) if address is None else partial(self.watch.limit.release, address)
@@ -205,7 +210,7 @@ class ConnectionGuard(asyncio.Protocol):
 
 @dataclass(eq=False, repr=False)
 class TimeoutWatch:
-    """Tracks which connections are waiting for a step, and closes those that wait too long.
+    """Tracks which connections wait for which step, and closes those that wait too long.
 
     `refused` is called for each connection that is refused or closed.
     """
@@ -216,13 +221,13 @@ class TimeoutWatch:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # Within each step, the insertion order is the order of the deadlines, so nothing needs
-        # sorting.
+        # All connections in a step have the same timeout, so they are in the order of their
+        # deadlines.
         self._deadlines: dict[AwaitedStep, dict[ConnectionGuard, float]] = {
             step: {} for step in AwaitedStep
         }
         self._interval = min(
-            _CHECK_SECONDS, *(each * _CHECK_PART for each in self.seconds.values())
+            _MAX_CHECK_SECONDS, *(each * _MAX_CHECK_FRACTION for each in self.seconds.values())
         )
         self._schedule_check()
 
@@ -238,7 +243,7 @@ class TimeoutWatch:
             self._deadlines[step].pop(connection, None)
 
     def admits(self, address: str) -> bool:
-        """Return whether an address may connect. If necessary, close another connection first."""
+        """Return whether an address may connect, after making room if necessary."""
         if self.limit.is_client_full(address):
             return False
         if self.limit.is_full:
@@ -246,7 +251,7 @@ class TimeoutWatch:
         return not self.limit.is_full
 
     def _cut_off_longest(self) -> None:
-        """Close the connection that has waited longest for a head, or else for a new request."""
+        """Close the connection that has waited longest for a head, or else an idle one."""
         waiting = chain(self._deadlines[AwaitedStep.HEAD], self._deadlines[AwaitedStep.IDLE])
         if (connection := next(waiting, None)) is not None:
             connection.cut_off()
@@ -257,13 +262,12 @@ class TimeoutWatch:
 
     def _check(self, due: float) -> None:
         now = self._loop.time()
-        # If this runs late, the hub was slow, and the awaited bytes may have arrived but not been
-        # read.
+        # If this check is late, the hub was busy and may not have read what clients have sent.
         if now - due <= self._interval / 2:
-            self._cut_off_late(now)
+            self._cut_off_overdue(now)
         self._schedule_check()
 
-    def _cut_off_late(self, now: float) -> None:
+    def _cut_off_overdue(self, now: float) -> None:
         for step, deadlines in self._deadlines.items():
             for connection, _ in list(takewhile(lambda each: each[1] <= now, deadlines.items())):
                 del deadlines[connection]
@@ -272,7 +276,7 @@ class TimeoutWatch:
 
 
 class ConnectionLimit:
-    """Counts open connections. An exempt address, such as a proxy's, has no limit per client."""
+    """Counts open connections. Exempt addresses, such as proxies, have no limit per client."""
 
     def __init__(self, total: int, per_client: int, exempt: Callable[[str], bool]) -> None:
         self._total = total

@@ -14,9 +14,9 @@ from rsnotify.errors import ConfigurationError, counted
 from rsnotify.runtime.command_line import from_environment, run_until_stopped
 
 if TYPE_CHECKING:
-    from rsnotify_hub.config.configuration import HubConfiguration
+    from rsnotify_hub.config.configuration import HubConfig
     from rsnotify_hub.store.interface import Store
-    from rsnotify_hub.transfer.files import ImportReport
+    from rsnotify_hub.transfer.export_file import ImportReport
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _Data = Annotated[
     typer.Option(
         metavar="DIR",
         envvar="RSNOTIFY_HUB_DATA",
-        help="The folder of the data, of a hub that is stopped.",
+        help="The data folder of a stopped hub.",
         show_default="rsnotify-hub",
     ),
 ]
@@ -35,14 +35,12 @@ _StoreUrl = Annotated[
         "--store",
         metavar="URL",
         envvar="RSNOTIFY_HUB_STORE",
-        help="The store nats://host:port instead of --data; nodes may run.",
+        help="A store such as nats://host:port, instead of --data; its nodes may be running.",
     ),
 ]
 _Config = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE", envvar="RSNOTIFY_HUB_CONFIG", help="The file with the settings of the hub."
-    ),
+    typer.Option(metavar="FILE", envvar="RSNOTIFY_HUB_CONFIG", help="The hub's settings file."),
 ]
 
 
@@ -53,21 +51,25 @@ def export_hub(
     store: _StoreUrl = None,
     config: _Config = None,
 ) -> None:
-    """Write the subscriptions of a hub to a file.
+    """Export a hub's subscriptions to a file.
 
-    The contents of topics without changes are written, too. The file has the secrets of the
-    subscriptions, so only its owner may read it.
+    The export includes topics with a whole content instead of changes. Only the file's owner can
+    read it, because it contains the subscriptions' secrets.
 
     Examples:
         rsnotify hub export hub.jsonl --data rsnotify-hub
         rsnotify hub export hub.jsonl --store nats://127.0.0.1:4222
     """
-    from rsnotify_hub.transfer.files import ExportedFragment, ExportedSubscription, write_export
+    from rsnotify_hub.transfer.export_file import (
+        ExportedFragment,
+        ExportedSubscription,
+        write_export,
+    )
 
     configuration = _configuration(context, config, data=data, store=store)
     folder = Path(configuration.log.data)
     if configuration.store is None and not (folder / "hub.sqlite").exists():
-        raise ConfigurationError(f"there is no hub's data in the folder {folder}")
+        raise ConfigurationError(f"the folder {folder} has no data of a hub")
     counts = _with_store(configuration, lambda opened: write_export(file, opened))
     typer.echo(
         f"exported {counted(counts[ExportedSubscription], 'subscription')} and "
@@ -77,21 +79,21 @@ def export_hub(
 
 def import_hub(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `export` has written.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `export`.")],
     data: _Data = None,
     store: _StoreUrl = None,
     config: _Config = None,
 ) -> None:
-    """Add the subscriptions and contents of a file to a hub.
+    """Import a file with subscriptions and contents into a hub.
 
-    What the hub has already is kept: its logs, newer contents and newer leases.
+    The hub's logs, newer contents and newer leases are kept.
 
     Examples:
         rsnotify hub import hub.jsonl --store nats://127.0.0.1:4222
         rsnotify hub import hub.jsonl --data rsnotify-hub
     """
     from rsnotify_hub.intake import limits_of
-    from rsnotify_hub.transfer.files import check_export, read_export
+    from rsnotify_hub.transfer.export_file import check_export, read_export
 
     configuration = _configuration(context, config, data=data, store=store)
     limits = limits_of(configuration.intake)
@@ -106,32 +108,28 @@ def _report(report: ImportReport) -> None:
     )
     for number, thing, reason in (
         (report.newer, "subscription", "the hub has the same or a newer lease"),
-        (report.expired, "subscription", "the lease has ended"),
-        (report.other_contents, "whole content", "the hub has the same or something newer"),
+        (report.expired, "subscription", "the lease has expired"),
+        (report.other_contents, "whole content", "the hub has the same content or a newer entry"),
     ):
         if number:
-            typer.echo(f"left out {counted(number, thing)}: {reason}")
+            typer.echo(f"skipped {counted(number, thing)}: {reason}")
 
 
-def _configuration(
-    context: typer.Context, config: str | None, **options: str | None
-) -> HubConfiguration:
+def _configuration(context: typer.Context, config: str | None, **options: str | None) -> HubConfig:
     from msgspec.structs import replace
 
     from rsnotify_hub.config.loading import ConfigurationSource
 
-    # The configuration reads the environment itself, so that its errors name the variable.
+    # `ConfigurationSource` reads the environment itself, so that its errors name the variable.
     given = {name: value for name, value in options.items() if not from_environment(context, name)}
     configuration = ConfigurationSource(config, os.environ, given).load()
     if given.get("data") is not None and given.get("store") is None:
-        # --data selects this folder, regardless of the store that the hub otherwise uses.
+        # --data takes precedence over a store in the settings file.
         return replace(configuration, store=None)
     return configuration
 
 
-def _with_store(
-    configuration: HubConfiguration, work: Callable[[Store], Coroutine[None, None, T]]
-) -> T:
+def _with_store(configuration: HubConfig, work: Callable[[Store], Coroutine[None, None, T]]) -> T:
     from rsnotify_hub.open_store import open_store
 
     async def main() -> T:

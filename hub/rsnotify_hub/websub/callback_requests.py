@@ -37,7 +37,7 @@ from rsnotify.runtime.http_client import (
 )
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.sync.retry import parse_retry_after
-from rsnotify_hub.http.topic_requests import USER_AGENT, exact_url, guarded_socket
+from rsnotify_hub.http.outgoing_requests import USER_AGENT, exact_url, guarded_socket
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.urls import SHORTEST_SECRET
 from rsnotify_hub.websub_subscription import Subscription

@@ -34,7 +34,7 @@ from rsnotify_hub.fragments import (
     read_stored,
     up_links,
 )
-from rsnotify_hub.http.topic_requests import Fetched, TopicClient
+from rsnotify_hub.http.outgoing_requests import Fetched, TopicClient
 from rsnotify_hub.intake import is_sitemap, is_xml, whole_content
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal

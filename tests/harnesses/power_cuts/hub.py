@@ -22,7 +22,7 @@ from rsnotify.format.datetimes import format_datetime, parse_datetime
 from rsnotify_hub.config.configuration import IntakeConfig
 from rsnotify_hub.intake import limits_of
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.files import IgnoredNews, check_export
+from rsnotify_hub.transfer.export_file import NullLogListener, check_export
 from tests.harnesses.power_cuts.cuts import Experiment, Loss, PowerCut
 from tests.harnesses.power_cuts.trace import Call, read_calls, traced
 from tests.hub.helpers import START, Callback, Clock, at, callback_server, fragment, seconds_of
@@ -202,7 +202,7 @@ async def _check_hub(cut: PowerCut, witness: HubWitness) -> None:
         raise Loss(f"integrity_check: {result}")
     store = SqliteStore(folder, FOREVER, Clock())
     try:
-        await store.start(IgnoredNews())
+        await store.start(NullLogListener())
         subscribed = {each.topic: each.position for each in (await store.records()).subscriptions}
         for topic in TOPICS:
             await _check_topic(store, topic, witness, subscribed.get(topic))

@@ -22,7 +22,7 @@ from rsnotify.format.model import ChangeType
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_hub.application import create_application
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, routes
 from rsnotify_publisher.journal import RecordedChanges
@@ -341,9 +341,7 @@ class HubMachine(Hub):
 
 
 @cache
-def hub_configuration(
-    port: int, queue: int, topics: Sequence[str], **stored: str
-) -> HubConfiguration:
+def hub_configuration(port: int, queue: int, topics: Sequence[str], **stored: str) -> HubConfig:
     """Return the configuration of a hub; `stored` names its store."""
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     publisher = {"token_sha256": digest, "topics": list(topics)}

@@ -19,7 +19,7 @@ from rsnotify_hub.intake import whole_content
 from rsnotify_hub.log.topic_log import plan_append
 from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_jetstream.jetstream_log import batches
 from rsnotify_jetstream.log_index import LogIndex
 from rsnotify_jetstream.log_records import LogRecord, Place, RecordKind, digest_of, records_of
@@ -31,7 +31,7 @@ TOPICS = ("one", "two")
 RETENTION = LogRetention(size=40, age=timedelta(seconds=30))
 
 
-class Last(IgnoredNews):
+class Last(NullLogListener):
     """The last entries that were appended, and the state of their log."""
 
     entries: Sequence[LogEntry] = ()

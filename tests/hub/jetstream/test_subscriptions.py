@@ -13,7 +13,7 @@ from rsnotify_hub.refusals import Code, Refusal, answer_to
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import NodeCall
 from rsnotify_hub.store.providers import NodeFacts
-from rsnotify_hub.transfer.files import IgnoredNews
+from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_jetstream import node_messages as messages
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import ShardView
@@ -158,7 +158,7 @@ async def test_a_broker_receives_the_log_that_replaces_a_deleted_one(
         record = NodeFacts(bridges=True)
         store = await open_jetstream(settings, FOREVER, clock, record, shards=1, pace=PACE)
         try:
-            await store.start(IgnoredNews())
+            await store.start(NullLogListener())
             bridge = Bridge(store)
             await store.assign(Collecting())
             await store.assign_bridge(bridge)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rsnotify.runtime.http_client import ConnectionPool, HttpConnection
-from rsnotify_hub.http.topic_requests import open_client
+from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests, notification_head
 from rsnotify_hub.websub_subscription import Subscription
 from tests.certificates import Authority

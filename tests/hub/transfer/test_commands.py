@@ -154,13 +154,13 @@ async def test_a_cluster_whose_nats_was_wiped_continues_with_an_export(
         printed = await succeeded("import", file, "--store", store)
         assert printed == (
             "imported 1 subscription and 0 whole contents\n"
-            "left out 1 whole content: the hub has the same or something newer\n"
+            "skipped 1 whole content: the hub has the same content or a newer entry\n"
         )
         assert await delivered_and_stored(hub, callback) == [2]
         await hub.accepted(fragment(2, 3))
         assert await delivered_and_stored(hub, callback) == [3]
         printed = await succeeded("import", file, "--store", store)
-        assert "left out 1 subscription: the hub has the same or a newer lease\n" in printed
+        assert "skipped 1 subscription: the hub has the same or a newer lease\n" in printed
 
 
 async def test_a_folder_that_a_hub_uses_is_neither_exported_nor_imported_into(tmp_path: Path):
@@ -176,13 +176,13 @@ async def test_a_folder_that_a_hub_uses_is_neither_exported_nor_imported_into(tm
 
 async def test_each_wrong_file_gets_one_clear_error_and_changes_nothing(tmp_path: Path):
     file, data, new = tmp_path / "hub.jsonl", tmp_path / "hub", tmp_path / "new"
-    assert f"there is no hub's data in the folder {data}" in await refused(
+    assert f"the folder {data} has no data of a hub" in await refused(
         "export", file, "--data", data
     )
     async with hub_process(data) as (hub, _):
         await hub.accepted(fragment(0, 1))
     await succeeded("export", file, "--data", data)
-    assert "exists; name a new file" in await refused("export", file, "--data", data)
+    assert "already exists; name a new file" in await refused("export", file, "--data", data)
     assert "it does not exist" in await refused("export", tmp_path / "no/hub.jsonl", "--data", data)
     assert "it does not exist" in await refused("import", tmp_path / "none", "--data", new)
     lines = file.read_bytes().splitlines(keepends=True)
@@ -191,7 +191,7 @@ async def test_each_wrong_file_gets_one_clear_error_and_changes_nothing(tmp_path
         f"rsnotify: cannot import {file}: it is incomplete: its last line is missing\n"
     )
     file.write_bytes(lines[0] + b"{}\n")
-    assert f"cannot import {file}: line 2 is wrong: " in await refused(
+    assert f"cannot import {file}: line 2 is invalid: " in await refused(
         "import", file, "--data", new
     )
     assert not new.exists()

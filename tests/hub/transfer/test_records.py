@@ -13,7 +13,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.xml_parser import DocumentLimits
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
-from rsnotify_hub.transfer.files import (
+from rsnotify_hub.transfer.export_file import (
     Exported,
     ExportedBroker,
     ExportedFragment,
@@ -150,15 +150,16 @@ def test_each_refusal_says_what_is_wrong() -> None:
     later = encode(ExportHeader(version=2, exported=at(0), hub="9.0"))
     assert "it has version 2, and this hub reads version 1" in refused(later)
     assert "its last line is missing" in refused(*written(SUBSCRIPTION)[:-1])
-    assert "line 3 is wrong: the end" in refused(
+    assert "line 3 is invalid: the end" in refused(
         HEADER, encode(SUBSCRIPTION), encode(ExportEnd(records=2))
     )
-    assert "line 2 is wrong: the end" in refused(*written(), HEADER)
-    assert "line 2 is wrong: a second header" in refused(HEADER, HEADER)
-    assert "line 3 is wrong: a second subscription" in refused(*written(SUBSCRIPTION, SUBSCRIPTION))
-    assert "line 3 is wrong: a second content" in refused(*written(CONTENT, CONTENT))
+    assert "line 2 is invalid: the end" in refused(*written(), HEADER)
+    assert "line 2 is invalid: a second header" in refused(HEADER, HEADER)
+    duplicates = written(SUBSCRIPTION, SUBSCRIPTION)
+    assert "line 3 is invalid: a second subscription" in refused(*duplicates)
+    assert "line 3 is invalid: a second content" in refused(*written(CONTENT, CONTENT))
     elsewhere = exported_subscription(Subscription(TOPIC, "file:///etc/passwd", None, at(9), 5))
-    assert "line 2 is wrong: callback is not an absolute http or https URL" in refused(
+    assert "line 2 is invalid: callback is not an absolute http or https URL" in refused(
         *written(elsewhere)
     )
     broker = ExportedBroker(broker="one", cursors={f"{TOPIC} not a selection": 1})
@@ -193,7 +194,7 @@ def test_changes_in_an_export_of_an_earlier_version_are_not_checked() -> None:
     ],
 )
 def test_what_could_not_be_published_is_not_imported(record: Exported, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"line 2 is wrong: .*{reason}"):
+    with pytest.raises(ConfigurationError, match=rf"line 2 is invalid: .*{reason}"):
         list(decode(written(record), DocumentLimits(document_bytes=1000)))
 
 

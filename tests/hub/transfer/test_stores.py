@@ -15,10 +15,10 @@ from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogEntry, Store, SubscriptionRecords
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.files import (
+from rsnotify_hub.transfer.export_file import (
     Exported,
-    IgnoredNews,
     ImportReport,
+    NullLogListener,
     import_records,
     read_store,
 )
@@ -77,7 +77,7 @@ async def log_of(store: Store, topic: str) -> list[LogEntry]:
 
 async def append(store: Store, topic: str, fragments: Sequence[Fragment]) -> list[int]:
     """Append to a log that has nothing, and return the positions."""
-    await store.start(IgnoredNews())
+    await store.start(NullLogListener())
     assert await store.append(topic, fragments, after=0, replacing=None) == len(fragments)
     return [entry.position for entry in await log_of(store, topic)]
 

@@ -1,22 +1,20 @@
-"""Exports of a hub: the file format, and code to write, check and import an export.
+"""The export file of a hub: its format, and how to write, check and import it.
 
-An export consists of lines of JSON, one record per line. The first record is the header. The last
-record counts the others, so a truncated file is not an export. Between them are subscriptions,
-brokers, and the topics that have a whole content instead of changes. A later version may add
-fields, and a hub ignores fields that it does not know. Records are checked in the same way as
-requests from publishers and subscribers, because a file may have been edited, or written by another
-program.
+An export has one JSON record per line. The first record is the header. The last record states the
+number of records between them, so that a truncated file is detected. The other records are
+subscriptions, brokers' cursors, and topics with a whole content instead of changes. Later versions
+may add fields, and a hub ignores unknown fields. Because a file may have been edited or generated
+by another program, its records are checked like requests from publishers and subscribers.
 
 Logs of changes are not exported, and those in exports of earlier versions are ignored. Each
-fragment states its interval, so a Destination that has missed something detects a gap at the next
-fragment or heartbeat and reads the Source's lists. A whole content states no interval. A subscriber
-that missed the last one would not notice, so whole contents are exported.
+fragment states its interval, so a Destination that missed a change detects a gap at the next
+fragment or heartbeat, and reads the Source's lists. A whole content has no interval. A subscriber
+would not notice that it missed the last one, so whole contents are exported.
 
 A cursor is a position in a log of the exported store. In another store, the same position may
-belong to a later fragment, and the subscriber would never receive the fragments before it. Every
-cursor is therefore imported as 0: subscribers receive everything that the store has of their
-topics, some of it twice, but nothing is left out. Contents are imported first, because running
-nodes deliver to a subscription as soon as it is stored.
+belong to a later fragment, and the subscriber would never receive the earlier ones. Every cursor is
+therefore imported as 0: subscribers receive the whole log again, including duplicates. Contents are
+imported first, because running nodes deliver to a subscription as soon as it is stored.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ _Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class ExportHeader(Struct, frozen=True, kw_only=True, tag="header"):
-    """The first record: the format version, the date of the export, and the version of the hub."""
+    """The first record: the version of the format, when it was exported, and the hub's version."""
 
     version: int = VERSION
     exported: _Datetime
@@ -76,7 +74,7 @@ class ExportedSubscription(Struct, frozen=True, kw_only=True, tag="subscription"
 
 
 class ExportedBroker(Struct, frozen=True, kw_only=True, tag="broker"):
-    """A broker's cursors in the logs of topics and parts of topics, by their keys."""
+    """A broker's cursors, by the keys of topics and filtered topics."""
 
     broker: str
     cursors: dict[str, int]
@@ -104,8 +102,8 @@ class ExportEnd(Struct, frozen=True, kw_only=True, tag="end"):
 
 Exported = ExportedSubscription | ExportedBroker | ExportedFragment
 
-#: The errors that make a line invalid. OverflowError comes from datetimes in the year 1 or 9999.
-_WRONG = (msgspec.DecodeError, RecursionError, OverflowError, ValueError, Refusal, DocumentError)
+#: The errors raised for invalid lines. Datetimes in the years 1 and 9999 raise OverflowError.
+_INVALID = (msgspec.DecodeError, RecursionError, OverflowError, ValueError, Refusal, DocumentError)
 
 _decoder = msgspec.json.Decoder(
     ExportHeader | ExportedSubscription | ExportedBroker | ExportedFragment | ExportEnd
@@ -120,23 +118,23 @@ def decode(lines: Iterable[bytes], limits: DocumentLimits = DEFAULT_LIMITS) -> I
     """Check and yield the records of an export. `limits` are the limits for published documents.
 
     Raises:
-        ConfigurationError: A line is wrong, or the end is missing.
+        ConfigurationError: A line is invalid, or the last line is missing.
     """
     numbered = enumerate(lines, 1)
     _check_header(next(numbered, (1, b""))[1])
-    known = _Known(limits)
+    checker = _RecordChecker(limits)
     for number, line in numbered:
         try:
             record = _decoder.decode(line)
             if isinstance(record, ExportEnd):
                 if record.records != number - 2 or next(numbered, None) is not None:
-                    raise ValueError("the end is not where it should be")
+                    raise ValueError("the end record does not match the number of lines")
                 return
             if isinstance(record, ExportHeader):
                 raise ValueError("a second header")
-            known.check(record)
-        except _WRONG as error:
-            raise ConfigurationError(f"line {number} is wrong: {error}") from None
+            checker.check(record)
+        except _INVALID as error:
+            raise ConfigurationError(f"line {number} is invalid: {error}") from None
         yield record
     raise ConfigurationError("it is incomplete: its last line is missing")
 
@@ -154,15 +152,15 @@ def _check_header(line: bytes) -> None:
         )
 
 
-class _Known:
-    """Checks records, and remembers their names, because each name may occur only once."""
+class _RecordChecker:
+    """Checks records, and that no two records have the same name."""
 
     def __init__(self, limits: DocumentLimits) -> None:
         self._limits = limits
         self._names = set[tuple[str, ...]]()
 
     def check(self, record: Exported) -> None:
-        """Raise one of `_WRONG` unless a record is valid, and its name is new."""
+        """Raise one of `_INVALID` if a record is invalid or its name is not new."""
         match record:
             case ExportedSubscription():
                 check_url(record.topic, "topic")
@@ -185,7 +183,7 @@ class _Known:
         if not record.content_type:
             raise ValueError("it has no content type")
         if len(record.body) > (most := self._limits.document_bytes):
-            raise ValueError(f"its body is larger than {most} bytes: raise max_fragment_bytes")
+            raise ValueError(f"its body is larger than {most} bytes; raise max_fragment_bytes")
         content = content_of(record)
         if content != read_content(
             record.body,
@@ -197,7 +195,7 @@ class _Known:
 
     def _add(self, *name: str) -> None:
         if name in self._names:
-            raise ValueError(f"a second {name[0]} of the same name")
+            raise ValueError(f"a second {name[0]} with the same name")
         self._names.add(name)
 
 
@@ -220,8 +218,8 @@ def content_of(record: ExportedFragment) -> Fragment:
     return whole_content(record.body, record.content_type, record.until.astimezone(UTC))
 
 
-class IgnoredNews:
-    """A `LogListener` for a process that reads logs without following them."""
+class NullLogListener:
+    """A `LogListener` that does nothing, for processes that only read logs."""
 
     def append_started(self, topic: str, fragments: Sequence[Fragment]) -> None: ...
 
@@ -233,13 +231,13 @@ class IgnoredNews:
 
 
 async def read_store(store: Store) -> AsyncIterator[Exported]:
-    """Yield the records of a store that was just opened. Nodes may be running."""
+    """Yield the records of a newly opened store. Nodes may be running."""
     stored = await store.records()
     for subscription in stored.subscriptions:
         yield exported_subscription(subscription)
     for broker, cursors in stored.brokers.items():
         yield ExportedBroker(broker=broker, cursors=dict(cursors))
-    for state in await store.start(IgnoredNews()):
+    for state in await store.start(NullLogListener()):
         if state.whole:
             for entry in await store.read(state.topic, after=0):
                 if entry.fragment.kind is FragmentKind.WHOLE:
@@ -247,7 +245,7 @@ async def read_store(store: Store) -> AsyncIterator[Exported]:
 
 
 class ImportReport(Struct):
-    """The numbers of records imported and left out."""
+    """The numbers of records that were imported or skipped."""
 
     subscriptions: int = 0
     expired: int = 0
@@ -257,15 +255,15 @@ class ImportReport(Struct):
 
 
 async def import_records(store: Store, records: Iterable[Exported], now: Instant) -> ImportReport:
-    """Import checked records into a store that was just opened, and return the record counts.
+    """Import checked records into a newly opened store, and return the record counts.
 
     Raises:
-        StorageError: The store failed. Some records may be stored. The import can be repeated.
+        StorageError: The store failed. It may have some of the records. The import can be repeated.
     """
     report = ImportReport()
     subscriptions: list[Subscription] = []
     brokers: dict[str, dict[str, int]] = {}
-    logs = {state.topic: state for state in await store.start(IgnoredNews())}
+    logs = {state.topic: state for state in await store.start(NullLogListener())}
     for record in records:
         match record:
             case ExportedSubscription():
@@ -285,7 +283,7 @@ async def import_records(store: Store, records: Iterable[Exported], now: Instant
 
 
 async def _import_content(store: Store, log: LogState | None, record: ExportedFragment) -> bool:
-    """Append a content unless the log has something newer. Return whether it was appended."""
+    """Append a content, unless the log has a newer entry. Return whether it was appended."""
     content = content_of(record)
     if log is not None and not (log.whole and log.through < content.until):
         return False
@@ -298,7 +296,7 @@ async def _import_content(store: Store, log: LogState | None, record: ExportedFr
 
 
 async def write_export(path: Path, store: Store) -> Counter[type[Exported]]:
-    """Export a store to a new file that only its owner may read, and return the record counts.
+    """Export a store to a new file that only its owner can read, and return the record counts.
 
     Raises:
         ConfigurationError: The file exists, or cannot be written.
@@ -316,13 +314,13 @@ async def write_export(path: Path, store: Store) -> Counter[type[Exported]]:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """Return a context with a new file. If an error ends the context, the file is deleted."""
+    """Create a file. If an exception ends the context, delete the file."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigurationError(f"{path} exists; name a new file") from None
+        raise ConfigurationError(f"{path} already exists; name a new file") from None
     except OSError as error:
-        raise _unusable("write", path, error) from None
+        raise _file_error("write", path, error) from None
     try:
         with open(descriptor, "wb") as file:
             yield file
@@ -332,12 +330,12 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         path.unlink()
         if isinstance(error, OSError):
-            raise _unusable("write", path, error) from None
+            raise _file_error("write", path, error) from None
         raise
 
 
 def check_export(path: Path, limits: DocumentLimits) -> None:
-    """Check a whole file. `limits` are the limits for published documents.
+    """Check all records of a file. `limits` are the limits for published documents.
 
     Raises:
         ConfigurationError: The file is not an export, or cannot be read.
@@ -346,13 +344,13 @@ def check_export(path: Path, limits: DocumentLimits) -> None:
         for _ in decode(_lines_of(path), limits):
             pass
     except OSError as error:
-        raise _unusable("read", path, error) from None
+        raise _file_error("read", path, error) from None
     except ConfigurationError as error:
         raise ConfigurationError(f"cannot import {path}: {error}") from None
 
 
 async def read_export(path: Path, store: Store, limits: DocumentLimits) -> ImportReport:
-    """Import a checked file into a store that was just opened, and return the record counts."""
+    """Import a checked file into a newly opened store, and return the record counts."""
     with closing(_lines_of(path)) as lines:
         return await import_records(store, decode(lines, limits), datetime.now(UTC))
 
@@ -362,5 +360,5 @@ def _lines_of(path: Path) -> Generator[bytes, None, None]:
         yield from file
 
 
-def _unusable(action: str, path: Path, error: OSError) -> ConfigurationError:
+def _file_error(action: str, path: Path, error: OSError) -> ConfigurationError:
     return ConfigurationError(f"cannot {action} {path}: {reason_of(error)}")

@@ -1,7 +1,8 @@
-"""GET requests for URLs that come from clients: topics to fetch after a ping, and callbacks.
+"""Requests to URLs from clients: an HTTP client for topics and callbacks, and fetching topics.
 
-The HTTP client checks the address after every lookup, just before it connects, because a name may
-resolve to a private address, and because aiohttp does not resolve IP literals.
+The client refuses private addresses, to prevent server-side request forgery. It checks each address
+just before it connects, because a name may resolve to a private address, and because aiohttp does
+not resolve IP literals.
 """
 
 from __future__ import annotations
@@ -22,24 +23,25 @@ from rsnotify_hub.urls import check_url
 
 USER_AGENT = "rsnotify-hub"
 
-#: Maximum number of redirects followed.
+#: Maximum number of redirects to follow.
 MAX_REDIRECTS = 3
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_MAX_VALIDATOR = 200
+#: Maximum length of an `ETag` or `Last-Modified` to send back.
+_MAX_VALIDATOR_SIZE = 200
 _SUCCESS, _NOT_MODIFIED = 200, 304
 
 
 guarded_socket = public_sockets(
     lambda reason: PermissionError(
-        f"its address is not public ({reason}), which this hub permits only with "
+        f"its address is not public ({reason}); to allow it, start the hub with "
         "--allow-private-addresses"
     )
 )
 
 
 def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
-    """Return a new client. Its callers must limit the duration and number of requests."""
+    """Return a new client. Callers must limit the duration and number of their requests."""
     return open_session(
         any_socket if allow_private_addresses else guarded_socket,
         {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
@@ -50,7 +52,7 @@ def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
 class Fetched(Struct, frozen=True):
     """The content of a topic. The content type may be empty.
 
-    `conditions` are the headers of a conditional request that matches any other version.
+    `conditions` are the headers of a conditional request for any other version.
     """
 
     body: bytes
@@ -59,7 +61,7 @@ class Fetched(Struct, frozen=True):
 
 
 class TopicClient:
-    """Fetches topics through the guarded HTTP client. The timeout includes any redirects."""
+    """Fetches topics. The timeout includes redirects."""
 
     def __init__(self, client: aiohttp.ClientSession, *, max_bytes: int, seconds: float) -> None:
         self._client = client
@@ -67,10 +69,10 @@ class TopicClient:
         self._seconds = seconds
 
     async def fetch(self, topic: str, conditions: Mapping[str, str]) -> Fetched | None:
-        """GET a topic. Return None if it has not changed according to these conditions.
+        """Fetch a topic. Return None if it has not changed according to the conditions.
 
         Raises:
-            Unavailable: The topic did not return usable content.
+            Unavailable: The topic could not be fetched, or its content is unusable.
         """
         try:
             async with asyncio.timeout(self._seconds):
@@ -86,7 +88,7 @@ class TopicClient:
             ) as response:
                 if response.status not in _REDIRECTS:
                     return await self._read(topic, response)
-                url = _target(topic, url, response.headers.get("Location", ""))
+                url = _redirect_target(topic, url, response.headers.get("Location", ""))
         raise Unavailable(topic, f"it redirects more than {MAX_REDIRECTS} times")
 
     async def _read(self, topic: str, response: aiohttp.ClientResponse) -> Fetched | None:
@@ -110,16 +112,16 @@ class TopicClient:
 
 
 def _conditions(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a conditional request for any other version (RFC 9110 §13.1)."""
+    """Return the headers of a conditional request for another version (RFC 9110 §13.1)."""
     values = {
         "If-None-Match": headers.get("ETag", ""),
         "If-Modified-Since": headers.get("Last-Modified", ""),
     }
-    return {name: value for name, value in values.items() if 0 < len(value) <= _MAX_VALIDATOR}
+    return {name: value for name, value in values.items() if 0 < len(value) <= _MAX_VALIDATOR_SIZE}
 
 
-def _target(topic: str, url: str, location: str) -> str:
-    """Return the target of a redirect, or raise `Unavailable` if it must not be followed."""
+def _redirect_target(topic: str, url: str, location: str) -> str:
+    """Return the target of a redirect. Raise `Unavailable` if it must not be followed."""
     target = urldefrag(str(exact_url(url).join(URL(location, encoded=True)))).url
     try:
         check_url(target, "the Location")
@@ -131,5 +133,5 @@ def _target(topic: str, url: str, location: str) -> str:
 
 
 def exact_url(url: str) -> URL:
-    """Return a URL that aiohttp requests exactly as written, without normalization."""
+    """Return a URL that aiohttp requests without normalization."""
     return URL(url, encoded=True)
