@@ -16,8 +16,8 @@ from prometheus_client import Metric
 from benchmarks import capacity as cluster_capacity
 from docs.hooks.commands import command_line
 from docs.hooks.settings import configuration, type_name
-from rsnotify_hub.admin.api import describe
-from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.admin.hub_readings import HubReadings
+from rsnotify_hub.admin.openapi import describe_api
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
@@ -40,7 +40,7 @@ from rsnotify_validation.rules import DOCUMENT_RULES, TREE_RULES, VALUE_RULES
 
 def admin_api() -> str:
     """Return the operations and schemas of the OpenAPI description."""
-    api = describe("")
+    api = describe_api("")
     parts = [
         "# Admin API of the hub",
         "A request has the header `Authorization: Bearer TOKEN` with an admin's token. A"

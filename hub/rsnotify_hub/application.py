@@ -24,7 +24,8 @@ from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.serving import add_security_headers, without_ambiguity
 from rsnotify_hub.access.authorization import reload_grants
 from rsnotify_hub.access.client_addresses import TrustedProxies, is_loopback
-from rsnotify_hub.admin.api import add_admin_routes, add_dashboard
+from rsnotify_hub.admin.api import add_admin_routes
+from rsnotify_hub.admin.dashboard import add_dashboard_routes
 from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.config.hub_follower import load_hub_follower
 from rsnotify_hub.config.loading import ConfigurationSource
@@ -260,7 +261,9 @@ def create_application(
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
-    add_dashboard(app, is_admin=lambda request: request.app[HUB].authorizer.is_admin(request))
+    add_dashboard_routes(
+        app, is_admin=lambda request: request.app[HUB].authorizer.is_admin(request)
+    )
     add_admin_routes(app, lambda request: request.config_dict[HUB].admin)
     return app
 

@@ -28,11 +28,14 @@ from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.grants import configured_grants
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
+from rsnotify_hub.admin.change_operations import ChangeOperations
+from rsnotify_hub.admin.connection_operations import ConnectionOperations
 from rsnotify_hub.admin.history import HubHistory
-from rsnotify_hub.admin.reports import ConnectionTable, Reports, TopicRates
+from rsnotify_hub.admin.hub_readings import HubReadings, lag_seconds
+from rsnotify_hub.admin.operations import AdminOperations
+from rsnotify_hub.admin.read_operations import ReadOperations
 from rsnotify_hub.admin.schemas import DiskInfo
-from rsnotify_hub.admin.service import AdminService
-from rsnotify_hub.admin.views import HubReadings, lag_seconds
+from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.bridging import Bridge, BridgeDependencies, Bridges, HubTransport
 from rsnotify_hub.change_memory import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfig
@@ -169,7 +172,7 @@ class HubService:
 
         # Administration
         rates = TopicRates(clock)
-        self._paces = rates.paces
+        self._silence_limits = rates.silence_limits
         self._channels: list[DeliveryChannel] = [
             self._live,
             self._selections,
@@ -179,7 +182,7 @@ class HubService:
         ]
         self._disk: DiskInfo | None = None
         self._history = HubHistory(opened.folder and opened.folder / "history.json", clock())
-        reports = self._reports = Reports(
+        reads = self._reads = ReadOperations(
             self._topics,
             self._live,
             self._callbacks,
@@ -188,15 +191,18 @@ class HubService:
             self._history,
             clock,
             opened.nodes,
+            opened.describe,
         )
-        connections = ConnectionTable(
+        connections = ConnectionOperations(
             self._connections, self._topics, tuple(self._bridges.states()), opened.nodes
         )
-        service = AdminService(reports, connections, opened.describe, self.drain)
+        changes = ChangeOperations(reads, self.drain)
         self.metrics = MetricsText(lambda: metric_families(self._readings()))
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store, opened.trouble)
-        self.admin = AdminApi(service, authorizer, self.statistics)
+        self.admin = AdminApi(
+            AdminOperations(reads, changes, connections), authorizer, self.statistics
+        )
 
     async def start(self) -> None:
         await self._topics.start(self._channels)
@@ -251,9 +257,9 @@ class HubService:
         now, deliveries = self._clock(), self._callbacks.registry.all()
         return HubReadings(
             version=__version__,
-            started=self._reports.started,
+            started=self._reads.started,
             now=now,
-            silence=self._paces.silence,
+            silence_limit=self._silence_limits.limit,
             statistics=self.statistics,
             logs=self._topics.states(),
             subscriptions=Counter(each.state for each in deliveries),

@@ -18,10 +18,10 @@ from prometheus_client.core import CounterMetricFamily, InfoMetricFamily
 from rsnotify.runtime.counters import Histogram
 from rsnotify.runtime.status_endpoints import Families
 from rsnotify.runtime.transport_extensions import offered_schemes
-from rsnotify_hub.admin.parts import metric_parts
+from rsnotify_hub.admin.hub_readings import HubReadings
+from rsnotify_hub.admin.part_states import parts_of_node
+from rsnotify_hub.admin.schema_conversion import status_info, transport_names
 from rsnotify_hub.admin.schemas import PartState
-from rsnotify_hub.admin.views import HubReadings, transport_names
-from rsnotify_hub.admin.views import status as status_of
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
@@ -95,14 +95,14 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
             f"Topics that the {broker} has not received completely",
             state.behind,
         )
-    status = status_of(readings)
+    status = status_info(readings)
     yield _gauge("silent_sources", "Sources, by host, that are silent", status.silent)
     yield _named.gauges(
         "part_state",
         "State of each part of the hub, as this node sees it: 0 in order, 1 to be watched, 2 in"
         " trouble",
         "part",
-        {part.name: _PART_STATES.index(part.state) for part in metric_parts(status, readings)},
+        {part.name: _PART_STATES.index(part.state) for part in parts_of_node(status, readings)},
     )
     if readings.nodes is not None and readings.nodes.stream is not None:
         yield from _cluster(readings.nodes, readings.nodes.stream, readings.moved_shards)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.admin.hub_readings import HubReadings
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.nodes import NodeList, StreamInfo
 

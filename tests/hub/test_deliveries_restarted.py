@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from rsnotify_hub.admin.views import lag_seconds
+from rsnotify_hub.admin.hub_readings import lag_seconds
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
 from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.admin.history import DAY, QUARTER, WEEK, HubHistory, joined
+from rsnotify_hub.admin.history import DAY, QUARTER, WEEK, HubHistory, merge_histories
+from rsnotify_hub.admin.hub_readings import HubReadings
 from rsnotify_hub.admin.schemas import HistoryInfo, MinuteInfo
-from rsnotify_hub.admin.views import HubReadings
 from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websub_subscription import DeliveryState
@@ -78,7 +78,7 @@ def test_the_histories_of_nodes_are_added():
     other = (MinuteInfo(2, 1, 2, 3, 4, 5, 50, 0.5, 2.5, 3, 1, 7), MinuteInfo(3, 6, 6, 6, 6, 6))
     total = (one[0], MinuteInfo(2, 2, 3, 4, 5, 6, 60, 0.5, 3.5, 5, 1, 14), other[1])
     parts = [HistoryInfo(rows, [*rows]) for rows in (one, other)]
-    assert joined(parts) == HistoryInfo(total, [*total])
+    assert merge_histories(parts) == HistoryInfo(total, [*total])
 
 
 async def test_a_file_of_an_older_hub_is_read(tmp_path: Path, clock: Clock):
@@ -103,7 +103,7 @@ async def test_a_damaged_file_begins_it_again(
     async with run_hub() as hub:
         (minute,) = (await AdminUser(hub).get("history"))["minutes"]
         assert minute[1:7] == [0, 0, 0, 0, 0, 1]
-    assert await watch.line("the history of the last week cannot be read")
+    assert await watch.line("cannot read the history of the last week")
 
 
 async def test_a_file_that_cannot_be_written_stops_nothing(
@@ -112,4 +112,4 @@ async def test_a_file_that_cannot_be_written_stops_nothing(
     async with run_hub() as hub:
         (tmp_path / "hub/history.new").mkdir()
         await hub.accepted(fragment(0, 1))
-    assert await watch.line("the history of the last week cannot be stored now")
+    assert await watch.line("cannot save the history of the last week")

@@ -1,6 +1,6 @@
 """Known situations of a hub, and what the page, `rsnotify hub status` and the metrics say of them.
 
-All three show what `rsnotify_hub.admin.parts` and the fields of the status define.
+All three show what `rsnotify_hub.admin.part_states` and the fields of the status define.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_hub.admin import text_tables
-from rsnotify_hub.admin.reports import CLOSED
+from rsnotify_hub.admin.connection_operations import CLOSE_REASON
 from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.live import connections
 from rsnotify_hub.store.group_commit import GroupCommit
@@ -41,7 +41,7 @@ from tests.waiting import until
 PARTS = """Object.fromEntries([...document.querySelectorAll('#parts li')].map(each => [
     each.querySelector('strong').innerText.toLowerCase(),
     each.querySelector('.badge').innerText + ': ' + each.querySelector('.what').innerText]))"""
-WORDS = {"in order": 0.0, "watch it": 1.0, "in trouble": 2.0}
+WORDS = {"in order": 0.0, "needs attention": 1.0, "in trouble": 2.0}
 FIGURE = "document.querySelector('#{} .figure').innerText === '{}'"
 #: The page polls at once.
 POLL = "dispatchEvent(new Event('online'))"
@@ -194,7 +194,7 @@ async def test_all_figures_are_true_in_known_situations(
             await page.evaluate(MARK)
             await page.evaluate("marked.click(), marked.click()")  # the second time is meant
             closed = await source.receive()
-            assert (closed.data, closed.extra) == (1001, CLOSED)
+            assert (closed.data, closed.extra) == (1001, CLOSE_REASON)
             await page.until(f"{ROWS}.length === 2")
         await source.close()
         await reader.close()
@@ -209,30 +209,30 @@ async def test_all_figures_are_true_in_known_situations(
             (
                 "callbacks",
                 situations.failing_callback,
-                r"in trouble: 1 of 1 failing, 1 retrying; the longest behind for 0\.0 s",
+                r"in trouble: 1 of 1 failing, 1 retrying; longest lag 0\.0 s",
                 1,
-                "in order: 1 of 1 receive",
+                "in order: 1 of 1 receiving",
             ),
             (
                 "connections",
                 situations.slow_reader,
-                r"watch it: 1 reader, 0 Sources; 1 slow, for .*, [\d,]+ bytes waiting",
+                r"needs attention: 1 reader, 0 Sources; 1 slow, for .*, [\d,]+ bytes waiting",
                 1,
                 "in order: 0 readers, 0 Sources",
             ),
             (
                 "sources",
                 situations.silent_source,
-                "watch it: 1 of 1 silent, not even a heartbeat: source.example for 46 s",
+                "needs attention: 1 of 1 silent, not even a heartbeat: source.example for 46 s",
                 1,
-                r"in order: none is silent; the last fragment came 0\.0 s ago",
+                r"in order: none is silent; the last fragment arrived 0\.0 s ago",
             ),
             (
                 "store",
                 situations.full_disk,
-                r"in trouble: refuses fragments for 0\.0 s: cannot write .* disk is full",
+                r"in trouble: has refused fragments for 0\.0 s: cannot write .* disk is full",
                 1,
-                "in order: no write waits",
+                "in order: no writes waiting",
             ),
             (
                 "nodes",

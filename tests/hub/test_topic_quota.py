@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_hub.access.grants import granted_ranges, prefix_grants
-from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.log.topic_log import SortedNames
 from tests.hub.helpers import Client, RunHub, fragment
 

@@ -13,7 +13,7 @@ from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.reader import read_document
 from rsnotify_hub import filtering as cutting
 from rsnotify_hub import filtering as sieve
-from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogEntry

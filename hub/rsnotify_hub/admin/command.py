@@ -1,4 +1,4 @@
-"""The subcommands of `rsnotify hub` that show and change a running hub over its admin API."""
+"""The subcommands of `rsnotify hub` that use the admin API of a running hub."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _command = partial(commands.command, cls=Command)
 _DEFAULT_URL = "http://127.0.0.1:8080/"
 
 _Url = Annotated[
-    str, typer.Option("--url", metavar="URL", envvar="RSNOTIFY_HUB_URL", help="The hub.")
+    str, typer.Option("--url", metavar="URL", envvar="RSNOTIFY_HUB_URL", help="The URL of the hub.")
 ]
 _Token = Annotated[
     str | None,
@@ -33,16 +33,14 @@ _Token = Annotated[
         "--token",
         metavar="TOKEN",
         envvar="RSNOTIFY_ADMIN_TOKEN",
-        help="An admin's token; in the environment other users cannot see it.",
+        help="An admin's token. Prefer the variable, which other users cannot see.",
     ),
 ]
 _Json = Annotated[
     bool, typer.Option("--json", envvar="RSNOTIFY_JSON", help="Print JSON, for programs.")
 ]
-_Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="The number of rows.")]
-_Id = Annotated[
-    str, typer.Argument(metavar="ID", help="A subscription, by its id or the first digits of that.")
-]
+_Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")]
+_Id = Annotated[str, typer.Argument(metavar="ID", help="A subscription's id, or its first digits.")]
 
 
 def _client(url: str, token: str | None) -> AdminClient:
@@ -88,9 +86,9 @@ def nodes(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -
 
 @_command("drain")
 def drain(url: _Url = _DEFAULT_URL, token: _Token = None) -> None:
-    """Give the work of a node to the others, before it is stopped.
+    """Hand the work of a node over to the other nodes, before stopping it.
 
-    Its WebSockets are closed, and connect to another node.
+    The node closes its WebSockets, whose clients reconnect to another node.
 
     Examples:
         rsnotify hub drain
@@ -138,7 +136,7 @@ def subscriptions(
         schemas.SubscriptionOrder, typer.Option(metavar="topic|trouble", help="The order.")
     ] = schemas.SubscriptionOrder.TROUBLE,
 ) -> None:
-    """List the WebSub subscriptions, those in trouble first.
+    """List the WebSub subscriptions, by default those in trouble first.
 
     Examples:
         rsnotify hub subscriptions --state given-up
@@ -160,14 +158,14 @@ def connections(
         str | None, typer.Option(metavar="URI", help="Only connections of this topic.")
     ] = None,
     role: Annotated[
-        schemas.ConnectionRoles | None,
+        schemas.ClientRole | None,
         typer.Option(metavar="subscriber|publisher", help="Only connections with this role."),
     ] = None,
     sort: Annotated[
         schemas.ConnectionOrder, typer.Option(metavar="since|trouble", help="The order.")
     ] = schemas.ConnectionOrder.TROUBLE,
 ) -> None:
-    """List the open WebSockets and event streams, slow ones first.
+    """List the open WebSockets and event streams, by default slow ones first.
 
     Examples:
         rsnotify hub connections --role publisher
@@ -181,13 +179,13 @@ def connections(
 
 @_command("disconnect")
 def disconnect(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A connection, by its id.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id of a connection.")],
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
 ) -> None:
     """Close a WebSocket or event stream.
 
-    Its client may connect again.
+    The client may reconnect.
 
     Examples:
         rsnotify hub disconnect 0123456789abcdef0123456789abcdef
@@ -200,9 +198,9 @@ def disconnect(
 def subscription(
     id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False
 ) -> None:
-    """Show a subscription and its last attempts.
+    """Show a subscription and its last delivery attempts.
 
-    Only this shows the whole callback, which may contain secrets.
+    This shows the complete callback, which may contain secrets.
 
     Examples:
         rsnotify hub subscription 6c1b5a0f7e3d4c2b9a8f7e6d5c4b3a29
@@ -226,7 +224,7 @@ def failures(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False
 def dead_letters(
     url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False, limit: _Limit = 100
 ) -> None:
-    """List deliveries that are given up until their topic changes.
+    """List the deliveries that the hub does not retry until their topic changes.
 
     Examples:
         rsnotify hub dead-letters
@@ -242,7 +240,7 @@ def redeliver(
     id: _Id,
     since: Annotated[
         str | None,
-        typer.Option(metavar="DATETIME", help="Deliver all changes after this W3C Datetime again."),
+        typer.Option(metavar="DATETIME", help="Redeliver all changes after this W3C Datetime."),
     ] = None,
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
@@ -250,7 +248,7 @@ def redeliver(
 ) -> None:
     """Deliver the pending fragments of a subscription now.
 
-    With --since: deliver everything after that datetime again.
+    With --since, redeliver everything after that datetime.
 
     Examples:
         rsnotify hub redeliver 6c1b5a
@@ -262,7 +260,7 @@ def redeliver(
 
 @_command("suspend")
 def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """Suspend the deliveries of a subscription until `resume`.
+    """Suspend the deliveries to a subscription until it is resumed.
 
     Examples:
         rsnotify hub suspend 6c1b5a
@@ -273,7 +271,7 @@ def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json
 
 @_command("resume")
 def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """Continue the deliveries of a suspended subscription.
+    """Resume the deliveries to a suspended subscription.
 
     Examples:
         rsnotify hub resume 6c1b5a
@@ -308,7 +306,7 @@ def make_token(
     ] = False,
     json: _Json = False,
 ) -> None:
-    """Generate a token, and its SHA-256 for the configuration.
+    """Generate a token, and its SHA-256 for the settings.
 
     Examples:
         rsnotify hub token
@@ -318,7 +316,7 @@ def make_token(
 
     token = sys.stdin.readline().strip() if existing else secrets.token_hex(32)
     if len(token) < MIN_TOKEN:
-        raise ConfigurationError(f"a token has at least {MIN_TOKEN} characters")
+        raise ConfigurationError(f"a token must have at least {MIN_TOKEN} characters")
     if json:
         typer.echo(msgspec.json.encode({"token": token, "token_sha256": digest(token)}))
         return

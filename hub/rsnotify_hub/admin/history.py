@@ -1,9 +1,8 @@
-"""The history of a hub: each minute of the last day, and each quarter of an hour of the last week.
+"""The history of a hub: the minutes of the last day, and the quarter-hours of the last week.
 
-The history is computed once a minute, from counters and states that the hub has anyway, so it adds
-no cost to a delivery. It is kept in memory. If there is a data folder, a file in it is replaced
-every minute. The file is not flushed: no delivery waits for it, and a crash of the machine may lose
-it.
+It is updated once a minute from existing counters, so it adds no cost to deliveries. It is kept in
+memory and, if the hub has a data folder, in a file that is replaced every minute. The file is not
+flushed, so it may be lost if the machine crashes.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ import msgspec
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.admin.hub_readings import HubReadings, count_troubled
 from rsnotify_hub.admin.schemas import HistoryInfo, MinuteInfo
-from rsnotify_hub.admin.views import HubReadings, lag_percentiles, subscribers, troubled
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
 
-log = logging.getLogger("rsnotify.hub")
+logger = logging.getLogger("rsnotify.hub")
 
-#: Number of minutes in a day, a week, and a quarter of an hour.
+#: The lengths of a day, a week and a quarter-hour, in minutes.
 DAY, WEEK, QUARTER = 24 * 60, 7 * 24 * 60, 15
 
-#: The version of the file. Version 2 added quarters of an hour.
+#: The version of the file. Version 2 added quarter-hours.
 _VERSION = 2
 
-#: The fields that are added up when two periods, or the rows of two nodes, are combined. For all
-#: other fields, the largest value counts.
+#: The fields to add when the rows of two periods, or of two nodes, are combined. For all other
+#: fields, the maximum is used.
 _ADDED_IN_TIME = ("accepted", "delivered", "failed", "seconds")
 _ADDED_OVER_NODES = (
     "accepted",
@@ -74,14 +73,14 @@ class HubHistory:
         )
         seconds = round((now - self._until).total_seconds())
         self._counted, self._until = counted, now
-        lag_p50, lag_p99 = lag_percentiles(readings.lags())
+        lag_p50, lag_p99 = readings.lag_percentiles()
         minute = MinuteInfo(
             int(now.timestamp()) // 60,
             accepted,
             delivered,
             failed,
-            subscribers=subscribers(readings),
-            troubled=troubled(readings.subscriptions),
+            subscribers=readings.count_subscribers(),
+            troubled=count_troubled(readings.subscriptions),
             seconds=max(1, seconds),  # the clock may have been set back
             lag_p50=lag_p50,
             lag_p99=lag_p99,
@@ -114,7 +113,7 @@ def _quarter(minute: MinuteInfo) -> MinuteInfo:
 
 
 def _put(rows: deque[MinuteInfo], row: MinuteInfo, *, keep: int) -> None:
-    """Append a row, or combine it with the last row if both belong to the same period."""
+    """Append a row, or combine it with the last row if that is of the same period."""
     while rows and rows[-1].minute >= row.minute:  # the clock may have been set back
         last = rows.pop()
         if last.minute == row.minute:
@@ -134,16 +133,16 @@ def _combined(one: MinuteInfo, other: MinuteInfo, added: Container[str]) -> Minu
     return replace(one, **values)
 
 
-def joined(parts: Iterable[HistoryInfo]) -> HistoryInfo:
-    """Combine the histories of all nodes into the history of the hub."""
-    parts = list(parts)
+def merge_histories(histories: Iterable[HistoryInfo]) -> HistoryInfo:
+    """Merge the histories of all nodes into the history of the hub."""
+    histories = list(histories)
     return HistoryInfo(
-        tuple(_joined(row for part in parts for row in part.minutes)),
-        _joined(row for part in parts for row in part.quarters),
+        tuple(_merge_rows(row for each in histories for row in each.minutes)),
+        _merge_rows(row for each in histories for row in each.quarters),
     )
 
 
-def _joined(rows: Iterable[MinuteInfo]) -> list[MinuteInfo]:
+def _merge_rows(rows: Iterable[MinuteInfo]) -> list[MinuteInfo]:
     found: dict[int, MinuteInfo] = {}
     for row in rows:
         before = found.get(row.minute)
@@ -157,7 +156,7 @@ def _read(file: Path) -> _HistoryFile:
     except FileNotFoundError:
         pass
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.warning("the history of the last week cannot be read, and begins again: %s", error)
+        logger.warning("cannot read the history of the last week, starting a new one: %s", error)
     return _HistoryFile(())
 
 
@@ -167,4 +166,4 @@ def _write(file: Path, content: bytes) -> None:
         new.write_bytes(content)
         os.replace(new, file)
     except OSError as error:
-        log.warning("the history of the last week cannot be stored now: %s", error)
+        logger.warning("cannot save the history of the last week: %s", error)

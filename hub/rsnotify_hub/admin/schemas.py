@@ -1,9 +1,8 @@
-"""The JSON of the admin API: queries, request bodies and answers.
+"""The JSON of the admin API: queries, request bodies and responses.
 
-Each field is defined and described only here, in the `Args:` of its class or of a base class.
-`api.py` generates the OpenAPI description from these. `views.py` fills the fields from attributes
-of the same name, and `text_tables.py` names the fields that the commands print. Lists show
-callbacks redacted, because a callback may contain secrets.
+The `Args:` of a class, or of its base class, are the only description of its fields. `openapi.py`
+generates the OpenAPI description from them. `schema_conversion.py` sets the fields from attributes
+with the same names. Callbacks in lists are redacted, because they may contain secrets.
 
 The JSON about nodes is in `rsnotify_hub.store.nodes`, because the store describes the nodes.
 """
@@ -29,8 +28,8 @@ class Redelivery(Struct, frozen=True, forbid_unknown_fields=True):
     """The start of a redelivery.
 
     Args:
-        since: A W3C Datetime; the hub delivers all changes after it again. If absent, the hub
-            delivers the pending fragments at once.
+        since: A W3C Datetime. The hub redelivers all changes after it. If absent, the hub
+            delivers the pending fragments immediately.
     """
 
     since: str | None = None
@@ -40,8 +39,8 @@ class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
-#: Matches the first digits of an id, or all of them. Fewer than 4 would often match several ids.
-FIRST_DIGITS = "[0-9a-f]{4,32}"
+#: Matches an id or a prefix of it. Prefixes of fewer than 4 digits would often be ambiguous.
+ID_PREFIX = "[0-9a-f]{4,32}"
 
 
 class TopicOrder(StrEnum):
@@ -54,7 +53,7 @@ class TopicOrder(StrEnum):
 class SubscriptionOrder(StrEnum):
     """The order of subscriptions: by topic, or by state (given up, retrying, suspended, active).
 
-    In the order by state, the subscriptions that have lagged longest come first within each state.
+    Within a state, the subscriptions with the longest lag are first.
     """
 
     TOPIC = "topic"
@@ -78,7 +77,8 @@ class TopicQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Args:
         topic: Only this topic.
-        search: Only topics whose URI contains this string, in any case, or whose id begins with it.
+        search: Only topics whose URI contains this string, ignoring case, or whose id begins with
+            it.
         silent: Only topics of silent Sources.
         sort: The order: by URI, or `received` for the most recently changed first.
     """
@@ -89,7 +89,7 @@ class TopicQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     sort: TopicOrder = TopicOrder.TOPIC
 
 
-# Defaults are omitted because an older node refuses fields that it does not know.
+# Defaults are omitted, because older nodes refuse unknown fields.
 class SubscriptionQuery(
     PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
@@ -99,7 +99,7 @@ class SubscriptionQuery(
         topic: Only subscriptions of this topic.
         state: Only subscriptions in this state.
         trouble: Only subscriptions that are retrying or given up.
-        search: Only subscriptions whose topic, callback or id contains this string, in any case.
+        search: Only subscriptions whose topic, callback or id contains this string, ignoring case.
         sort: The order: by topic, or `trouble` for given up, retrying, suspended and active, with
             the longest lag first within each state.
     """
@@ -112,7 +112,7 @@ class SubscriptionQuery(
 
 
 class SubscriberCounts(Struct, frozen=True, kw_only=True):
-    """The number of subscribers to a topic at one node, or at all nodes."""
+    """The number of subscribers to a topic on one node, or on all nodes."""
 
     websockets: int
     event_streams: int
@@ -168,8 +168,8 @@ class TopicList(Struct, frozen=True):
     next: str | None
 
 
-class ConnectionRoles(StrEnum):
-    """The role of a connection: none before its first frame, and then at least one."""
+class ClientRole(StrEnum):
+    """The role of a connection's client. Before its first frame, it is `none`."""
 
     NONE = "none"
     SUBSCRIBER = "subscriber"
@@ -204,13 +204,13 @@ class ConnectionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_onl
         role: Only connections with this role. A connection with role `both` also matches
             `subscriber` and `publisher`.
         search: Only connections whose id, address, `User-Agent` or any topic contains this string,
-            in any case.
+            ignoring case.
         sort: The order: oldest first, or `trouble` for slow ones, replaying ones and then live
             ones.
     """
 
     topic: str | None = None
-    role: ConnectionRoles | None = None
+    role: ClientRole | None = None
     search: str = ""
     sort: ConnectionOrder = ConnectionOrder.SINCE
 
@@ -221,24 +221,24 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     Args:
         id: The connection's identifier in paths of this API.
         transport: The transport: `websocket` or `sse`.
-        role: Whether the client subscribes, publishes, or both.
+        role: Whether the client subscribes, publishes or both.
         state: How well the client keeps up.
         address: The client's address.
         agent: The client's `User-Agent`.
         since: When the connection was opened.
         topics: The first ten of the connection's topics.
         topic_count: The number of the connection's topics.
-        lag_seconds: How long data has waited for the client to read it; 0 if none is waiting. Data
-            that the client's operating system has accepted counts as read.
-        behind: The number of fragments that are waiting or have yet to be replayed.
-        unsent: The number of bytes waiting.
+        lag_seconds: How long data has been waiting for the client to read it; 0 if none is waiting.
+            Data that the client's operating system has received counts as read.
+        behind: The number of fragments that are waiting to be sent or replayed.
+        unsent: The number of bytes waiting to be sent.
         sent: The number of fragments sent to the client, on its current topics.
         received: The number of fragments that the client has published, on its current topics.
     """
 
     id: str
     transport: DeliveryTransport
-    role: ConnectionRoles
+    role: ClientRole
     state: ConnectionState
     address: str
     agent: str
@@ -274,9 +274,9 @@ class FailureInfo(Struct, frozen=True, kw_only=True):
 
     Args:
         at: When the delivery failed.
-        status: The HTTP status of the answer; null if there was no answer.
+        status: The HTTP status of the response; null if there was none.
         reason: Why the delivery failed.
-        excerpt: The beginning of the answer's body.
+        excerpt: The beginning of the response's body.
     """
 
     at: _When
@@ -304,7 +304,7 @@ class SubscriptionInfo(SubscriptionName, frozen=True, kw_only=True):
 
     Args:
         state: The state of the deliveries.
-        expires: When the lease ends.
+        expires: When the lease expires.
         lag_seconds: How long the subscription has been behind; 0 if it is up to date.
         behind: The number of fragments that the subscription has not received.
         failures: The number of consecutive failed attempts.
@@ -342,9 +342,9 @@ class SubscriptionFailure(SubscriptionName, frozen=True, kw_only=True):
 
     Args:
         at: When the delivery failed.
-        status: The HTTP status of the answer; null if there was no answer.
+        status: The HTTP status of the response; null if there was none.
         reason: Why the delivery failed.
-        excerpt: The beginning of the answer's body.
+        excerpt: The beginning of the response's body.
         callback: The callback, redacted.
     """
 
@@ -398,7 +398,7 @@ class DeadLetterList(Struct, frozen=True):
 
 
 class Problem(Struct, frozen=True):
-    """The reason why a request failed. The request had no effect.
+    """Why a request failed. It had no effect.
 
     Args:
         error: The reason, in one sentence.
@@ -413,8 +413,8 @@ class AttemptInfo(FailureInfo, frozen=True, kw_only=True):
     Args:
         at: When the attempt ended.
         reason: The outcome.
-        excerpt: The beginning of the answer's body, unless the attempt succeeded.
-        seconds: How long the attempt took.
+        excerpt: The beginning of the response's body; empty if the attempt succeeded.
+        seconds: The duration of the attempt.
         delivered: Whether the attempt succeeded.
         after: The log position after which the payload begins.
         through: The log position at which the payload ends.
@@ -433,10 +433,10 @@ class SubscriptionDetails(Struct, frozen=True, kw_only=True):
 
     Args:
         subscription: The subscription.
-        callback: The whole callback, which may contain the subscriber's secrets.
+        callback: The complete callback, which may contain the subscriber's secrets.
         attempts: The last failed attempts and some of the last successful ones, newest first.
-        since: When the hub, or the node that delivers to the subscription, started. Only the last
-            of the earlier attempts is kept, and only if it failed and none has succeeded since.
+        since: When the hub, or the node that delivers to the subscription, started. Of the earlier
+            attempts, only the last one is kept, if it failed and no later one has succeeded.
     """
 
     subscription: SubscriptionInfo
@@ -446,7 +446,7 @@ class SubscriptionDetails(Struct, frozen=True, kw_only=True):
 
 
 class PayloadQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The attempt whose payload is requested: the last one with these positions.
+    """Selects a delivery attempt: the last one with these positions.
 
     Args:
         after: The attempt's `after`.
@@ -482,7 +482,7 @@ class DiskInfo(Struct, frozen=True):
 
 
 class PartState(StrEnum):
-    """The state of a part of the hub: working, worth watching, or in trouble."""
+    """The state of a part of the hub: it works, needs attention, or is in trouble."""
 
     IN_ORDER = "in-order"
     WATCH = "watch"
@@ -490,7 +490,7 @@ class PartState(StrEnum):
 
 
 class PartInfo(Struct, frozen=True):
-    """A part of the hub, or something that the hub depends on.
+    """A part of the hub, or a system that the hub depends on.
 
     Args:
         name: `sources`, `callbacks`, `connections`, `store`, `disk`, `nodes`, or a broker.
@@ -504,46 +504,46 @@ class PartInfo(Struct, frozen=True):
 
 
 class StatusInfo(Struct, frozen=True, kw_only=True):
-    """The hub as a whole; on a cluster, all nodes that answered promptly.
+    """The state of the hub. On a cluster, it covers all nodes that answered promptly.
 
     Args:
         version: The version of the hub, or of this node.
-        started: When the hub, or this node, started. The counts of each node begin at its start.
+        started: When the hub, or this node, started. Each node counts from its start.
         now: The current time of the hub, or of this node.
-        nodes: The number of nodes that these numbers cover.
+        nodes: The number of nodes that the status covers.
         topics: The number of topics with a log.
         subscriptions: The number of WebSub subscriptions.
         states: The number of subscriptions in each state.
         lag_seconds: The longest lag of any subscription that is not suspended.
-        websockets: The number of open WebSockets of subscribers and Sources. Here and in all the
-            following fields, the dashboard's WebSockets are not counted.
-        event_streams: The number of open event streams. Each one receives a topic.
+        websockets: The number of open WebSockets of subscribers and Sources. This and all following
+            fields do not count the dashboard's WebSockets.
+        event_streams: The number of open event streams. Each receives one topic.
         subscribers: The sum of `websocket_subscribers`, `event_streams` and `subscriptions`. The
             readers of a broker are unknown.
         websocket_subscribers: The number of WebSockets that receive at least one topic.
         publishers: The number of WebSockets on which a Source publishes at least one topic.
-        slow: The number of slow WebSockets and event streams: data has waited for their clients for
-            5 seconds.
-        slow_seconds: The longest time that data has waited for a slow client.
+        slow: The number of WebSockets and event streams for which data has been waiting for 5
+            seconds.
+        slow_seconds: The longest time that data has been waiting for a slow client.
         troubled: The number of subscriptions that are retrying or given up, plus the number of slow
             connections, plus the number of all other parts that are not in order.
-        parts: The parts of the hub, with parts in trouble first.
+        parts: The parts of the hub, those in trouble first.
         accepted: The number of fragments that became durable.
         accepted_bytes: The total size of these fragments, in bytes.
-        deliveries: The number of deliveries and attempts, by transport and outcome.
+        deliveries: The number of deliveries and delivery attempts, by transport and outcome.
         log_bytes: The total size of all kept fragments, in bytes.
         store_failure: Why fragments cannot be stored; null if the last write succeeded.
         silent: The number of silent Sources. Each host of a topic is one Source (see `TopicInfo`).
         connections: The number of open connections to the server, of any kind.
-        live_queue: The number of bytes waiting in WebSockets and event streams.
+        live_queue: The number of bytes waiting to be sent on WebSockets and event streams.
         delivery_queue: The number of WebSub deliveries waiting for a connection.
         commit_queue: The number of writes waiting for the next transaction.
-        brokers: The state of each broker that the hub has a bridge to, by transport.
+        brokers: The state of each broker that the hub publishes to, by transport.
         lag_p50: The median lag of the WebSub subscriptions that are not suspended, in seconds; on a
             cluster, the largest median of any node. Null if there are none.
         lag_p99: The 99th percentile of the same lags.
         disk: The disk with the data folder; null on a cluster.
-        admin: Always true, because only admins receive this.
+        admin: Always true, because only admins receive the status.
     """
 
     version: str
@@ -581,23 +581,23 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
 
 
 class MinuteInfo(Struct, frozen=True, array_like=True):
-    """The hub's work in one minute or quarter of an hour, and the peak values of its state.
+    """The hub's activity in a minute or quarter-hour, and the peak values of its state.
 
     Args:
-        minute: The minute, or the first minute of the quarter, counted from 1970-01-01T00:00Z.
+        minute: The minute, or the first minute of the quarter-hour, since 1970-01-01T00:00Z.
         accepted: The number of fragments that became durable.
         delivered: The number of deliveries over all transports.
-        failed: The number of failed WebSub attempts.
+        failed: The number of failed WebSub delivery attempts.
         subscribers: The `subscribers` of the status.
         troubled: The number of subscriptions that were retrying or given up.
         seconds: The number of seconds that the hub ran.
         lag_p50: The median lag of the WebSub subscriptions that were not suspended, in seconds; on
             a cluster, the largest median of any node. Null if there were none. This and the
-            following fields are null for a minute recorded before version 0.3.
+            following fields are null for periods recorded before version 0.3.
         lag_p99: The 99th percentile of the same lags.
         delivery_queue: The number of WebSub deliveries waiting for a connection.
         commit_queue: The number of writes waiting for the next transaction.
-        live_queue: The number of bytes waiting in WebSockets and event streams.
+        live_queue: The number of bytes waiting to be sent on WebSockets and event streams.
     """
 
     minute: int
@@ -618,9 +618,8 @@ class HistoryInfo(Struct, frozen=True):
     """The periods in which the hub ran, oldest first.
 
     Args:
-        minutes: The minutes of the last day. Each is an array of the numbers that `MinuteInfo`
-            names.
-        quarters: The quarters of an hour of the last week, in the same form.
+        minutes: The minutes of the last day, each as an array of the numbers in `MinuteInfo`.
+        quarters: The quarter-hours of the last week, in the same form.
     """
 
     minutes: tuple[MinuteInfo, ...]

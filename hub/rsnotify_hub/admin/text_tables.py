@@ -1,6 +1,6 @@
-"""Formats the answers of the admin API as text tables.
+"""Formats responses of the admin API as text tables.
 
-Each column has a heading and the name of a field, or a function of the row.
+A table maps the heading of each column to the name of a field, or to a function of the row.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STATUS: _Columns = {
 }
 _PARTS = {
     PartState.IN_ORDER: "in order",
-    PartState.WATCH: "watch it",
+    PartState.WATCH: "needs attention",
     PartState.TROUBLE: "in trouble",
 }
 _NODES: _Columns = {
@@ -116,8 +116,8 @@ def status(value: StatusInfo) -> Iterator[str]:
         yield ""
     facts = [(head, _cell(value, column)) for head, column in _STATUS.items()]
     counts = [
-        (f"deliveries {way} {outcome}", str(count))
-        for way, outcomes in sorted(value.deliveries.items())
+        (f"deliveries {transport} {outcome}", str(count))
+        for transport, outcomes in sorted(value.deliveries.items())
         for outcome, count in sorted(outcomes.items())
         if count
     ]
@@ -125,13 +125,13 @@ def status(value: StatusInfo) -> Iterator[str]:
 
 
 def _subscribers(value: StatusInfo) -> str:
-    ways = (
+    counts = (
         counted(value.websocket_subscribers, "WebSocket"),
         counted(value.event_streams, "event stream"),
         counted(value.subscriptions, "callback"),
     )
-    others = "; readers of a broker are not known" if value.brokers else ""
-    return f"{value.subscribers:,}: {', '.join(ways)}{others}"
+    others = "; the readers of brokers are unknown" if value.brokers else ""
+    return f"{value.subscribers:,}: {', '.join(counts)}{others}"
 
 
 def _queues(value: StatusInfo) -> str:
@@ -141,12 +141,12 @@ def _queues(value: StatusInfo) -> str:
 
 
 def _brokers(value: StatusInfo) -> Iterator[tuple[str, str]]:
-    for way, broker in value.brokers.items():
+    for transport, broker in value.brokers.items():
         state = "connected" if broker.connected else "not connected"
         if broker.since is not None:
             state += f" since {format_datetime(broker.since)}"
-        why = f": {broker.error}" if broker.error else ""
-        yield f"{way} broker", f"{state}, {counted(broker.behind, 'topic')} behind{why}"
+        reason = f": {broker.error}" if broker.error else ""
+        yield f"{transport} broker", f"{state}, {counted(broker.behind, 'topic')} behind{reason}"
 
 
 def _disk(value: StatusInfo) -> Iterator[tuple[str, str]]:
@@ -181,7 +181,7 @@ def _stream(found: NodeList, stream: StreamInfo) -> Iterator[str]:
     free = "an unknown number" if found.free is None else f"{found.free:,}"
     yield f"{free} of {counted(found.shards, 'shard')} without a node"
     if stream.trouble is not None:
-        yield f"trouble: {stream.trouble}"
+        yield f"in trouble: {stream.trouble}"
     yield f"stream {stream.name}: {counted(stream.records, 'record')}"
     rows = [(copy.name, "leader" if copy.leader else "copy", _step(copy)) for copy in stream.copies]
     if rows:
@@ -196,7 +196,7 @@ def topics(page: schemas.TopicList) -> Iterator[str]:
 
 def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
     if not page.subscriptions:
-        yield "none over WebSub; `rsnotify hub connections` shows the readers of other transports"
+        yield "none over WebSub; `rsnotify hub connections` lists the readers of other transports"
         return
     yield from _table(_SUBSCRIPTIONS, page.subscriptions, page.total)
 
@@ -215,8 +215,8 @@ def details(found: SubscriptionDetails) -> Iterator[str]:
 
 def connections(page: schemas.ConnectionList) -> Iterator[str]:
     yield from _table(_CONNECTIONS, page.connections, page.total)
-    for way in page.brokers:
-        yield f"readers over {way.upper()} are connected to the broker, which this hub publishes to"
+    for transport in page.brokers:
+        yield f"readers over {transport.upper()} connect to the broker, and are not listed"
 
 
 def _topics(row: schemas.ConnectionInfo) -> str:

@@ -18,7 +18,7 @@ from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify_hub.admin import client as admin_client
 from rsnotify_hub.admin import schemas, text_tables
 from rsnotify_hub.admin.client import AdminClient
-from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.websub_subscription import subscription_id
 from tests.certificates import Authority
@@ -96,7 +96,7 @@ async def test_the_first_digits_of_an_id_do_if_they_are_those_of_one_only(hub: C
         await hub.accepted(fragment(0, 1), topic=each)
     ids = [topic_id(topic), topic_id(other)]
     for given, reasons in (
-        (ids[0][:4], ("the beginning of several ids", *ids, topic, other)),
+        (ids[0][:4], ("several ids of", *ids, topic, other)),
         (ids[0][:3], ("at least the first 4",)),
         ("f" * 31, ("none of the topics has an id that begins with",)),
     ):
@@ -111,7 +111,7 @@ async def test_an_error_is_one_sentence(run_hub: RunHub):
     async with run_hub(admins=[{"token": ADMIN}]) as hub:
         for arguments, token, reason in (
             (["status"], "", "set RSNOTIFY_ADMIN_TOKEN"),
-            (["status"], ADMIN + "x", "in RSNOTIFY_ADMIN_TOKEN or --token is not an admin's"),
+            (["status"], ADMIN + "x", "in RSNOTIFY_ADMIN_TOKEN or --token is not that of an admin"),
             (["suspend", "../status"], ADMIN, "is not an id"),
             (["status", "--url", "hub"], ADMIN, "not an absolute http"),
             (["drop", "0" * 32], ADMIN, "there is no such subscription"),
@@ -172,7 +172,7 @@ async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.Mo
 
 
 async def test_a_hub_that_cannot_be_reached_is_reported():
-    with pytest.raises(Unavailable, match=r"connection refused; .*--url names the hub"):
+    with pytest.raises(Unavailable, match=r"connection refused; .*check --url"):
         await AdminClient(f"http://127.0.0.1:{free_port()}/", None).call("status")
 
 

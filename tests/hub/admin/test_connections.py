@@ -6,7 +6,7 @@ from typing import Any
 
 from rsnotify.format.datetimes import format_datetime
 from rsnotify_hub.admin import text_tables
-from rsnotify_hub.admin.reports import CLOSED
+from rsnotify_hub.admin.connection_operations import CLOSE_REASON
 from rsnotify_hub.admin.schemas import ConnectionList
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.admin.test_commands import command, printed
@@ -129,9 +129,9 @@ async def test_commands_list_and_close_connections(hub: Client, admin: AdminUser
     assert await printed(hub, "connections", "--topic", OTHER) == "none\n"
     assert await printed(hub, "disconnect", row["id"]) == ""
     closed = await reader.receive()
-    assert (closed.data, closed.extra) == (1001, CLOSED)
+    assert (closed.data, closed.extra) == (1001, CLOSE_REASON)
     assert await rows(admin) == []
     again = await command(hub, "disconnect", row["id"])
     assert "there is no such connection" in str(again.exception)
     (line,) = list(text_tables.connections(ConnectionList((), 0, None, ("mqtt",))))[1:]
-    assert line == "readers over MQTT are connected to the broker, which this hub publishes to"
+    assert line == "readers over MQTT connect to the broker, and are not listed"

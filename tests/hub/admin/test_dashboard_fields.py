@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import rsnotify_hub.admin
-from rsnotify_hub.admin.api import describe
+from rsnotify_hub.admin.openapi import describe_api
 from rsnotify_hub.admin.schemas import MinuteInfo
 
 STATIC = Path(rsnotify_hub.admin.__file__).with_name("static")
 FIELDS = {
     name
-    for schema in describe("1")["components"]["schemas"].values()
+    for schema in describe_api("1")["components"]["schemas"].values()
     for name in schema.get("properties", {})
 }
 
@@ -28,6 +28,8 @@ def test_each_field_that_a_script_names_exists(path: Path):
 
 
 def test_the_columns_of_a_minute_are_those_of_the_api():
-    columns = re.search(r"const COLUMNS = (.+?);", (STATIC / "series.js").read_text(), re.DOTALL)
+    columns = re.search(
+        r"const COLUMNS = (.+?);", (STATIC / "chart-data.js").read_text(), re.DOTALL
+    )
     assert columns is not None
     assert re.findall(r'"(\w+)"', columns[1]) == [*MinuteInfo.__struct_fields__]

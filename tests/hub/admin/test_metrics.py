@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify import __version__
 from rsnotify.runtime.status_endpoints import MetricsText
-from rsnotify_hub.admin.views import HubReadings
+from rsnotify_hub.admin.hub_readings import HubReadings
 from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.metrics import LAG_BUCKETS, LONGEST_LAGS, metric_families
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics

@@ -10,13 +10,14 @@ from aiohttp import web
 from jsonschema import Draft202012Validator
 
 from rsnotify import __version__
-from rsnotify_hub.admin.api import AdminApi, add_admin_routes, describe
+from rsnotify_hub.admin.api import AdminApi, add_admin_routes
+from rsnotify_hub.admin.openapi import describe_api
 from rsnotify_hub.admin.operations import OPERATIONS
 from rsnotify_hub.websub_subscription import subscription_id
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, fragment
 
-DESCRIPTION = describe("1.2.3")
+DESCRIPTION = describe_api("1.2.3")
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
@@ -86,7 +87,7 @@ def test_every_schema_field_and_parameter_is_described():
 async def test_it_is_public(hub: Client):
     async with hub.session.get(hub.url + "admin/openapi.json") as response:
         assert response.content_type == "application/json"
-        assert await response.json() == describe(__version__)
+        assert await response.json() == describe_api(__version__)
 
 
 @pytest.mark.parametrize("failing", [False, True], ids=["idle", "in trouble"])

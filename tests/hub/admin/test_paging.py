@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.admin.reports import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage, page_of
+from rsnotify_hub.admin.paging import RowOrder, RowPage, page_of
+from rsnotify_hub.admin.read_operations import SUBSCRIPTION_ORDERS, TOPIC_ORDERS
 from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogState
@@ -50,7 +51,7 @@ def test_rows_that_stay_are_on_one_page_while_others_come_and_go(
 def test_an_invalid_cursor_is_refused(after: str):
     query = PageQuery(after=after)
     with pytest.raises(Refusal, match="after"):
-        page_of([log("a", 1)], TOPICS[TopicOrder.RECEIVED], query)
+        page_of([log("a", 1)], TOPIC_ORDERS[TopicOrder.RECEIVED], query)
 
 
 def log(name: str, received: float) -> LogState:
@@ -69,7 +70,7 @@ def log(name: str, received: float) -> LogState:
 
 def test_topics_that_changed_last_come_first():
     rows = [log("a", 1), log("b", 3), log("c", 3), log("d", 2.5)]
-    page = page_of(rows, TOPICS[TopicOrder.RECEIVED], PageQuery())
+    page = page_of(rows, TOPIC_ORDERS[TopicOrder.RECEIVED], PageQuery())
     assert [row.topic[-1] for row in page.rows] == ["c", "b", "d", "a"]
 
 
@@ -99,7 +100,7 @@ def test_subscriptions_in_trouble_come_first_and_the_longest_lag_among_them():
         delivery("failing", behind=2, state=DeliveryState.RETRYING),
         delivery("dead", behind=4, state=DeliveryState.GIVEN_UP),
     ]
-    order = SUBSCRIPTIONS[SubscriptionOrder.TROUBLE]
+    order = SUBSCRIPTION_ORDERS[SubscriptionOrder.TROUBLE]
     found, after = [], ""
     while after is not None:
         page = page_of(rows, order, PageQuery(limit=2, after=after))
@@ -110,5 +111,5 @@ def test_subscriptions_in_trouble_come_first_and_the_longest_lag_among_them():
 
 def test_subscriptions_of_one_topic_are_adjacent():
     rows = [delivery(str(number)) for number in range(5)]
-    page = page_of(rows, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], PageQuery())
+    page = page_of(rows, SUBSCRIPTION_ORDERS[SubscriptionOrder.TOPIC], PageQuery())
     assert [row.id for row in page.rows] == sorted(row.id for row in rows)

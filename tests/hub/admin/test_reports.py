@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from rsnotify_hub.admin import text_tables
+from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.admin.schemas import StatusInfo
-from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.websub_subscription import subscription_id
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, Clock, LogWatch, RunHub, chain, fragment

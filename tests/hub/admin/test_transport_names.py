@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.runtime import transport_extensions as transports
-from rsnotify_hub.admin.views import deliveries, status
+from rsnotify_hub.admin.schema_conversion import delivery_counts, status_info
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics
 from tests.hub.readings import hub_readings
@@ -20,9 +20,9 @@ def test_its_deliveries_and_its_broker_have_its_name():
     statistics = Statistics()
     statistics.count("spool+x", DeliveryOutcome.DELIVERED, size=5)
     readings = hub_readings(statistics=statistics, brokers={"spool+x": BrokerInfo(True, 3)})
-    assert deliveries(statistics)["spool+x"]["delivered"] == 1
-    assert list(deliveries(statistics))[-2:] == ["spool+x", "dashboard"]
-    assert status(readings).brokers["spool+x"].behind == 3
+    assert delivery_counts(statistics)["spool+x"]["delivered"] == 1
+    assert list(delivery_counts(statistics))[-2:] == ["spool+x", "dashboard"]
+    assert status_info(readings).brokers["spool+x"].behind == 3
     samples = {
         (sample.name, sample.labels.get("way")): sample.value
         for family in metric_families(readings)

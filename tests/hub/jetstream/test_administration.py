@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from rsnotify_hub.admin.reports import Reports
+from rsnotify_hub.admin.change_operations import ChangeOperations
+from rsnotify_hub.admin.read_operations import ReadOperations, UnknownId
+from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.admin.schemas import PageQuery, PayloadQuery, SubscriptionQuery
-from rsnotify_hub.admin.service import AdminService, UnknownId
-from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.websub_subscription import DeliveryState, subscription_id
 from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
@@ -18,10 +18,10 @@ from tests.hub.jetstream.hubs import ClusterHub, running_hubs, subscribe
 from tests.waiting import until
 
 
-def admin_of(hub: ClusterHub, clock: Clock) -> AdminService:
+def admin_of(hub: ClusterHub, clock: Clock) -> ChangeOperations:
     deliveries = hub.deliveries
     unused = cast(Any, None)
-    reports = Reports(
+    reads = ReadOperations(
         deliveries.topics,
         unused,
         deliveries.channel,
@@ -30,8 +30,9 @@ def admin_of(hub: ClusterHub, clock: Clock) -> AdminService:
         unused,
         clock,
         hub.store.nodes,
+        unused,
     )
-    return AdminService(reports, unused, unused, unused)
+    return ChangeOperations(reads, unused)
 
 
 async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
@@ -48,7 +49,7 @@ async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
             rows = []
             after = ""
             while True:
-                page = await admin.reports.subscriptions(SubscriptionQuery(limit=4, after=after))
+                page = await admin.reads.subscriptions(SubscriptionQuery(limit=4, after=after))
                 assert page.total == 9
                 rows += page.subscriptions
                 if page.next is None:
@@ -57,15 +58,15 @@ async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
                 after = page.next
             assert [row.id for row in rows] == ids
             for id in ids:
-                details = await admin.details(id)
+                details = await admin.reads.details(id)
                 assert details.callback in callbacks.urls
                 (attempt,) = details.attempts
-                payload = await admin.payload(id, PayloadQuery(through=attempt.through))
+                payload = await admin.reads.payload(id, PayloadQuery(through=attempt.through))
                 assert payload.size == attempt.size == len(payload.text or "")
         for id in ids:
             assert (await admins[0].change("suspend", id)).state is DeliveryState.SUSPENDED
         query = SubscriptionQuery(state=DeliveryState.SUSPENDED)
-        assert (await admins[1].reports.subscriptions(query)).total == 9
+        assert (await admins[1].reads.subscriptions(query)).total == 9
         await running[1].publish(2)
         for id in ids:
             assert (await admins[1].change("resume", id)).id == id
@@ -75,8 +76,8 @@ async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
         await admins[2].drop(ids[0])
         with pytest.raises(UnknownId):
             await admins[0].drop(ids[0])
-        assert (await admins[0].reports.dead_letters(PageQuery())).total == 0
-        assert (await admins[0].reports.failures()).failures == ()
+        assert (await admins[0].reads.dead_letters(PageQuery())).total == 0
+        assert (await admins[0].reads.failures()).failures == ()
         await admins[0].drop_topic(topic_id(TOPIC))
         assert not any(hub.urls for hub in running)
         await until(lambda: all(hub.deliveries.topics.state(TOPIC) is None for hub in running))

@@ -211,7 +211,7 @@ def test_nodes_are_printed_with_the_servers_and_what_is_wrong():
     lines = list(text_tables.nodes(FENCED))
     assert [line.split()[-1] for line in lines[1:3]] == ["fenced", "unknown"]
     assert "an unknown number of 65 shards without a node" in lines
-    assert "trouble: NATS is away" in lines
+    assert "in trouble: NATS is away" in lines
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_datetime_may_have_another_zone() -> None:
     assert isinstance(record, ExportedSubscription)
     assert subscription_of(record).expires == at(9)
     lines[1] = lines[1].replace(local, datetime(2026, 1, 1).isoformat().encode())
-    assert "line 2 is wrong" in refused(*lines)
+    assert "line 2 is invalid" in refused(*lines)
 
 
 def test_each_refusal_says_what_is_wrong() -> None:
@@ -163,7 +163,7 @@ def test_each_refusal_says_what_is_wrong() -> None:
         *written(elsewhere)
     )
     broker = ExportedBroker(broker="one", cursors={f"{TOPIC} not a selection": 1})
-    assert "line 2 is wrong" in refused(*written(broker))
+    assert "line 2 is invalid" in refused(*written(broker))
 
 
 #: As a hub of version 0.2 exports a change.
@@ -183,7 +183,7 @@ def test_changes_in_an_export_of_an_earlier_version_are_not_checked() -> None:
         (replace(CONTENT, topic="https://one.example/" + "x" * 3000), "topic is longer"),
         (replace(CONTENT, content_type=""), "no content type"),
         (replace(CONTENT, content_type="text/plain\r\nSet-Cookie: a=b"), "Content-Type is not"),
-        (replace(CONTENT, body=bytes(1001)), "larger than 1000 bytes: raise max_fragment_bytes"),
+        (replace(CONTENT, body=bytes(1001)), "larger than 1000 bytes; raise max_fragment_bytes"),
         (replace(CHANGES, whole=True), "not the whole content"),
         (replace(CHANGES, whole=True, body=CHANGES.body[:-9]), "is truncated"),
         (replace(CHANGES, whole=True, body=fragment(0, 2, 1)), "order"),
@@ -203,4 +203,4 @@ def test_a_datetime_before_the_year_1_is_refused() -> None:
         lines = written(record)
         before, _, rest = lines[1].partition(b'"%s":"' % field)
         lines[1] = before + b'"%s":"0001-01-01T00:00:00+14:00"' % field + rest.partition(b'"')[2]
-        assert "line 2 is wrong" in refused(*lines)
+        assert "line 2 is invalid" in refused(*lines)

@@ -1,28 +1,28 @@
-/** The charts of the cards. uPlot draws them (vendor/); it is loaded with the first of them. */
+/** The charts of the tiles, drawn by uPlot (vendor/), which is loaded on first use. */
 
+import { condensed, RANGES } from "./chart-data.js";
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { bytes, count, hubNow, lasting, rate, shortTime } from "./figures.js";
-import { condensed, RANGES } from "./series.js";
-import { loadCharts } from "./trusted.js";
+import { bytes, count, formatDuration, hubNow, rate, shortTime } from "./formatting.js";
+import { loadCharts } from "./trusted-types.js";
 
 const HEIGHT = 124, AXIS_WIDTH = 48, FONT = "11px system-ui, sans-serif";
 const MINUTE = 60, HOUR = 3600, DAY = 86_400;
 
 const perSecond = number => `${rate(number)}/s`;
 const perMinute = number => `${rate(number)}/min`;
-const duration = seconds => lasting(seconds).replace(".0 ", " ");
+const duration = seconds => formatDuration(seconds).replace(".0 ", " ");
 
-/** How a value is written, the least top of its axis, and the steps of that where they are not decimal. */
+/** For each scale: the format of values, the minimum top of the axis, and any non-decimal steps. */
 const SCALES = {
-  second: { format: perSecond, least: 1 },
-  minute: { format: perMinute, least: 4 },
-  count: { format: count, least: 4, steps: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000, 1e5, 1e6] },
-  lag: { format: duration, least: 5, steps: [0.5, 1, 2, 5, 10, 30, MINUTE, 120, 300, 600, 1800, HOUR, 7200, 14_400, 43_200, DAY, 2 * DAY] },
-  bytes: { format: bytes, least: 1000 },
+  second: { format: perSecond, minTop: 1 },
+  minute: { format: perMinute, minTop: 4 },
+  count: { format: count, minTop: 4, steps: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000, 1e5, 1e6] },
+  lag: { format: duration, minTop: 5, steps: [0.5, 1, 2, 5, 10, 30, MINUTE, 120, 300, 600, 1800, HOUR, 7200, 14_400, 43_200, DAY, 2 * DAY] },
+  bytes: { format: bytes, minTop: 1000 },
 };
 
-/** For each card: its lines, as column, name and scale, and what it says if there is nothing to draw. */
-const CARDS = {
+/** For each tile: its lines, as column, name and scale, and the text to show without data. */
+const TILES = {
   in: {
     lines: [["accepted", "Fragments", "second"]],
     empty: "Nothing was published. Fragments appear here when a Source publishes with --hub.",
@@ -37,15 +37,15 @@ const CARDS = {
   },
   failed: {
     lines: [["failed", "Failed attempts", "minute"]],
-    empty: "No attempt failed. An attempt fails, and is repeated, if a callback does not accept what it is sent.",
+    empty: "No attempt failed. A delivery attempt fails, and is retried, if the callback does not accept it.",
   },
   lag: {
     lines: [["lag_p99", "p99", "lag"], ["lag_p50", "p50", "lag"]],
-    empty: "No callback was behind. How long callbacks have been waiting for a fragment appears here.",
+    empty: "No callback was behind. The lag of callbacks appears here.",
   },
   queues: {
     lines: [["delivery_queue", "deliveries", "count"], ["commit_queue", "writes", "count"], ["live_queue", "unread", "bytes"]],
-    empty: "Nothing waited: no delivery for a connection, no write for the disk, no bytes for a slow reader.",
+    empty: "The queues of deliveries, writes to the disk, and bytes for slow readers were empty.",
   },
 };
 
@@ -56,8 +56,8 @@ export class Charts {
   #points = [];
 
   /**
-   * @param {Element} place the section with the cards
-   * @param {function(string): void} choose called with the range that the user chooses
+   * @param {Element} place the section with the tiles
+   * @param {function(string): void} choose called with the chosen range
    */
   constructor(place, choose) {
     this.place = place;
@@ -74,8 +74,8 @@ export class Charts {
   }
 
   /**
-   * @param {object} history the answer of the admin API, with the time of the request
-   * @param {Samples} samples what this page has seen
+   * @param {object} history the response of the admin API, with the time of the request
+   * @param {Samples} samples the samples taken by this page
    * @param {string} range the key of a range
    */
   async show(history, samples, range) {
@@ -96,7 +96,7 @@ export class Charts {
     this.#state = "loading";
     try {
       const library = await loadCharts();
-      for (const [id, card] of Object.entries(CARDS))
+      for (const [id, card] of Object.entries(TILES))
         this.#plots.push(new Plot(library, find(`#${id}`, this.place), card));
       this.#state = "made";
     } catch {
@@ -108,7 +108,7 @@ export class Charts {
     for (const plot of this.#plots) plot.redraw();
   }
 
-  /** Show the points as a table, if it is open. */
+  /** Update the table of the points, if it is open. */
   #list() {
     if (!this.numbers.open) return;
     const rows = condensed(this.#points, RANGES[this.range].row).reverse();
@@ -116,9 +116,9 @@ export class Charts {
   }
 }
 
-/** Return the columns of the table: the name of the value, a heading, and the format. */
+/** Return the columns of the table: the column of the history, the heading, and the format. */
 function columns() {
-  return Object.values(CARDS).flatMap(({ lines }, index) => lines.map(([name, text, scale]) => [
+  return Object.values(TILES).flatMap(({ lines }, index) => lines.map(([name, text, scale]) => [
     name, [null, null, "Subscribers: ", null, "Lag: ", "Waiting: "][index]?.concat(text) ?? text, SCALES[scale].format,
   ]));
 }
@@ -135,7 +135,7 @@ function updateRow(row, point) {
 
 const valueText = (value, format) => (value === null || value === undefined ? "unknown" : format(value));
 
-/** One chart, with what it shows as text, and a cursor for mouse, touch and keyboard. */
+/** A chart with its values as text, and a cursor for mouse, touch and keyboard. */
 class Plot {
   #points = [];
   #end = 0;
@@ -188,7 +188,7 @@ class Plot {
       cursor: { y: false, drag: { x: false, y: false }, sync: { key: "hub" }, points: { size: 7 } },
       scales: Object.fromEntries([
         ["x", { range: () => [this.#end - RANGES[this.range ?? "15min"].length, this.#end] }],
-        ...scales.map(scale => [scale, { range: (_, low, high) => [0, top(library, high, SCALES[scale].least)] }]),
+        ...scales.map(scale => [scale, { range: (_, low, high) => [0, top(library, high, SCALES[scale].minTop)] }]),
       ]),
       axes: [
         { ...axis, size: 22, gap: 4, space: 56, values: (_, splits) => splits.map(axisTime) },
@@ -211,14 +211,14 @@ class Plot {
     };
   }
 
-  /** Show the points of a line only where there are few. */
+  /** Whether to mark the points of a line, which is useful if there are few. */
   #alone = () => this.#points.length < 3;
 
   #colour(line) {
     return getComputedStyle(find(`[data-line="${line}"]`, this.card)).color;
   }
 
-  /** Write what the cursor points at, or else the largest values. */
+  /** Show the values at the cursor or, without a cursor, the largest values. */
   #read() {
     const index = this.chart?.cursor.idx ?? null, point = this.#points[index];
     setText(this.when, point ? pointTime(point.at, this.range) : this.#points.length ? "at most" : "from now on");
@@ -250,7 +250,7 @@ class Plot {
   }
 }
 
-/** Return the top of an axis for its highest value. */
+/** Return the top of an axis for the highest value. */
 const top = (library, high, least) => Math.max(least, library.rangeNum(0, high || least, 0.1, true)[1]);
 
 function axisTime(seconds) {
@@ -260,7 +260,7 @@ function axisTime(seconds) {
   return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 }
 
-/** Format the time of a point, as exactly as it is known. */
+/** Format the time of a point, as precisely as it is known. */
 function pointTime(seconds, range) {
   if (range === "15min" && seconds % MINUTE) return new Date(1000 * seconds).toLocaleTimeString("en-GB");
   return shortTime(1000 * seconds);

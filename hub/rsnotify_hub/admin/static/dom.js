@@ -2,9 +2,9 @@
 
 /**
  * Return a new element.
- * @param {string} name its tag name
- * @param {Object<string, string|boolean|null>} attributes its attributes; null and false are omitted
- * @param {...(Node|string|null)} children its children; null is omitted
+ * @param {string} name the tag name
+ * @param {Object<string, string|boolean|null>} attributes the attributes; null and false are omitted
+ * @param {...(Node|string|null)} children the children; null is omitted
  */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -29,8 +29,8 @@ export const find = (selector, within = document) => within.querySelector(select
 const known = new WeakMap();
 
 /**
- * Give an element one child for each item, in order. A child remains the same element as long as
- * the key of its item is present, so that the focus is not lost.
+ * Give an element one child for each item, in order. Children whose items have the same keys as
+ * before are reused, so that the focus is not lost.
  */
 export function showEach(parent, items, keyOf, create, update) {
   const before = known.get(parent) ?? new Map();
@@ -46,6 +46,27 @@ export function showEach(parent, items, keyOf, create, update) {
     else parent.insertBefore(child, place);
   }
   known.set(parent, after);
-  // An element that is moved loses the focus.
+  // Moving an element removes its focus.
   if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
+}
+
+/** Show some nodes in a place, only if they change. Hide the place if there are none. */
+export function showEmpty(place, ...parts) {
+  place.hidden = parts.length === 0;
+  const made = element("div", {}, ...parts);
+  if (place.textContent !== made.textContent) place.replaceChildren(...made.childNodes);
+}
+
+/** Return an element that shows a command to run. */
+export const nextStep = command => element("pre", { tabindex: "0", role: "group", "aria-label": "Command" }, command);
+
+/** Show two values in one cell. */
+export function showPair(within, [first, second]) {
+  setText(within.firstElementChild, first);
+  setText(within.lastElementChild, second);
+}
+
+/** Return a table cell. On narrow screens, rows are cards that show the label before the value. */
+export function cell(classes, label, ...children) {
+  return element("td", { role: "cell", class: classes, "data-label": label }, ...children);
 }

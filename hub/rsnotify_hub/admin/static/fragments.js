@@ -1,16 +1,16 @@
 /** Parses the changes in a frame of the hub's WebSocket (docs/protocol.md). */
 
-import { parsable } from "./trusted.js";
+import { parsable } from "./trusted-types.js";
 
 const SITEMAP = "http://www.sitemaps.org/schemas/sitemap/0.9";
 const RS = "http://www.openarchives.org/rs/terms/";
 
-// Only a text that begins like a fragment is parsed: of others the parser makes an error page, with
-// styles that the page's policy forbids.
-const BEGINS = /^\uFEFF?\s*(?:<\?xml[^>]*>\s*)?<(?:[\w.-]+:)?urlset[\s>]/;
+// Only text that begins like a fragment is parsed. For other text, the parser returns an error page
+// with styles that the page's security policy forbids.
+const FRAGMENT_START = /^\uFEFF?\s*(?:<\?xml[^>]*>\s*)?<(?:[\w.-]+:)?urlset[\s>]/;
 
-/** Of a larger one only the size is shown: parsing it would block the page. */
-const MOST_CHARACTERS = 1_000_000;
+/** Parsing a larger fragment would block the page, so only its size is shown. */
+const MAX_CHARACTERS = 1_000_000;
 
 /**
  * Parse a fragment.
@@ -18,7 +18,7 @@ const MOST_CHARACTERS = 1_000_000;
  *   null for a topic's whole content, and for a fragment that is too large
  */
 export function readFragment(text) {
-  if (text.length > MOST_CHARACTERS || !BEGINS.test(text)) return null;
+  if (text.length > MAX_CHARACTERS || !FRAGMENT_START.test(text)) return null;
   const parsed = new DOMParser().parseFromString(parsable(text), "application/xml");
   const root = parsed.documentElement;
   if (root.namespaceURI !== SITEMAP || root.localName !== "urlset") return null;

@@ -1,41 +1,41 @@
-/** The dashboard: connects the data of the hub with the panels. */
+/** The dashboard: polls the hub, and updates the panels. */
 
-import { ConnectionTable } from "./connections.js";
-import { Details } from "./details.js";
+import { RANGES } from "./chart-data.js";
+import { ConnectionTable } from "./connection-table.js";
 import { find, setAttribute, setText } from "./dom.js";
-import { showFailures } from "./failures.js";
-import { setClock } from "./figures.js";
-import { Refused } from "./hub.js";
-import { missing, showNodes } from "./nodes.js";
-import { Parts } from "./parts.js";
-import { RANGES } from "./series.js";
-import { offerSigning, showSigning } from "./signing.js";
-import { SubscriptionTable } from "./subscriptions.js";
-import { Tail } from "./tail.js";
+import { showFailures } from "./failure-list.js";
+import { setClock } from "./formatting.js";
+import { LiveTail } from "./live-tail.js";
+import { coverage, showNodes } from "./node-table.js";
+import { PartList } from "./part-list.js";
+import { Poller } from "./poller.js";
+import { RequestRefused } from "./requests.js";
+import { enableSignIn, updateSignInButton } from "./sign-in.js";
+import { SubscriptionDetails } from "./subscription-details.js";
+import { SubscriptionTable } from "./subscription-table.js";
 import { Tiles } from "./tiles.js";
-import { TopicTable } from "./topics.js";
+import { TopicTable } from "./topic-table.js";
 import { printable, uriLink } from "./uris.js";
 import { Verdict } from "./verdict.js";
-import { Watch } from "./watch.js";
 
-/** Initially; more would push the other panels out of sight. */
-const FIRST_ROWS = 20;
-const ROWS = 100;
-const MOST_ROWS = 1000;
+/** More initial rows would push the other panels out of sight. */
+const INITIAL_ROWS = 20;
+const ADDED_ROWS = 100;
+const MAX_ROWS = 1000;
 
 const [FIRST_RANGE] = Object.keys(RANGES);
 
 const wanted = {
   topic: null, search: "", state: "", silent: false, subscription: null,
-  range: FIRST_RANGE, topicRows: FIRST_ROWS, subscriptionRows: FIRST_ROWS, connectionRows: FIRST_ROWS,
+  range: FIRST_RANGE, topicRows: INITIAL_ROWS, subscriptionRows: INITIAL_ROWS, connectionRows: INITIAL_ROWS,
 };
 let seen = { admin: false, topics: [], subscriptions: { subscriptions: [] } };
 
-const watch = new Watch(show, tell, wanted);
-const tail = new Tail(find("#tail"));
+const poller = new Poller(show, tell, wanted);
+const tail = new LiveTail(find("#tail"));
 const tiles = new Tiles(find("#tiles"), range => change({ range }));
 const verdict = new Verdict(find("#health"), leadToTrouble, open);
-const parts = new Parts(find("#parts"), {
+const parts = new PartList(find("#parts"), {
   sources: () => lead("#topics", { silent: true }),
   callbacks: () => lead("#subscriptions", { state: "trouble" }),
   connections: () => lead("#connections", {}),
@@ -43,20 +43,20 @@ const parts = new Parts(find("#parts"), {
 const topics = new TopicTable(find("#topics"), choose);
 const subscriptions = new SubscriptionTable(find("#subscriptions"), open);
 const connections = new ConnectionTable(find("#connections"), done);
-const details = new Details(find("#details"), done, id => {
+const details = new SubscriptionDetails(find("#details"), done, id => {
   wanted.subscription = id;
-  if (id) watch.now();
+  if (id) poller.now();
 });
 
 function show(now) {
-  seen = now = { ...now, missing: missing(now) };
+  seen = now = { ...now, missing: coverage(now) };
   if (now.status) setClock(now.status.now);
   verdict.show(now, parts.show(now));
   tiles.show(now, wanted.range);
   connections.show(now, wanted);
   topics.show(now, wanted);
   tail.follow(now.topics, wanted.topic);
-  showSigning(find("#access"), now.admin);
+  updateSignInButton(find("#access"), now.admin);
   showFailures(find("#failures"), now.failures ?? [], wanted, open);
   showNodes(find("#nodes"), now.nodes);
   setText(find("#subscriptions .problem"), printable(now.problem ?? ""));
@@ -71,41 +71,41 @@ function tell(state, error) {
   const pill = find("#connection");
   if (state === "live" && pill.dataset.state === "lost") tail.wake();
   setAttribute(pill, "data-state", state);
-  const problem = error instanceof Refused ? printable(error.message) : "Connection lost, trying again";
+  const problem = error instanceof RequestRefused ? printable(error.message) : "Connection lost, reconnecting";
   setText(pill, state === "live" ? "Live" : problem);
 }
 
-/** Show one topic only, or all. */
+/** Show only one topic, or all topics if it was chosen before. */
 function choose(topic) {
   change({ topic: topic === wanted.topic ? null : topic });
 }
 
-/** Change what the user wants to see. It is in the address, so that it can be shared. */
+/** Change the user's choices, which are in the URL so that they can be shared. */
 function change(choice) {
   const { topic, search, state, silent, range } = { ...wanted, ...choice };
   const chosen = { topic, search, state, silent, range: range === FIRST_RANGE ? null : range };
   const given = Object.entries(chosen).filter(([, value]) => value);
   const hash = given.length ? "#" + new URLSearchParams(given) : "";
   history.replaceState(null, "", location.pathname + location.search + hash);
-  narrow();
+  applyHash();
 }
 
-/** Go to the subscriptions in trouble, or if there are none, to the parts of the hub, which lead on. */
+/** Go to the subscriptions in trouble or, if there are none, to the parts of the hub. */
 function leadToTrouble() {
   const { "given-up": bad = 0, retrying = 0 } = seen.status.states;
   if (bad + retrying) lead("#subscriptions", { state: "trouble" });
   else lead("#parts", {});
 }
 
-/** Show some subscriptions or topics only, and go there. */
+/** Apply a choice, and go to a panel. */
 function lead(selector, choice) {
   change(choice);
   find(selector).focus();
   find(selector).scrollIntoView();
 }
 
-function narrow() {
-  if (document.getElementById(location.hash.slice(1))) return; // the link to skip to a panel
+function applyHash() {
+  if (document.getElementById(location.hash.slice(1))) return; // the hash is a link to a panel
   const chosen = new URLSearchParams(location.hash.slice(1));
   wanted.topic = chosen.get("topic");
   wanted.search = find("#search").value = chosen.get("search") ?? "";
@@ -119,7 +119,7 @@ function narrow() {
   line.hidden = wanted.topic === null;
   find(".subject", line).replaceChildren(...(wanted.topic ? [uriLink(wanted.topic)] : []));
   show(seen);
-  watch.now();
+  poller.now();
 }
 
 function open(id) {
@@ -130,13 +130,13 @@ function done(sentence) {
   const told = find("#told");
   setText(told, sentence);
   setTimeout(() => setText(told, ""), 5000);
-  watch.now();
+  poller.now();
 }
 
 function more(panel, rows) {
   find(".more", find(panel)).addEventListener("click", () => {
-    wanted[rows] = Math.min(wanted[rows] + ROWS, MOST_ROWS);
-    watch.now();
+    wanted[rows] = Math.min(wanted[rows] + ADDED_ROWS, MAX_ROWS);
+    poller.now();
   });
 }
 
@@ -149,6 +149,6 @@ find("#find").addEventListener("submit", event => event.preventDefault());
 find("#search").addEventListener("input", event => change({ search: event.target.value }));
 find("#subscriptions select").addEventListener("change", event => change({ state: event.target.value }));
 find("#topics select").addEventListener("change", event => change({ silent: event.target.value === "silent" }));
-addEventListener("hashchange", narrow);
-offerSigning(find("#access"), find("#sign-in"), () => watch.signedInOrOut());
-narrow();
+addEventListener("hashchange", applyHash);
+enableSignIn(find("#access"), find("#sign-in"), () => poller.signedInOrOut());
+applyHash();

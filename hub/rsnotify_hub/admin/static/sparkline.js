@@ -1,10 +1,10 @@
-/** Draws the rate of a topic in its row: a chart of uPlot for each of up to 1000 rows would be slow. */
+/** Draws the rate of a topic in its row. For up to 1000 rows, uPlot would be too slow. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 120, HEIGHT = 28, POINTS = 90;
 
 /** The last values of a rate, oldest first. */
-export class History {
+export class RateHistory {
   #values = [];
 
   add(value) {
@@ -17,7 +17,7 @@ export class History {
   }
 }
 
-/** Return the line, and the area under it, as SVG paths; the newest value is at the right. */
+/** Return SVG paths of the line and the area below it. The newest value is at the right. */
 function paths(values) {
   if (values.length < 2) return { line: "", area: "" };
   const top = Math.max(1, ...values);
@@ -31,8 +31,8 @@ function paths(values) {
   return { line, area: `${line}L${WIDTH} ${HEIGHT}L${left.toFixed(1)} ${HEIGHT}Z` };
 }
 
-/** Return an empty picture for `drawSparkline`. The present value is shown beside it. */
-export function sparkline() {
+/** Return an empty SVG element for `drawSparkline`. */
+export function makeSparkline() {
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" });
   picture.setAttribute("class", "sparkline");
   picture.setAttribute("aria-hidden", "true");

@@ -1,12 +1,12 @@
-/** The cards with the main numbers of the hub, now and in the past. */
+/** The tiles with the main numbers of the hub, now and in the past. */
 
+import { recentCounts, Samples } from "./chart-data.js";
 import { Charts } from "./charts.js";
 import { element, find, setText } from "./dom.js";
-import { bytes, connections, count, lasting, many, rate } from "./figures.js";
-import { counted, Samples } from "./series.js";
+import { bytes, connectionCounts, count, counted, formatDuration, rate } from "./formatting.js";
 
-/** The rate of a counter, over an interval in milliseconds. */
-class Rate {
+/** Measures the rate of a counter over a period in milliseconds. */
+class RateMeter {
   #samples = [];
 
   constructor(span) {
@@ -14,8 +14,8 @@ class Rate {
   }
 
   /**
-   * Add the present total, and return the rate.
-   * @param {number} before how much of the total was counted in the seconds before the first one
+   * Add the current total, and return the rate per second.
+   * @param {number} before the part of the first total that was counted in the `seconds` before it
    */
   add(total, before, seconds) {
     const now = performance.now();
@@ -32,19 +32,19 @@ export class Tiles {
   #samples = new Samples();
 
   /**
-   * @param {Element} place the section of the cards
-   * @param {function(string): void} choose called with the range that the user chooses for the charts
+   * @param {Element} place the section with the tiles
+   * @param {function(string): void} choose called with the range chosen for the charts
    */
   constructor(place, choose) {
     this.place = place;
-    this.accepted = new Rate(5000);
-    this.delivered = new Rate(5000);
-    this.failed = new Rate(60_000); // there are few
+    this.accepted = new RateMeter(5000);
+    this.delivered = new RateMeter(5000);
+    this.failed = new RateMeter(60_000); // failures are rare
     this.charts = new Charts(place, choose);
   }
 
   /**
-   * @param {object} seen the data for an admin; others see no cards
+   * @param {object} seen the data; only an admin sees the tiles
    * @param {string} range the range of the charts
    */
   show({ admin, status, history, missing }, range) {
@@ -52,23 +52,23 @@ export class Tiles {
     if (!admin) return;
     const failures = status.deliveries.websub?.failed ?? 0;
     const { lag_p50, lag_p99, delivery_queue, commit_queue, live_queue } = status;
-    const before = counted(history, status.started);
+    const before = recentCounts(history, status.started);
     const accepted = this.accepted.add(status.accepted, before.accepted, before.seconds);
     const delivered = this.delivered.add(sent(status), before.delivered, before.seconds);
     const failed = 60 * this.failed.add(failures, before.failed, before.seconds);
     this.#figure("in", rate(accepted), `${bytes(status.accepted_bytes)} in all`, "/s");
     this.#figure("out", rate(delivered), `${count(sent(status))} in all`, "/s");
     const open = { websockets: status.websocket_subscribers, event_streams: status.event_streams };
-    const unknown = Object.keys(status.brokers).map(way => `those of ${way.toUpperCase()} unknown`);
+    const unknown = Object.keys(status.brokers).map(way => `${way.toUpperCase()} readers unknown`);
     this.#figure("listeners", count(status.subscribers),
-      [...connections(open), many(status.subscriptions, "callback"), ...unknown, missing].filter(Boolean).join(" · "));
+      [...connectionCounts(open), counted(status.subscriptions, "callback"), ...unknown, missing].filter(Boolean).join(" · "));
     this.#figure("failed", rate(failed), `${count(failures)} in all`, "/min");
     if (lag_p99 === null) this.#figure("lag", "none", "no callback is subscribed");
-    else this.#figure("lag", lasting(lag_p99), `p50 ${lasting(lag_p50)}`, " p99");
-    this.#figure("queues", count(delivery_queue + commit_queue), [many(delivery_queue, "delivery", "deliveries"),
-      many(commit_queue, "write"), `${bytes(live_queue)} unread`].join(" · "));
+    else this.#figure("lag", formatDuration(lag_p99), `p50 ${formatDuration(lag_p50)}`, " p99");
+    this.#figure("queues", count(delivery_queue + commit_queue), [counted(delivery_queue, "delivery", "deliveries"),
+      counted(commit_queue, "write"), `${bytes(live_queue)} unread`].join(" · "));
     this.#samples.add({
-      accepted, delivered, failed, subscribers: status.subscribers, troubled: troubled(status),
+      accepted, delivered, failed, subscribers: status.subscribers, troubled: countTroubled(status),
       lag_p50, lag_p99, delivery_queue, commit_queue, live_queue,
     });
     this.charts.show(history, this.#samples, range);
@@ -86,5 +86,5 @@ export class Tiles {
 const sent = ({ deliveries }) =>
   Object.entries(deliveries).reduce((sum, [way, { delivered = 0 }]) => sum + (way === "dashboard" ? 0 : delivered), 0);
 
-/** Return the number of subscriptions that are retried or given up. */
-export const troubled = ({ states }) => (states["given-up"] ?? 0) + (states.retrying ?? 0);
+/** Return the number of subscriptions that are retrying or given up. */
+export const countTroubled = ({ states }) => (states["given-up"] ?? 0) + (states.retrying ?? 0);

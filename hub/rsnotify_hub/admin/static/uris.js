@@ -1,11 +1,11 @@
-/** Formats URIs and other texts from clients. */
+/** Formats URIs and other text from clients. */
 
 import { element } from "./dom.js";
 
-/** Replace the line breaks of a text. */
+/** Return a text with line breaks replaced by spaces. */
 export const inOneLine = text => printable(text.replace(/\s+/g, " ").trim());
 
-/** Make invisible and text-reversing characters visible. */
+/** Escape invisible characters, and those that change the direction of text. */
 export function printable(text) {
   return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, character =>
     `\\u{${character.codePointAt(0).toString(16)}}`);
@@ -25,7 +25,7 @@ function linkable(uri) {
 export function uriParts(uri) {
   const url = linkable(uri);
   const shown = printable(uri);
-  // The end of the host is only known if both look alike.
+  // If the URL was normalized, the end of the host in the text is unknown.
   if (url === null || !shown.startsWith(url.origin)) return [breakable(shown)];
   return [element("bdi", { class: "origin" }, url.origin), breakable(shown.slice(url.origin.length))];
 }
@@ -40,12 +40,12 @@ function breakable(text) {
 export function uriLink(uri) {
   const url = linkable(uri);
   if (url === null) return element("span", { class: "uri" }, ...uriParts(uri));
-  // The accessible name has no line breaks, so that a screen reader does not read it in pieces.
+  // The accessible name has no <wbr>, so that screen readers do not split it.
   const attributes = { class: "uri", href: url.href, "aria-label": printable(uri), ...OUTSIDE };
   return element("a", attributes, ...uriParts(uri));
 }
 
-/** Return a small link beside a URI; null if there is nothing to open. */
+/** Return a small link to show beside a URI; null if the URI cannot be opened. */
 export function openLink(uri) {
   const url = linkable(uri);
   if (url === null) return null;

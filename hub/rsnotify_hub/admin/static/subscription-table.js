@@ -1,12 +1,10 @@
 /** The table of WebSub subscriptions. */
 
-import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { count, hence, lasting, many, whenever } from "./figures.js";
-import { cell, showPair } from "./topics.js";
-import { nextStep, showEmpty } from "./empty.js";
+import { cell, element, find, nextStep, setAttribute, setText, showEach, showEmpty, showPair } from "./dom.js";
+import { count, counted, formatDateTime, formatDuration, fromNow } from "./formatting.js";
 import { printable, uriParts } from "./uris.js";
 
-/** The worst states first. */
+/** The states in order of severity. */
 const STATES = ["given-up", "retrying", "suspended", "active"];
 
 const WORDS = { "given-up": "given up" };
@@ -14,7 +12,7 @@ const WORDS = { "given-up": "given up" };
 export class SubscriptionTable {
   /**
    * @param {Element} panel its panel
-   * @param {function(string): void} open called with the id of the subscription that the user selects
+   * @param {function(string): void} open called with the id of the subscription to open
    */
   constructor(panel, open) {
     this.panel = panel;
@@ -23,8 +21,8 @@ export class SubscriptionTable {
   }
 
   /**
-   * @param {{subscriptions: object[], total: number, next: ?string}} page the answer of the admin API
-   * @param {boolean} narrowed whether the user has chosen some of them
+   * @param {{subscriptions: object[], total: number, next: ?string}} page the response of the admin API
+   * @param {boolean} narrowed whether the user has filtered the subscriptions
    */
   show({ subscriptions, total, next }, narrowed) {
     const sorted = [...subscriptions].sort(byTrouble);
@@ -34,18 +32,18 @@ export class SubscriptionTable {
     find("select", this.panel).hidden = false;
     if (sorted.length) this.#explain();
     else if (narrowed) this.#explain("No subscription matches.");
-    else this.#explain("No Destination has subscribed by WebSub. One follows a Source with:",
+    else this.#explain("No Destination has subscribed over WebSub. To follow a Source, run:",
       nextStep("rsnotify follow https://source.example/ FOLDER"));
   }
 
-  /** Show that they require signing in. */
+  /** Ask the user to sign in. */
   hide() {
     this.#empty("Sign in as an admin to see who subscribes, who lags, and why.");
   }
 
-  /** Show that they are unknown at the moment. */
+  /** Show that the subscriptions are not known yet. */
   wait() {
-    this.#empty("They are shown as soon as all nodes have answered.");
+    this.#empty("Waiting for all nodes to respond.");
   }
 
   #empty(text) {
@@ -80,21 +78,21 @@ export class SubscriptionTable {
   }
 }
 
-/** Return the beginning of an id, which is enough to tell subscriptions apart, and to find one. */
+/** Return a prefix of an id that is long enough to be unique. */
 export const shortId = id => id.slice(0, 8);
 
 export const failureText = ({ status, reason }) =>
   printable(status === null || reason.includes(status) ? reason : `${status}: ${reason}`);
 
-/** Show a state in a badge: with its name, its symbol and its colour. */
+/** Show a state in a badge. */
 export function showState(badge, state) {
   setText(badge, WORDS[state] ?? printable(state));
   setAttribute(badge, "data-state", state);
 }
 
-/** Format the lag of a subscription: its duration, and the number of fragments. */
+/** Format the lag of a subscription: the duration, and the number of fragments. */
 export function lagTexts({ lag_seconds: seconds, behind }) {
-  return behind || seconds ? [lasting(seconds), many(behind, "fragment")] : ["none", ""];
+  return behind || seconds ? [formatDuration(seconds), counted(behind, "fragment")] : ["none", ""];
 }
 
 function updateRow(row, subscription) {
@@ -103,11 +101,11 @@ function updateRow(row, subscription) {
   showState(find(".badge", row), state);
   showPair(find(".lag", row), lagTexts(subscription));
   setAttribute(row, "data-state", state);
-  const tries = failures > 1 ? ` (${many(failures, "try", "tries")})` : "";
+  const tries = failures > 1 ? ` (${counted(failures, "try", "tries")})` : "";
   setText(find(".error span", row), failure ? failureText(failure) + tries : "none");
-  setText(lease, hence(expires));
+  setText(lease, fromNow(expires));
   setAttribute(lease, "datetime", expires);
-  setAttribute(lease, "title", whenever(expires));
+  setAttribute(lease, "title", formatDateTime(expires));
 }
 
 function byTrouble(one, other) {

@@ -1,31 +1,32 @@
 /** The live tail: the newest changes of the followed topics. */
 
-import { makeRow } from "./changes.js";
 import { find, setAttribute, setText, showEach } from "./dom.js";
-import { many } from "./figures.js";
-import { Follower } from "./follower.js";
+import { counted } from "./formatting.js";
 import { readFragment } from "./fragments.js";
+import { makeRow } from "./tail-rows.js";
+import { TopicFollower } from "./topic-follower.js";
 
-/** How many topics are followed at a time: each needs a connection of the browser to the hub. */
-const MOST_TOPICS = 8;
-const MOST_ROWS = 60;
+/** Number of topics to follow. Each needs a connection from the browser to the hub. */
+const MAX_TOPICS = 8;
+const MAX_ROWS = 60;
 
-/** A touch screen has no pointer that rests over a row. */
-const POINTER = matchMedia("(hover: hover)");
+/** Matches devices with a pointer that can rest over a row, unlike a touch screen. */
+const HOVER = matchMedia("(hover: hover)");
 const EXCERPT_CHARACTERS = 200;
 
 /**
- * The redraw interval, longer if much changes: so that rows can be read, and many changes do not
- * block the page. Every change is shown within a second.
+ * The redraw interval. It is longer if there are many changes, so that they can be read and do not
+ * block the page.
  */
-const QUIET_MILLISECONDS = 200;
-const BUSY_MILLISECONDS = 800;
-const MUCH_ROWS = 6;
+const REDRAW_MS = 200;
+const BUSY_REDRAW_MS = 800;
+/** Number of new rows above which the longer interval is used. */
+const BUSY_ROWS = 6;
 
-/** How much of the past is requested initially. */
-const LOOK_BACK_MILLISECONDS = 2000;
+/** How far back to read a topic's log initially. */
+const LOOK_BACK_MS = 2000;
 
-export class Tail {
+export class LiveTail {
   #followers = new Map();
   #waiting = [];
   #missed = 0;
@@ -33,7 +34,7 @@ export class Tail {
   #number = 0;
   #timer = null;
   #drawn = 0;
-  #every = QUIET_MILLISECONDS;
+  #every = REDRAW_MS;
   #about = "";
 
   constructor(panel) {
@@ -51,31 +52,31 @@ export class Tail {
   }
 
   /**
-   * Follow these topics, and no others.
+   * Follow the most active topics, or only the selected one.
    * @param {Array<{topic: string, received: string, through: string, begins: string}>} topics all topics
    * @param {?string} only the topic that the user selected
    */
   follow(topics, only) {
-    const wanted = only ? topics.filter(each => each.topic === only) : this.#liveliest(topics);
+    const wanted = only ? topics.filter(each => each.topic === only) : this.#mostActive(topics);
     const names = new Set(wanted.map(each => each.topic));
     for (const [name, follower] of this.#followers) if (!names.has(name)) this.#leave(name, follower);
     for (const each of wanted) if (!this.#followers.has(each.topic)) this.#join(each);
-    this.#about = only ? "Of this topic" : scopeOf(names.size, topics.length);
+    this.#about = only ? "From this topic" : scopeOf(names.size, topics.length);
     this.#explain();
   }
 
-  /** Keep followed topics as long as they are among the most active, up to twice the number. */
-  #liveliest(topics) {
+  /** Return the most active topics. Prefer those already followed, to avoid frequent switches. */
+  #mostActive(topics) {
     const sorted = [...topics].sort((one, other) => (one.received < other.received ? 1 : -1));
-    const kept = sorted.slice(0, 2 * MOST_TOPICS).filter(each => this.#followers.has(each.topic));
-    return [...new Set([...kept, ...sorted])].slice(0, MOST_TOPICS);
+    const kept = sorted.slice(0, 2 * MAX_TOPICS).filter(each => this.#followers.has(each.topic));
+    return [...new Set([...kept, ...sorted])].slice(0, MAX_TOPICS);
   }
 
   #join({ topic, through, begins }) {
-    // Recent changes of a topic are shown too, so that a new topic shows its first change.
-    const back = new Date(Date.parse(through) - LOOK_BACK_MILLISECONDS).toISOString();
+    // Begin in the past, so that a new topic shows its first change.
+    const back = new Date(Date.parse(through) - LOOK_BACK_MS).toISOString();
     const since = Date.parse(begins) > Date.parse(back) ? begins : back;
-    this.#followers.set(topic, new Follower(topic, since, news => this.#take(news)));
+    this.#followers.set(topic, new TopicFollower(topic, since, news => this.#take(news)));
   }
 
   #leave(topic, follower) {
@@ -85,14 +86,14 @@ export class Tail {
     this.#schedule();
   }
 
-  /** Connect again at once, since the hub answers. */
+  /** Reconnect immediately, because the hub responds again. */
   wake() {
     for (const follower of this.#followers.values()) follower.wake();
   }
 
   #take(news) {
     this.#waiting.push(news);
-    if (this.#waiting.length > MOST_ROWS) {
+    if (this.#waiting.length > MAX_ROWS) {
       this.#waiting.shift();
       this.#missed += 1;
     }
@@ -107,15 +108,15 @@ export class Tail {
 
   #pause() {
     setAttribute(this.button, "aria-pressed", String(!this.paused));
-    setText(this.button, this.paused ? "Go on" : "Pause");
+    setText(this.button, this.paused ? "Resume" : "Pause");
     clearTimeout(this.#timer);
     this.#timer = null;
     this.#schedule();
   }
 
-  /** Whether the user is about to read or click a row, which then must not move. */
+  /** Whether the user is about to read or click a row, so rows must not move. */
   get #held() {
-    return this.list.matches(":focus-within") || (this.list.matches(":hover") && POINTER.matches);
+    return this.list.matches(":focus-within") || (this.list.matches(":hover") && HOVER.matches);
   }
 
   #draw() {
@@ -126,15 +127,15 @@ export class Tail {
     this.#drawn = Date.now();
     for (const news of this.#waiting.splice(0)) this.#add(this.#rowsOf(news));
     showEach(this.list, this.#rows, row => row.number, makeRow, () => {});
-    const much = this.#number - before > MUCH_ROWS;
-    this.#every = much ? BUSY_MILLISECONDS : QUIET_MILLISECONDS;
-    setAttribute(this.list, "data-busy", much);
+    const isBusy = this.#number - before > BUSY_ROWS;
+    this.#every = isBusy ? BUSY_REDRAW_MS : REDRAW_MS;
+    setAttribute(this.list, "data-busy", isBusy);
     this.#explain();
   }
 
   #add(rows) {
     for (const row of rows) this.#rows.unshift({ ...row, number: ++this.#number });
-    this.#rows.splice(MOST_ROWS);
+    this.#rows.splice(MAX_ROWS);
   }
 
   #rowsOf(news) {
@@ -146,19 +147,19 @@ export class Tail {
     }
     const follower = this.#followers.get(news.topic);
     if (follower && fragment.until) follower.since = fragment.until;
-    return fragment.changes.slice(-MOST_ROWS).map(change => ({ topic: news.topic, at: news.at, change }));
+    return fragment.changes.slice(-MAX_ROWS).map(change => ({ topic: news.topic, at: news.at, change }));
   }
 
   #explain() {
-    const missed = this.#missed ? `${many(this.#missed, "fragment")} came too fast to be shown` : "";
-    const held = this.#held ? "still while you point at it" : "";
+    const missed = this.#missed ? `${counted(this.#missed, "fragment")} arrived too fast to show` : "";
+    const held = this.#held ? "paused while you point at it" : "";
     setText(this.scope, [this.#about, missed, held].filter(Boolean).join(" · "));
     this.empty.hidden = this.#rows.length > 0;
-    setText(this.empty, this.#followers.size ? "Nothing has changed since you look." : "There is no topic to follow yet.");
+    setText(this.empty, this.#followers.size ? "Nothing has changed since you opened this page." : "There are no topics yet.");
   }
 }
 
 function scopeOf(followed, all) {
   if (followed === 0) return "";
-  return followed < all ? `Of the ${followed} liveliest topics` : `Of ${many(followed, "topic")}`;
+  return followed < all ? `From the ${followed} most active topics` : `From ${counted(followed, "topic")}`;
 }

@@ -1,17 +1,17 @@
-/** The points of the charts: from the history of the hub, and from what this page has seen since. */
+/** The points of the charts, from the hub's history and from samples taken by this page. */
 
-import { hubNow } from "./figures.js";
+import { hubNow } from "./formatting.js";
 
-/** The columns of a row of the history, in the order of the admin API. */
+/** The columns of the history's rows, in the order of the admin API. */
 const COLUMNS = ["minute", "accepted", "delivered", "failed", "subscribers", "troubled", "seconds",
   "lag_p50", "lag_p99", "delivery_queue", "commit_queue", "live_queue"];
 
-/** Counts, which become rates: of failures per minute, of the others per second. The rest are states. */
+/** The columns to convert to rates: failures per minute, the others per second. */
 const COUNTS = ["accepted", "delivered", "failed"];
 
 /**
- * The ranges that a user can choose: their length, the rows of the history that they show, the time
- * from one point to the next, and that from one row of the table to the next, all in seconds.
+ * The time ranges to choose from: the length, the rows of the history to use, and the intervals
+ * between points of a chart and between rows of the table, all in seconds.
  */
 export const RANGES = {
   "15min": { name: "15 min", text: "15 minutes", length: 900, rows: "minutes", step: 60, row: 60 },
@@ -19,17 +19,17 @@ export const RANGES = {
   "7d": { name: "7 d", text: "7 days", length: 604_800, rows: "quarters", step: 900, row: 7200 },
 };
 
-/** Without a row for so many steps the hub was not running. */
+/** If there is no row for this many steps, the hub was not running. */
 const GAP_STEPS = 2.5;
 
-/** How often this page samples the state of the hub, in seconds. */
+/** The interval between samples of the hub's state, in seconds. */
 const SAMPLE_SECONDS = 5;
 
-/** What this page has seen without an interruption, in more detail than the history has. */
+/** The samples taken without interruption, at shorter intervals than the history's. */
 export class Samples {
   #points = [];
 
-  /** @param {object} values the values of a point, apart from its time */
+  /** @param {object} values the values of a point, without its time */
   add(values) {
     const at = hubNow(), last = this.#points.at(-1)?.at ?? -Infinity;
     if (at - last > RANGES["15min"].step || at < last) this.#points = [];
@@ -38,7 +38,7 @@ export class Samples {
     if (this.#points.length > RANGES["15min"].length / SAMPLE_SECONDS) this.#points.shift();
   }
 
-  /** Return the points of a range, oldest first. Where the hub was not running one has no values. */
+  /** Return the points of a range, oldest first. A point without values marks a gap. */
   points(history, range) {
     const { length, rows, step } = RANGES[range];
     const own = this.#points.slice(range === "15min" ? 0 : -1);
@@ -50,8 +50,8 @@ export class Samples {
 
 const named = row => Object.fromEntries(COLUMNS.map((name, index) => [name, row[index]]));
 
-/** Return what was counted in the last minute or two since the hub started, and in how many seconds. */
-export function counted(history, started) {
+/** Return the counts of the last one or two minutes since the hub started, and their seconds. */
+export function recentCounts(history, started) {
   const rows = history.minutes.slice(-2).map(named).filter(({ minute }) => 60_000 * (minute + 1) > Date.parse(started));
   return Object.fromEntries([...COUNTS, "seconds"].map(name => [name, rows.reduce((sum, row) => sum + row[name], 0)]));
 }
@@ -69,7 +69,7 @@ function interrupted(points, longest) {
   });
 }
 
-/** Return one point for each step of so many seconds: the mean of rates, and the largest of the others. */
+/** Reduce points to one per step, in seconds, with the mean of each rate and the maximum of the rest. */
 export function condensed(points, step) {
   const groups = new Map();
   for (const point of points.filter(each => "accepted" in each)) {

@@ -1,32 +1,32 @@
-/** Requests to the hub: its public lists, and its admin API. */
+/** Requests to the hub: to its public lists and its admin API. */
 
-/** The hub refused a request, with a reason. */
-export class Refused extends Error {
+/** Thrown if the hub refuses a request. The message is the hub's reason. */
+export class RequestRefused extends Error {
   constructor(status, reason) {
     super(reason);
     this.status = status;
   }
 }
 
-const PATIENCE_MILLISECONDS = 10_000;
-const KEY = "rsnotify-admin-token";
+const REQUEST_TIMEOUT_MS = 10_000;
+const TOKEN_KEY = "rsnotify-admin-token";
 
-/** The token of an admin. It is stored for this tab only, and sent only to this hub. */
+/** The admin's token. It is stored for this tab only, and sent only to this hub. */
 export const token = {
-  get: () => sessionStorage.getItem(KEY),
-  set: value => sessionStorage.setItem(KEY, value),
-  forget: () => sessionStorage.removeItem(KEY),
+  get: () => sessionStorage.getItem(TOKEN_KEY),
+  set: value => sessionStorage.setItem(TOKEN_KEY, value),
+  forget: () => sessionStorage.removeItem(TOKEN_KEY),
 };
 
-/** Return whether the user is an admin, with a token or the stored one. */
+/** Return whether a token, by default the stored one, is an admin's. */
 export async function isAdmin(candidate = token.get()) {
   return (await get("dashboard/session", {}, candidate)).admin;
 }
 
 /**
  * Get JSON from the hub.
- * @param {string} path relative to this page, so that the hub may be served below any path
- * @param {Object<string, string|number|null>} query parameters; null is omitted
+ * @param {string} path the path relative to this page, because the hub may be below any path
+ * @param {Object<string, string|number|null>} query the parameters; null is omitted
  */
 export async function get(path, query = {}, bearer = token.get()) {
   const given = Object.entries(query).filter(([, value]) => value !== null);
@@ -47,9 +47,9 @@ async function request(method, path, body, bearer) {
     body: body === null ? undefined : JSON.stringify(body),
     cache: "no-store",
     redirect: "error",
-    signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
+    signal: AbortSignal.timeout(REQUEST_TIMEOUT_MS),
   });
-  if (!answer.ok) throw new Refused(answer.status, await reasonOf(answer));
+  if (!answer.ok) throw new RequestRefused(answer.status, await reasonOf(answer));
   return answer;
 }
 
@@ -62,7 +62,7 @@ async function reasonOf(answer) {
   }
 }
 
-/** Return the address of the hub's WebSocket; the hub does not count those of its dashboard. */
+/** Return the URL of the hub's WebSocket. The hub does not count the dashboard's WebSockets. */
 export function socketUrl() {
   const url = new URL("ws?dashboard", document.baseURI);
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";

@@ -1,24 +1,24 @@
 /**
- * Follows one topic over the hub's WebSocket, as any Destination does
- * (docs/protocol.md): from an instant on, and after a lost connection from the last position.
+ * Follows a topic over the hub's WebSocket like any Destination (docs/protocol.md). After a lost
+ * connection, it resumes at the last position.
  */
 
-import { socketUrl } from "./hub.js";
+import { socketUrl } from "./requests.js";
 
-const FIRST_WAIT_MILLISECONDS = 500;
+const MIN_RETRY_MS = 500;
 const EXCERPT_BYTES = 400;
-const LONGEST_WAIT_MILLISECONDS = 5000;
+const MAX_RETRY_MS = 5000;
 
-export class Follower {
+export class TopicFollower {
   #socket = null;
   #timer = null;
-  #wait = FIRST_WAIT_MILLISECONDS;
+  #wait = MIN_RETRY_MS;
 
   /**
    * @param {string} topic the topic
-   * @param {?string} since the instant to begin after; null for now
-   * @param {function(object): void} take called with {topic, at, text}, {topic, at, size, text} for
-   *   a binary frame, or {topic, at, note}
+   * @param {?string} since the instant after which to begin; null for now
+   * @param {function(object): void} take called with {topic, at, text} for a text frame, {topic, at,
+   *   size, text} for a binary frame, or {topic, at, note}
    */
   constructor(topic, since, take) {
     this.topic = topic;
@@ -27,10 +27,10 @@ export class Follower {
     this.#connect();
   }
 
-  /** Connect now, if it is not connected. */
+  /** Reconnect now, if a retry is scheduled. */
   wake() {
     if (this.#timer === null) return;
-    this.#wait = FIRST_WAIT_MILLISECONDS;
+    this.#wait = MIN_RETRY_MS;
     this.#connect();
   }
 
@@ -55,7 +55,7 @@ export class Follower {
 
   #retry() {
     this.#timer = setTimeout(() => this.#connect(), this.#wait * (0.5 + Math.random() / 2));
-    this.#wait = Math.min(2 * this.#wait, LONGEST_WAIT_MILLISECONDS);
+    this.#wait = Math.min(2 * this.#wait, MAX_RETRY_MS);
   }
 
   #receive(data) {
@@ -67,18 +67,18 @@ export class Follower {
 
   #control(frame, here) {
     if (frame.type === "subscribed") {
-      this.#wait = FIRST_WAIT_MILLISECONDS;
+      this.#wait = MIN_RETRY_MS;
       this.since = this.since ?? frame.through;
     } else if (frame.type === "gap") {
       this.take({ ...here, note: "Earlier changes are no longer in the hub's log." });
     } else if (frame.type === "error") {
-      this.#wait = LONGEST_WAIT_MILLISECONDS;
-      this.take({ ...here, note: `The hub refuses: ${frame.message}` });
+      this.#wait = MAX_RETRY_MS;
+      this.take({ ...here, note: `The hub refused: ${frame.message}` });
     }
   }
 }
 
-/** Return the beginning of binary content, if it is text. */
+/** Return the beginning of binary content, or an empty string if it is not text. */
 function textOf(data) {
   const beginning = new Uint8Array(data, 0, Math.min(data.byteLength, EXCERPT_BYTES));
   try {

@@ -1,13 +1,12 @@
 /** The table of topics. */
 
-import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { ago, bytes, connections, many, rate, whenever } from "./figures.js";
-import { nextStep, showEmpty } from "./empty.js";
-import { drawSparkline, History, sparkline } from "./sparkline.js";
+import { cell, element, find, nextStep, setAttribute, setText, showEach, showEmpty, showPair } from "./dom.js";
+import { ago, bytes, connectionCounts, counted, formatDateTime, rate } from "./formatting.js";
+import { drawSparkline, makeSparkline, RateHistory } from "./sparkline.js";
 import { openLink, printable, uriParts } from "./uris.js";
 
-/** The number of remembered rate histories, more than topics are shown. */
-const MOST_HISTORIES = 2000;
+/** Number of rate histories to remember. This is more than the number of topics shown. */
+const MAX_HISTORIES = 2000;
 
 export class TopicTable {
   #histories = new Map();
@@ -24,8 +23,8 @@ export class TopicTable {
 
   /**
    * @param {{topics: object[], total: ?number, next: ?string, admin: boolean, missing: string}} page
-   *   the answer of the admin API, or of the public list; `missing` names nodes without an answer
-   * @param {{topic: ?string, search: string, silent: boolean}} wanted what the user wants to see
+   *   the response of the admin API or the public list; `missing` states how many nodes responded
+   * @param {{topic: ?string, search: string, silent: boolean}} wanted the user's choices
    */
   show({ topics, total = topics.length, next, admin, missing }, { topic: only, search, silent }) {
     for (const topic of topics) this.#remember(topic);
@@ -33,15 +32,15 @@ export class TopicTable {
     const shown = topics.filter(each => contains([each.topic], search) && [null, each.topic].includes(only));
     if (!admin && search) total = shown.length;
     find("select", this.panel).hidden = !admin;
-    // By name, so that rows do not move while rates change.
+    // Sort by name, so that rows stay in place while rates change.
     shown.sort((one, other) => (nameOf(one) < nameOf(other) ? -1 : 1));
     showEach(this.body, shown, each => each.topic, each => this.#makeRow(each), (row, each) =>
       this.#update(row, each, only));
-    const amount = next && total === topics.length ? `the latest ${total}` : many(total, "topic");
+    const amount = next && total === topics.length ? `the latest ${total}` : counted(total, "topic");
     const listeners = missing ? ` · listeners ${missing}` : "";
     setText(find(".amount", this.panel), topics.length ? amount + listeners : "");
     find("table", this.panel).hidden = shown.length === 0;
-    const parts = only ? ["Nothing is published on this topic any more."]
+    const parts = only ? ["This topic no longer exists."]
       : search || silent ? ["No topic matches."] : [EMPTY, nextStep(publish())];
     showEmpty(find(".empty", this.panel), ...(shown.length ? [] : parts));
     find(".more", this.panel).hidden = Boolean(only || (search && !admin)) || !next;
@@ -49,8 +48,8 @@ export class TopicTable {
 
   #remember({ topic, rate }) {
     if (rate === undefined) return;
-    if (!this.#histories.has(topic)) this.#histories.set(topic, new History());
-    if (this.#histories.size > MOST_HISTORIES) this.#histories.delete(this.#histories.keys().next().value);
+    if (!this.#histories.has(topic)) this.#histories.set(topic, new RateHistory());
+    if (this.#histories.size > MAX_HISTORIES) this.#histories.delete(this.#histories.keys().next().value);
     this.#histories.get(topic).add(rate);
   }
 
@@ -60,7 +59,7 @@ export class TopicTable {
     name.addEventListener("click", () => this.choose(topic));
     return element("tr", { role: "row" },
       cell("name", null, name, openLink(topic)),
-      cell("rate", "Rate", sparkline(), element("span", { class: "figure" })),
+      cell("rate", "Rate", makeSparkline(), element("span", { class: "figure" })),
       cell("heard number", "Last fragment", element("time")),
       cell("listening number", "Subscribers", element("span"), element("span", { class: "second" })),
       cell("log number", "Log", element("span"), element("span", { class: "second" })),
@@ -73,8 +72,8 @@ export class TopicTable {
     setText(heard, ago(topic.received) + (topic.silent ? " · silent" : ""));
     setAttribute(row, "data-silent", Boolean(topic.silent));
     setAttribute(heard, "datetime", topic.received);
-    setAttribute(heard, "title", whenever(topic.received));
-    showPair(find(".log", row), [many(topic.kept, "fragment"), bytes(topic.bytes ?? topic.size)]);
+    setAttribute(heard, "title", formatDateTime(topic.received));
+    showPair(find(".log", row), [counted(topic.kept, "fragment"), bytes(topic.bytes ?? topic.size)]);
     if (topic.rate === undefined) return;
     setText(find(".rate .figure", row), `${rate(topic.rate)}/s`);
     setAttribute(row, "data-live", topic.rate > 0);
@@ -83,11 +82,11 @@ export class TopicTable {
   }
 }
 
-const EMPTY = "Nothing was published yet. A topic appears here with its first fragment. A Source publishes with:";
+const EMPTY = "Nothing was published yet. A topic appears here with its first fragment. To publish a folder, run:";
 const publish = () =>
   `rsnotify source FOLDER --base-url https://source.example/ --hub ${new URL(".", document.baseURI).href}`;
 
-/** Return whether one of some texts contains what the user searches. */
+/** Return whether any of the texts contains the search string, ignoring case. */
 export const contains = (texts, search) => texts.some(text => text.toLowerCase().includes(search.toLowerCase()));
 
 const nameOf = ({ topic }) => topic.replace(/^https?:/, "");
@@ -95,16 +94,5 @@ const nameOf = ({ topic }) => topic.replace(/^https?:/, "");
 function listeners(topic) {
   const { websockets, event_streams, subscriptions } = topic;
   if (!websockets && !event_streams && !subscriptions) return ["none", ""];
-  return [connections(topic).join(" · "), many(subscriptions, "callback")];
-}
-
-/** Show two values in one cell. */
-export function showPair(within, [first, second]) {
-  setText(within.firstElementChild, first);
-  setText(within.lastElementChild, second);
-}
-
-/** Return a cell. On a phone a row is shown as a card, with the label before the value. */
-export function cell(classes, label, ...children) {
-  return element("td", { role: "cell", class: classes, "data-label": label }, ...children);
+  return [connectionCounts(topic).join(" · "), counted(subscriptions, "callback")];
 }

@@ -1,13 +1,13 @@
 /** The rows of the live tail. */
 
 import { element } from "./dom.js";
-import { bytes, timeOfDay } from "./figures.js";
+import { bytes, timeOfDay } from "./formatting.js";
 import { inOneLine, printable, uriLink } from "./uris.js";
 
 /**
  * Return a row of the tail.
- * @param {object} row a change, a topic's whole content (size and excerpt), or a note, with its
- *   topic and its time of arrival
+ * @param {object} row a change, a whole content (size and excerpt) or a note, with its topic and
+ *   time of arrival
  */
 export function makeRow(row) {
   const made = element("li", { class: "change" }, element("time", {}, timeOfDay(row.at)));

@@ -1,28 +1,28 @@
-/** The table of failed deliveries. */
+/** The list of failed deliveries. */
 
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { ago, many, whenever } from "./figures.js";
-import { failureText, shortId } from "./subscriptions.js";
-import { contains } from "./topics.js";
+import { ago, counted, formatDateTime } from "./formatting.js";
+import { failureText, shortId } from "./subscription-table.js";
+import { contains } from "./topic-table.js";
 import { inOneLine, printable, uriParts } from "./uris.js";
 
-const MOST_ROWS = 30;
+const MAX_ROWS = 30;
 
 /**
- * Show failures, newest first; equal failures of one callback are one row.
- * @param {{topic: ?string, search: string}} wanted which ones the user wants to see
- * @param {function(string): void} open called with the id of the subscription that the user selects
+ * Show failures, newest first. Equal failures of a callback are combined into one row.
+ * @param {{topic: ?string, search: string}} wanted the user's choices
+ * @param {function(string): void} open called with the id of the subscription to open
  */
 export function showFailures(panel, failures, { topic: only, search }, open) {
   const shown = failures.filter(({ topic, callback, host, id, reason }) =>
     [null, topic].includes(only) && contains([topic, callback, host, id, reason], search));
   panel.hidden = shown.length === 0;
-  setText(find(".amount", panel), many(shown.length, "failure"));
-  const rows = together(shown).slice(0, MOST_ROWS);
+  setText(find(".amount", panel), counted(shown.length, "failure"));
+  const rows = groupEqual(shown).slice(0, MAX_ROWS);
   showEach(find(".failures", panel), rows, row => row.key, row => makeRow(row, open), updateRow);
 }
 
-function together(failures) {
+function groupEqual(failures) {
   const rows = new Map();
   for (const failure of failures) {
     const key = JSON.stringify([failure.id, failure.status, failure.reason, failure.excerpt]);
@@ -52,7 +52,7 @@ function updateRow(row, { failure, times }) {
   const time = find("time", row);
   setText(time, ago(failure.at));
   setAttribute(time, "datetime", failure.at);
-  setAttribute(time, "title", whenever(failure.at));
-  const again = times > 1 ? `, ${many(times, "time")}` : "";
+  setAttribute(time, "title", formatDateTime(failure.at));
+  const again = times > 1 ? `, ${counted(times, "time")}` : "";
   setText(find(".why", row), failureText(failure) + again);
 }

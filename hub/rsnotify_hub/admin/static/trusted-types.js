@@ -1,4 +1,4 @@
-/** The page's Trusted Types policy: which strings become markup, or the URL of a script. */
+/** The page's Trusted Types policy: which strings may become markup or the URL of a script. */
 
 const CHARTS = "dashboard/vendor/uPlot.iife.min.js";
 
@@ -7,12 +7,12 @@ const policy = globalThis.trustedTypes?.createPolicy("fragments", {
   createScriptURL: path => (path === CHARTS ? path : ""),
 });
 
-/** Return a text for the XML parser, whose result is never put into the page. */
+/** Return trusted text for the XML parser, whose result is never inserted into the page. */
 export const parsable = text => policy?.createHTML(text) ?? text;
 
 let loading = null;
 
-/** Load the library that draws charts, at the first call, and return it. */
+/** Return uPlot, the library for charts. The first call loads it. */
 export function loadCharts() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");

@@ -1,23 +1,21 @@
 /** The table of open WebSockets and event streams. */
 
-import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { showEmpty } from "./empty.js";
-import { ago, bytes, count, lasting, many, whenever } from "./figures.js";
-import { act } from "./hub.js";
-import { shortId } from "./subscriptions.js";
-import { cell, showPair } from "./topics.js";
+import { cell, element, find, setAttribute, setText, showEach, showEmpty, showPair } from "./dom.js";
+import { ago, bytes, count, counted, formatDateTime, formatDuration } from "./formatting.js";
+import { act } from "./requests.js";
+import { shortId } from "./subscription-table.js";
 import { printable, uriParts } from "./uris.js";
 
-/** The badges look like those of subscriptions. */
+/** Badges have the styles of the states of subscriptions. */
 const LOOKS = { live: "active", replaying: "suspended", slow: "retrying" };
 const STATES = { replaying: "catching up" };
-const WAYS = { websocket: "WebSocket", sse: "event stream" };
+const TRANSPORTS = { websocket: "WebSocket", sse: "event stream" };
 const ROLES = { none: "no frame yet", both: "subscriber and Source", publisher: "Source" };
 
 export class ConnectionTable {
   /**
-   * @param {Element} panel its panel
-   * @param {function(string): void} done called with a sentence after a connection was closed
+   * @param {Element} panel the panel of the table
+   * @param {function(string): void} done called with a message after a connection was closed
    */
   constructor(panel, done) {
     this.panel = panel;
@@ -27,7 +25,7 @@ export class ConnectionTable {
 
   /**
    * @param {{admin: boolean, connections: object, missing: string}} seen the data for an admin
-   * @param {{topic: ?string, search: string}} wanted what the user wants to see
+   * @param {{topic: ?string, search: string}} wanted the user's choices
    */
   show({ admin, connections: page, missing }, { topic, search }) {
     this.panel.hidden = !admin || !page;
@@ -39,8 +37,8 @@ export class ConnectionTable {
     find("table", this.panel).hidden = connections.length === 0;
     const none = topic || search ? "No connection matches." : "Nobody is connected over WebSocket, and no event stream is open.";
     showEmpty(find(".empty", this.panel), ...(connections.length ? [] : [none]));
-    setText(find(".brokers", this.panel), brokers.map(way =>
-      `Readers over ${way.toUpperCase()} are connected to the broker, so the hub does not know them.`).join(" "));
+    setText(find(".brokers", this.panel), brokers.map(broker =>
+      `Readers over ${broker.toUpperCase()} connect to the broker, so they are not listed.`).join(" "));
   }
 
   #makeRow(connection) {
@@ -50,24 +48,24 @@ export class ConnectionTable {
       cell("name", null,
         element("span", { class: "callback" }, element("bdi", {}, printable(address)), " ",
           element("code", { class: "id" }, shortId(id))),
-        element("span", { class: "topic" }, `${WAYS[transport] ?? printable(transport)} · `,
+        element("span", { class: "topic" }, `${TRANSPORTS[transport] ?? printable(transport)} · `,
           element("span", { class: "does" }), agent ? ` · ${printable(agent)}` : ""),
         element("span", { class: "uri topic second" })),
       cell("lag number", "Behind", element("span"), element("span", { class: "second" })),
       cell("log number", "Fragments", element("span"), element("span", { class: "second" })),
       cell("heard number", "Since", element("time")),
-      cell("act", null, this.#closing(connection)),
+      cell("act", null, this.#closeButton(connection)),
     );
   }
 
-  /** Close a connection after two clicks. */
-  #closing({ id, address }) {
+  /** Return a button that closes a connection after two clicks. */
+  #closeButton({ id, address }) {
     const label = `Close the connection ${shortId(id)} of ${printable(address)}`;
     const button = element("button", { type: "button", class: "close", "aria-label": label }, "Close");
     const ask = sure => {
       setAttribute(button, "data-sure", sure);
-      setAttribute(button, "aria-label", sure ? `Really: ${label}` : label);
-      setText(button, sure ? "Really?" : "Close");
+      setAttribute(button, "aria-label", sure ? `Confirm: ${label}` : label);
+      setText(button, sure ? "Confirm" : "Close");
     };
     button.addEventListener("blur", () => ask(false));
     button.addEventListener("click", async () => {
@@ -76,7 +74,7 @@ export class ConnectionTable {
       setText(problem, "");
       try {
         await act("DELETE", `connections/${id}`);
-        this.done("Closed; its client may connect again.");
+        this.done("Closed. The client may reconnect.");
       } catch (error) {
         setText(problem, printable(error.message));
       }
@@ -96,11 +94,11 @@ function updateRow(row, { role, state, since, topics, topic_count: all, lag_seco
     uri.dataset.shown = topics[0] + more;
     uri.replaceChildren(...(topics.length ? uriParts(topics[0]) : []), more);
   }
-  const waits = [behind ? many(behind, "fragment") : "", unsent ? bytes(unsent) : ""].filter(Boolean).join(", ");
-  showPair(find(".lag", row), role === "publisher" ? ["–", ""] : [lag ? lasting(lag) : waits ? "now" : "none", waits]);
+  const waits = [behind ? counted(behind, "fragment") : "", unsent ? bytes(unsent) : ""].filter(Boolean).join(", ");
+  showPair(find(".lag", row), role === "publisher" ? ["–", ""] : [lag ? formatDuration(lag) : waits ? "now" : "none", waits]);
   const texts = [role !== "publisher" ? `${count(sent)} sent` : "", received || role !== "subscriber" ? `${count(received)} received` : ""];
   showPair(find(".log", row), texts.filter(Boolean).concat("").slice(0, 2));
   setText(time, ago(since));
   setAttribute(time, "datetime", since);
-  setAttribute(time, "title", whenever(since));
+  setAttribute(time, "title", formatDateTime(since));
 }

@@ -1,17 +1,17 @@
-/** The panel of the parts of the hub, as the hub judges them. */
+/** The panel with the states of the hub's parts. */
 
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { lasting, secondsSince } from "./figures.js";
+import { formatDuration, secondsSince } from "./formatting.js";
 import { printable } from "./uris.js";
 
-const WORDS = { trouble: "in trouble", watch: "watch it", "in-order": "in order" };
-/** The badges look like those of subscriptions. */
+const WORDS = { trouble: "in trouble", watch: "needs attention", "in-order": "in order" };
+/** Badges have the styles of the states of subscriptions. */
 const LOOKS = { trouble: "given-up", watch: "retrying", "in-order": "active" };
 
-export class Parts {
+export class PartList {
   /**
    * @param {Element} panel its panel
-   * @param {Object<string, function(): void>} leads by the name of a part: goes to what it is about
+   * @param {Object<string, function(): void>} leads functions that go to a part's panel, by its name
    */
   constructor(panel, leads) {
     this.panel = panel;
@@ -21,12 +21,12 @@ export class Parts {
   /**
    * @param {{admin: boolean, status: object}} seen the data for an admin
    * @returns {Array<{name: string, state: string, word: string, text: string}>} the parts that are not in
-   *   order, with the states and texts of badges
+   *   order, with the states and words of their badges
    */
   show({ admin, status }) {
     this.panel.hidden = !admin;
     if (!admin) return [];
-    const up = `${status.version}, up ${lasting(secondsSince(status.started))}`;
+    const up = `${status.version}, up ${formatDuration(secondsSince(status.started))}`;
     const parts = [...status.parts, { name: "version", state: "in-order", text: up }];
     showEach(find("ul", this.panel), parts, part => part.name, part => this.#make(part), update);
     return status.parts.filter(({ state }) => state !== "in-order").map(({ name, state, text }) =>
@@ -34,7 +34,7 @@ export class Parts {
   }
 
   #make({ name }) {
-    const button = element("button", { type: "button", hidden: true }, "Show them");
+    const button = element("button", { type: "button", hidden: true }, "Show");
     if (name in this.leads) button.addEventListener("click", this.leads[name]);
     setAttribute(button, "data-leads", name in this.leads);
     return element("li", {}, element("span", { class: "badge" }),

@@ -1,14 +1,14 @@
 /** Signs in and out as an admin. */
 
 import { find, setText } from "./dom.js";
-import { isAdmin, token } from "./hub.js";
+import { isAdmin, token } from "./requests.js";
 import { printable } from "./uris.js";
 
 /**
  * Make a button sign in and out.
- * @param {function(): void} changed called after either
+ * @param {function(): void} changed called after the user has signed in or out
  */
-export function offerSigning(button, dialog, changed) {
+export function enableSignIn(button, dialog, changed) {
   const field = find("input", dialog);
   const problem = find(".problem", dialog);
   button.addEventListener("click", () => {
@@ -33,17 +33,17 @@ export function offerSigning(button, dialog, changed) {
 }
 
 async function problemOf(candidate) {
-  // A header accepts nothing else (RFC 6750 §2.1).
-  if (!/^[\w.~+/-]+=*$/.test(candidate)) return "A token has letters, digits and -._~+/ only.";
+  // The syntax of a bearer token (RFC 6750 §2.1).
+  if (!/^[\w.~+/-]+=*$/.test(candidate)) return "A token contains only letters, digits and -._~+/.";
   try {
-    return (await isAdmin(candidate)) ? null : "The hub does not know this token as an admin's.";
+    return (await isAdmin(candidate)) ? null : "This is not an admin's token.";
   } catch (error) {
     return `The hub does not answer: ${printable(error.message)}`;
   }
 }
 
-/** Label the button; it is hidden if every local user is an admin. */
-export function showSigning(button, admin) {
+/** Update the button, which is hidden if every local user is an admin. */
+export function updateSignInButton(button, admin) {
   const signedIn = token.get() !== null;
   button.hidden = admin && !signedIn;
   setText(button, signedIn ? "Sign out" : "Sign in");

@@ -1,42 +1,41 @@
-/** The panel of the nodes of a cluster, its shards, and the NATS servers. */
+/** The panel with the nodes of a cluster, its shards, and the NATS servers. */
 
-import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { ago, bytes, count, many, whenever } from "./figures.js";
-import { cell, showPair } from "./topics.js";
+import { cell, element, find, setAttribute, setText, showEach, showPair } from "./dom.js";
+import { ago, bytes, count, counted, formatDateTime } from "./formatting.js";
 import { printable } from "./uris.js";
 
-/** The badges of nodes and servers look like those of subscriptions. */
+/** Badges have the styles of the states of subscriptions. */
 const LOOKS = { running: "active", draining: "suspended", fenced: "given-up", dead: "given-up" };
 
-/** @param {?object} nodes the answer of the admin API; null for those who are no admin */
+/** @param {?object} nodes the response of the admin API; null if the user is not an admin */
 export function showNodes(panel, nodes) {
   panel.hidden = !nodes?.stream;
   if (panel.hidden) return;
   const { rows, shards, free, stream } = nodes;
-  const alive = free === null ? "" : many(rows.filter(each => each.alive).length, "node") + " · ";
-  setText(find(".amount", panel), alive + many(shards, "shard"));
+  const alive = free === null ? "" : counted(rows.filter(each => each.alive).length, "node") + " · ";
+  setText(find(".amount", panel), alive + counted(shards, "shard"));
   setText(find(".problem", panel), problemOf(stream, free));
   showEach(find("tbody", panel), rows, keyOf, makeRow, updateRow);
   setText(find(".stream", panel),
-    `Stream ${printable(stream.name)}: ${many(stream.records, "record")}, ${bytes(stream.bytes)}, at`);
+    `Stream ${printable(stream.name)}: ${counted(stream.records, "record")}, ${bytes(stream.bytes)}, at`);
   showEach(find(".copies", panel), stream.copies, each => each.name, makeCopy, updateCopy);
   showEach(find(".warnings", panel), stream.warnings, each => each, each => element("li", {}, printable(each)), () => {});
 }
 
-/** Return which nodes have not said how many subscribers they have, if any; empty for none. */
-export function missing({ status, nodes }) {
+/** Return how many nodes the numbers of subscribers cover; empty if they cover all nodes. */
+export function coverage({ status, nodes }) {
   if (!nodes?.stream) return "";
   const all = nodes.rows.filter(each => each.this || each.alive !== false).length;
-  return status.nodes < all ? `of ${status.nodes} of ${many(all, "node")}` : "";
+  return status.nodes < all ? `of ${status.nodes} of ${counted(all, "node")}` : "";
 }
 
 function problemOf({ connected, trouble }, free) {
   const problem = trouble ? `In trouble: ${printable(trouble)}. ` : "";
-  if (!connected) return problem + "What is shown of NATS is out of date.";
-  return problem + (free ? `${many(free, "shard")} without a node: their subscriptions receive nothing now.` : "");
+  if (!connected) return problem + "The information about NATS is outdated.";
+  return problem + (free ? `${counted(free, "shard")} without a node: their subscriptions receive nothing.` : "");
 }
 
-/** Several nodes may have the same name and URL. */
+/** Several nodes may have the same name and URL, for example after a restart. */
 const keyOf = ({ name, url, started }) => JSON.stringify([name, url, started]);
 
 function stateOf({ alive, draining, this: isThis }) {
@@ -63,18 +62,18 @@ function updateRow(row, node) {
   const badge = find(".badge", row);
   setText(badge, state);
   setAttribute(badge, "data-state", LOOKS[state] ?? null);
-  setText(find(".name .callback", row), printable(node.name) + (node.this ? " (this one)" : ""));
+  setText(find(".name .callback", row), printable(node.name) + (node.this ? " (this node)" : ""));
   setText(find(".owned span", row), count(node.shards));
   setText(find(".behind span", row), behindText(node.behind));
   setText(find(".server span", row), printable(node.server ?? (node.this ? "not connected" : "unknown")));
   showPair(find(".version", row), [printable(node.version), `started ${ago(node.started)}`]);
   setAttribute(find("time", row), "datetime", node.started);
-  setAttribute(find("time", row), "title", whenever(node.started));
+  setAttribute(find("time", row), "title", formatDateTime(node.started));
 }
 
 function behindText(records) {
   if (records === null) return "unknown";
-  return records ? many(records, "record") : "current";
+  return records ? counted(records, "record") : "current";
 }
 
 function makeCopy({ name }) {

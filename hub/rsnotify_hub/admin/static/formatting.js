@@ -3,22 +3,22 @@
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
-/** The offset of the hub's clock from this one, in milliseconds. */
+/** How far the hub's clock is ahead of this one, in milliseconds. */
 let ahead = 0;
 
-/** Set the offset from the hub's present time. */
+/** Set the hub's current time. */
 export function setClock(instant) {
   const now = Date.parse(instant);
   if (!Number.isNaN(now)) ahead = now - Date.now();
 }
 
-/** Return seconds from an instant until now, by the hub's clock. */
+/** Return the seconds since an instant, by the hub's clock. */
 export const secondsSince = instant => (Date.now() + ahead - Date.parse(instant)) / 1000;
 
 export const count = number => (number < 100_000 ? whole : short).format(number);
 
 /** Format a count with its noun: "1 topic", "2 topics". */
-export const many = (number, one, more = one + "s") => `${count(number)} ${number === 1 ? one : more}`;
+export const counted = (number, one, more = one + "s") => `${count(number)} ${number === 1 ? one : more}`;
 
 export const rate = number =>
   number >= 10 || number === 0 ? count(Math.round(number)) : number.toFixed(1);
@@ -31,7 +31,7 @@ export function bytes(number) {
 }
 
 /** Format a duration in one unit. */
-export function lasting(seconds) {
+export function formatDuration(seconds) {
   const value = Math.max(0, seconds);
   if (value < 9.95) return `${value.toFixed(1)} s`;
   if (value < 120) return `${Math.round(value)} s`;
@@ -43,13 +43,13 @@ export function lasting(seconds) {
 /** Format the time since an instant. */
 export function ago(instant) {
   const seconds = secondsSince(instant);
-  return seconds < 1.5 ? "now" : `${lasting(Math.round(seconds)).replace(".0", "")} ago`;
+  return seconds < 1.5 ? "now" : `${formatDuration(Math.round(seconds)).replace(".0", "")} ago`;
 }
 
 /** Format the time until an instant. */
-export function hence(instant) {
+export function fromNow(instant) {
   const seconds = -secondsSince(instant);
-  return seconds <= 0 ? "now" : `in ${lasting(Math.round(seconds)).replace(".0", "")}`;
+  return seconds <= 0 ? "now" : `in ${formatDuration(Math.round(seconds)).replace(".0", "")}`;
 }
 
 /** Format the time of day of an instant, with milliseconds. */
@@ -58,7 +58,7 @@ export function timeOfDay(milliseconds) {
   return date.toLocaleTimeString("en-GB") + "." + String(date.getMilliseconds()).padStart(3, "0");
 }
 
-/** Format a time in minutes, with its day unless that is today. */
+/** Format a time with minutes, and with the day unless it is today. */
 export function shortTime(milliseconds) {
   const date = new Date(milliseconds), time = date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
   if (date.toDateString() === new Date(1000 * hubNow()).toDateString()) return time;
@@ -69,9 +69,9 @@ export function shortTime(milliseconds) {
 export const hubNow = () => (Date.now() + ahead) / 1000;
 
 /** Format an instant with its date, in the user's locale. */
-export const whenever = instant =>
+export const formatDateTime = instant =>
   new Date(instant).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
-/** Return how many connections receive something, by transport. */
-export const connections = ({ websockets, event_streams }) =>
-  [...(websockets || !event_streams ? [many(websockets, "WebSocket")] : []), ...(event_streams ? [many(event_streams, "event stream")] : [])];
+/** Format the numbers of connections, by transport. */
+export const connectionCounts = ({ websockets, event_streams }) =>
+  [...(websockets || !event_streams ? [counted(websockets, "WebSocket")] : []), ...(event_streams ? [counted(event_streams, "event stream")] : [])];

@@ -1,15 +1,15 @@
-/** The dialog with one subscription, its last attempts, and the operations of an admin. */
+/** The dialog with a subscription, its last delivery attempts, and the admin's operations. */
 
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { ago, bytes, hence, lasting, whenever } from "./figures.js";
-import { act, get } from "./hub.js";
-import { failureText, lagTexts, shortId, showState } from "./subscriptions.js";
+import { ago, bytes, formatDateTime, formatDuration, fromNow } from "./formatting.js";
+import { act, get } from "./requests.js";
+import { failureText, lagTexts, shortId, showState } from "./subscription-table.js";
 import { printable, uriLink } from "./uris.js";
 
 const HOUR_SECONDS = 3600;
 const EARLIEST = new Date(0).toISOString();
 
-export class Details {
+export class SubscriptionDetails {
   #id = null;
   #suspended = null;
   #revealed = false;
@@ -17,8 +17,8 @@ export class Details {
 
   /**
    * @param {HTMLDialogElement} dialog the dialog
-   * @param {function(string): void} done called with a sentence after an operation
-   * @param {function(?string): void} watch called with the id of the subscription that is shown
+   * @param {function(string): void} done called with a message after an operation
+   * @param {function(?string): void} watch called with the id of the subscription to poll
    */
   constructor(dialog, done, watch) {
     this.dialog = dialog;
@@ -37,8 +37,8 @@ export class Details {
     setText(find("h2", this.dialog), `Subscription ${shortId(id)}`);
     find(".actions", this.dialog).replaceChildren();
     showEach(find("dl", this.dialog), [], each => each);
-    this.#attempts([]);
-    this.#problem("");
+    this.#showAttempts([]);
+    this.#showProblem("");
     this.watch(id);
     this.dialog.showModal();
   }
@@ -46,27 +46,27 @@ export class Details {
   /**
    * Update the open subscription.
    * @param {?{subscription: ?object, callback: string, attempts: object[], since: ?string, problem: ?string}} found
-   *   the answer of the admin API; what cannot be had now keeps its last state
+   *   the response of the admin API; if there is a problem, the dialog keeps its content
    */
   refresh(found) {
     if (this.#id === null || !found) return;
-    if (found.problem) return this.#problem(found.problem);
+    if (found.problem) return this.#showProblem(found.problem);
     const { subscription, callback, attempts, since } = found;
     if (subscription.id !== this.#id) return;
     this.#showFacts(subscription, callback);
-    this.#attempts(attempts);
-    setText(find(".since", this.dialog), since ? `Kept since the hub started, on ${whenever(since)}.` : "");
+    this.#showAttempts(attempts);
+    setText(find(".since", this.dialog), since ? `Since the hub started on ${formatDateTime(since)}.` : "");
     this.#isNew = false;
-    // Only then, so that no button changes under a finger while the state changes back and forth.
-    if (this.#suspended !== (subscription.state === "suspended")) this.#offer(subscription);
+    // Replace the buttons only if necessary, so that none changes just before the user clicks it.
+    if (this.#suspended !== (subscription.state === "suspended")) this.#showActions(subscription);
   }
 
-  #problem(text) {
+  #showProblem(text) {
     setText(find(".problem", this.dialog), printable(text));
   }
 
   #showFacts(subscription, callback) {
-    const rows = [...facts(subscription), ["Callback", this.#callback(subscription, callback)]];
+    const rows = [...facts(subscription), ["Callback", this.#callbackElement(subscription, callback)]];
     showEach(find("dl", this.dialog), rows, ([name]) => name,
       ([name]) => element("div", {}, element("dt", {}, name), element("dd")),
       (row, [, value]) => {
@@ -76,10 +76,10 @@ export class Details {
       });
   }
 
-  /** It may contain secrets, so it is not on the screen unless the user wants to see it. */
-  #callback({ callback: redacted }, callback) {
+  /** Hide the complete callback, which may contain secrets, until the user reveals it. */
+  #callbackElement({ callback: redacted }, callback) {
     if (this.#revealed) return element("bdi", { class: "whole" }, printable(callback));
-    const button = element("button", { type: "button", class: "reveal" }, "Show all of it");
+    const button = element("button", { type: "button", class: "reveal" }, "Show all");
     button.addEventListener("click", () => {
       this.#revealed = true;
       const shown = element("bdi", { class: "whole", tabindex: "-1" }, printable(callback));
@@ -89,7 +89,7 @@ export class Details {
     return element("span", {}, element("bdi", {}, printable(redacted)), " ", button);
   }
 
-  #attempts(attempts) {
+  #showAttempts(attempts) {
     find(".empty", this.dialog).hidden = attempts.length > 0;
     const key = ({ at, status, through }) => JSON.stringify([at, status, through]);
     const first = this.#isNew && attempts[0]?.delivered === false ? key(attempts[0]) : null;
@@ -98,60 +98,60 @@ export class Details {
       (row, { at }) => setText(find("time", row), ago(at)));
   }
 
-  #offer(subscription) {
+  #showActions(subscription) {
     const suspended = (this.#suspended = subscription.state === "suspended");
     find(".actions", this.dialog).replaceChildren(
-      this.#redelivery(),
-      this.#button(suspended ? "Resume" : "Suspend", suspended ? "resume" : "suspend"),
-      this.#dropping(),
+      this.#redeliverButton(),
+      this.#actionButton(suspended ? "Resume" : "Suspend", suspended ? "resume" : "suspend"),
+      this.#dropButton(),
     );
   }
 
-  #redelivery() {
+  #redeliverButton() {
     const choices = [
-      ["", "what waits"],
+      ["", "pending fragments"],
       [before(HOUR_SECONDS), "the last hour"],
       [before(24 * HOUR_SECONDS), "the last day"],
-      [EARLIEST, "all that the log has"],
+      [EARLIEST, "the whole log"],
     ];
     const select = element("select", { "aria-label": "What to redeliver" },
       ...choices.map(([value, text]) => element("option", { value }, text)));
     const button = element("button", { type: "button", class: "primary redeliver" }, "Redeliver");
     button.addEventListener("click", () => {
       const body = select.value ? { since: select.value } : {};
-      this.#do("POST", "/redeliver", body, "It is being delivered again.");
+      this.#perform("POST", "/redeliver", body, "Redelivering.");
     });
     return element("p", { class: "joined" }, button, select);
   }
 
-  #button(text, action) {
+  #actionButton(text, action) {
     const button = element("button", { type: "button", class: action }, text);
     button.addEventListener("click", () =>
-      this.#do("POST", "/" + action, {}, action === "resume" ? "Resumed." : "Suspended."));
+      this.#perform("POST", "/" + action, {}, action === "resume" ? "Resumed." : "Suspended."));
     return button;
   }
 
-  /** Drop a subscription after two clicks, since only its subscriber can restore it. */
-  #dropping() {
+  /** Return a button that drops the subscription after two clicks, because this cannot be undone. */
+  #dropButton() {
     const button = element("button", { type: "button", class: "danger drop" }, "Drop");
     button.addEventListener("click", () => {
-      if (button.dataset.sure) return this.#do("DELETE", "", null, "Dropped; the hub notifies its callback.");
+      if (button.dataset.sure) return this.#perform("DELETE", "", null, "Dropped. The hub notifies the callback.");
       button.dataset.sure = "yes";
-      setText(button, "Really drop it");
+      setText(button, "Confirm drop");
     });
     return button;
   }
 
-  async #do(method, action, body, told) {
-    this.#problem("");
+  async #perform(method, action, body, message) {
+    this.#showProblem("");
     try {
       await act(method, `subscriptions/${this.#id}${action}`, body);
     } catch (error) {
-      this.#problem(error.message);
+      this.#showProblem(error.message);
       return;
     }
     if (method === "DELETE") this.dialog.close();
-    this.done(told);
+    this.done(message);
   }
 }
 
@@ -166,9 +166,9 @@ function facts(subscription) {
     ["Topic", uriLink(topic)],
     ["Id", id],
     ["Lag", lagTexts(subscription).filter(Boolean).join(", ")],
-    ["Lease ends", `${hence(expires)}, ${whenever(expires)}`],
-    ["Failed in a row", String(failures)],
-    ["Next try", retry ? hence(retry) : "none is due"],
+    ["Lease ends", `${fromNow(expires)}, ${formatDateTime(expires)}`],
+    ["Consecutive failures", String(failures)],
+    ["Next attempt", retry ? fromNow(retry) : "none scheduled"],
   ];
 }
 
@@ -179,8 +179,8 @@ function makeAttempt(id, attempt, open) {
   const what = delivered ? "delivered" : failureText(attempt);
   const row = element("details", {},
     element("summary", {}, badge, element("span", { class: "what" }, what),
-      element("span", { class: "size" }, `${bytes(size)} in ${seconds < 1 ? `${Math.round(1000 * seconds)} ms` : lasting(seconds)}`),
-      element("time", { datetime: at, title: whenever(at) })),
+      element("span", { class: "size" }, `${bytes(size)} in ${seconds < 1 ? `${Math.round(1000 * seconds)} ms` : formatDuration(seconds)}`),
+      element("time", { datetime: at, title: formatDateTime(at) })),
     ...(excerpt ? [element("h4", {}, "Response"), text("answer", "Response", excerpt)] : []),
     element("h4", {}, "Payload"), element("div", { class: "payload" }));
   row.addEventListener("toggle", () => row.open && showPayload(find(".payload", row), id, attempt));
@@ -188,15 +188,15 @@ function makeAttempt(id, attempt, open) {
   return element("li", {}, row);
 }
 
-/** What it has sent is read from the log, which does not keep everything. */
+/** Show the payload of an attempt, unless the log has already deleted it. */
 async function showPayload(place, id, { after, through, size }) {
   if (place.dataset.known) return;
   place.dataset.known = "yes";
   try {
     const { text: sent } = await get(`admin/subscriptions/${id}/payload`, { after, through });
-    if (sent === null) place.replaceChildren("The log has not all of it any more.");
+    if (sent === null) place.replaceChildren("The log no longer contains this payload.");
     else {
-      const cut = sent.length < size && size > CUT_BYTES ? [`The first 16 kB of ${bytes(size)}`] : [];
+      const cut = sent.length < size && size > MAX_PAYLOAD_BYTES ? [`The first 16 kB of ${bytes(size)}`] : [];
       place.replaceChildren(text("sent", "Payload", sent), ...cut);
     }
   } catch (error) {
@@ -205,10 +205,10 @@ async function showPayload(place, id, { after, through, size }) {
   }
 }
 
-/** The hub shows no more of a payload. */
-const CUT_BYTES = 16 * 1024;
+/** Maximum number of bytes of a payload that the hub returns. */
+const MAX_PAYLOAD_BYTES = 16 * 1024;
 
-/** Return a text of a client with its lines; it can be scrolled by keyboard. */
+/** Return an element for multi-line text from a client, which can be scrolled by keyboard. */
 const text = (name, label, content) =>
   element("pre", { class: name, tabindex: "0", role: "group", "aria-label": label },
     content.split(/\r?\n/).map(printable).join("\n"));
