@@ -14,8 +14,8 @@ import pytest
 from nats.aio.msg import Msg
 
 from rsnotify_jetstream.bucket import Bucket
-from rsnotify_jetstream.connection import ApiError, NatsConnection, parse_headers
-from rsnotify_jetstream.settings import parse_nats_url
+from rsnotify_jetstream.nats_connection import ApiError, NatsConnection, parse_headers
+from rsnotify_jetstream.nats_settings import parse_nats_url
 from rsnotify_jetstream.stream import LogStream
 from tests.harnesses.simulation.loop import Machine, SimulatedLoop
 from tests.harnesses.simulation.nats_server import Servers

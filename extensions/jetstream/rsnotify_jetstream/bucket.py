@@ -1,7 +1,7 @@
 """JetStream key-value buckets: the last value of each key, replaced by compare-and-set.
 
-The *revision* of a value is its sequence number in the bucket's stream. Each message carries its
-key in a header, because a reader does not receive the subject.
+The *revision* of a value is its sequence number in the bucket's stream. Each message has its key in
+a header, because readers do not receive the subject.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from rsnotify.errors import StorageError
-from rsnotify_jetstream.connection import ApiError, NatsConnection
+from rsnotify_jetstream.nats_connection import ApiError, NatsConnection
 from rsnotify_jetstream.stream import JetStreamStream, StoredMessage, sent_message
 from rsnotify_jetstream.stream_follower import StreamFollower
 
@@ -31,9 +31,9 @@ _IN_FLIGHT = 10158
 
 
 class StaleAnswer(StorageError):
-    """Raised if a server answers with an older state, although nobody else has written.
+    """A server answered with an outdated state, although nobody else has written.
 
-    A server may do so that was suspended while it was the leader, or that was restored.
+    The server may have been suspended while it was the leader, or restored from a backup.
     """
 
 
@@ -92,13 +92,16 @@ class Bucket(JetStreamStream):
     ) -> int | None:
         """Store a value if the key has the given revision, which is 0 for an absent key.
 
-        Return the new revision, or None if the key has a different revision and nothing was stored.
-        `unanswered` are the identifiers of the caller's earlier attempts that raised an error, any
-        of which may have stored a value. Such a value is replaced, too. If they are given, the
-        caller must have stored the value that has the revision.
+        `unanswered` are the identifiers of the caller's earlier attempts that raised an error, and
+        may nevertheless have stored a value. Such a value is also replaced. If they are given, the
+        caller must have stored the value with the given revision.
+
+        Returns:
+            The new revision, or None if the key has another revision and nothing was stored.
 
         Raises:
-            StaleAnswer: With `unanswered`, a server answered that lacks the caller's last write.
+            StaleAnswer: `unanswered` is given, and a server answered without the caller's last
+                write.
         """
         conditions = {_EXPECTED: str(revision), **_named(headers)}
         return await self._store(key, value, conditions, unanswered)
@@ -160,7 +163,7 @@ class Bucket(JetStreamStream):
     async def read(self, group: str) -> AsyncGenerator[BucketRecord, None]:
         """Yield the records of the keys that begin with `group.`, in the order of their revisions.
 
-        The server that answers may lack the latest ones.
+        The records may come from a server that lacks the latest ones.
         """
         scan = self.scan(1, bodies=True, subjects=f"{self._base}{group}.>")
         async with aclosing(scan) as messages:
@@ -169,9 +172,9 @@ class Bucket(JetStreamStream):
                     yield record
 
     async def watch(self, group: str, receive: Callable[[BucketRecord], None]) -> NatsSubscription:
-        """Call `receive` for each record that is stored below `group.` from now on.
+        """Call `receive` for each record stored below `group.` from now on.
 
-        Records may be missed while the connection is broken.
+        Records may be missed during a loss of the connection.
         """
 
         async def received(message: Msg) -> None:
@@ -185,7 +188,7 @@ class Bucket(JetStreamStream):
     async def follow(self, receive: Callable[[str, bytes | None, int], None]) -> None:
         """Call `receive` with each stored key, value and revision, and later with each change.
 
-        This method returns after it has passed on all stored keys. Changes arrive in order, and
+        Return after all stored keys have been received. Later changes are received in order, and
         none is missed.
         """
 

@@ -6,19 +6,19 @@ which is the same on every node.
 
 The servers only order the records. Each record names its predecessor: the last record of its topic
 when it was created. Every index skips a record whose predecessor is no longer the topic's last
-record. Therefore a record that is resent after a lost acknowledgement counts only once, and the
-records of one append keep their order even if the stream's leader changes in between. If two nodes
-append at the same time, one of them has to start over. An append returns as soon as this node's
-index contains the record. Nothing depends on a clock.
+record. Therefore a record that is resent after a lost acknowledgement is applied only once, and the
+records of an append stay in order even if the stream's leader changes in between. If two nodes
+append concurrently, one of them has to retry. An append returns as soon as this node's index
+contains the record. Nothing depends on a clock.
 
-Fragments that wait together form a *batch*. The servers store a batch at contiguous positions or
-not at all, with a single acknowledgement, and only if the predecessor of its first record is still
-the topic's last record. Likewise, an index accepts either a whole batch or none of it.
+Fragments appended together form a *batch*. The servers store a batch at contiguous positions or not
+at all, with a single acknowledgement, and only if the predecessor of its first record is still the
+topic's last record. Likewise, an index accepts either the whole batch or none of it.
 
 Records that no index contains are deleted from the stream in the background. A deletion may fail or
-happen twice. The last entry of a topic is never deleted, because it holds the state of the log.
-Single records are deleted in order: a late record can be recognized as late only while the stream
-still has the record that came before it, which a later record may replace.
+be repeated. The last entry of a topic is never deleted, because it holds the state of the log.
+Single records are deleted in order: a late record can only be recognized while the stream still has
+the record that made it late, which a later record may replace.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ from rsnotify_hub.store.interface import (
     LogRetention,
     LogState,
 )
-from rsnotify_jetstream.connection import ApiError, NatsConnection
 from rsnotify_jetstream.log_index import Applied, LogIndex
 from rsnotify_jetstream.log_records import (
     LogRecord,
@@ -64,33 +63,33 @@ from rsnotify_jetstream.log_records import (
     read_stored_fragment,
     records_of,
 )
+from rsnotify_jetstream.nats_connection import ApiError, NatsConnection
 from rsnotify_jetstream.stream import LogStream, StoredMessage
 from rsnotify_jetstream.stream_follower import StreamFollower
 
-log = logging.getLogger("rsnotify.hub.store")
+logger = logging.getLogger("rsnotify.hub.store")
 
-#: Bytes reserved in a message for the lines around the headers and for headers added on sending.
-_ENVELOPE = 256
+#: Number of bytes reserved in a message for the header block and for headers added when sending.
+_ENVELOPE_BYTES = 256
 #: Maximum number of records in a batch, and of bytes. NATS accepts 1,000 records.
 BATCH_RECORDS, BATCH_BYTES = 250, 1024 * 1024
-#: Seconds within which the servers must store a record or batch, or answer a read that a
-#: publication waits for. Without a majority they do neither, and a publisher may resend
-#: everything that was not acknowledged.
+#: Timeout in seconds for storing a record or batch, and for reads that a publication waits for.
+#: Servers without a majority do neither, and publishers resend whatever was not acknowledged.
 APPEND_SECONDS = 1.8
-#: Number of trimmed entries of a log that are deleted together.
+#: Number of trimmed entries of a log to delete together.
 TRIMMED_TOGETHER = 32
-#: Seconds that a deletion waits, so that later ones can join it.
-_DELAY = 0.5
-#: Maximum number of bytes of all cached bodies.
+#: Seconds before a deletion, so that later deletions can be combined with it.
+_CLEAN_DELAY_SECONDS = 0.5
+#: Maximum total size of the cached bodies.
 CACHE_BYTES = 16 * 1024 * 1024
 
 
 class JetStreamLog:
     """A `LogStore` in NATS JetStream, for any number of nodes.
 
-    The connection is open, and the caller closes it after the log. `cleans` returns whether this
-    node deletes the trimmed records of a topic that nobody appends to. Exactly one node of the
-    cluster should.
+    The connection must be open, and the caller closes it after the log. `cleans` returns whether
+    this node deletes the trimmed records of topics that nobody appends to. For each topic, exactly
+    one node should.
     """
 
     def __init__(
@@ -114,9 +113,9 @@ class JetStreamLog:
         self._appending = Counter[str]()
 
     @property
-    def behind(self) -> int:
+    def lag(self) -> int:
         """A lower bound on the number of records in the stream that this node does not have yet."""
-        return self._follower.behind
+        return self._follower.lag
 
     @property
     def info(self) -> dict[str, Any]:
@@ -124,9 +123,9 @@ class JetStreamLog:
         return self._follower.info
 
     def trouble(self) -> str | None:
-        """Return the reason why this node cannot use the log at the moment, or None if it can."""
+        """Return why this node cannot use the log at the moment, or None if it can."""
         if self.connection.server is None:
-            return "this node has lost its connection to NATS, and connects again"
+            return "this node has lost its connection to NATS, and is reconnecting"
         return self._follower.trouble()
 
     async def start(self, listener: LogListener) -> list[LogState]:
@@ -144,7 +143,7 @@ class JetStreamLog:
         """Apply a message from the stream to the index, and report it to the listener."""
         record = read_record(message.position, message.headers, message.size)
         if record is None:
-            self.connection.warn(log, "the log in NATS has messages that are not of a hub")
+            self.connection.warn(logger, "the log in NATS has messages that no hub has written")
             return
         reporter = self._reporter
         if reporter is not None and not reporter.continues(record):
@@ -160,10 +159,9 @@ class JetStreamLog:
             self._reader.keep(entry)
             reporter.add(record.topic, entry, applied.replaced)
         if not applied.accepted:
-            # Every node does this, so that it precedes a deletion of the record that made this one
-            # late.
+            # Every node does this, so that this record is deleted before the one that made it late.
             self._cleaner.delete(record.position)
-        # A node that starts also deletes records that the appending node failed to delete.
+        # When it starts, a node also deletes records that the appending node failed to delete.
         elif reporter is None or record.topic in self._appending:
             self._clean(record, applied)
 
@@ -195,7 +193,7 @@ class JetStreamLog:
             for batch in batches(new):
                 if len(batch) == 1 or not await self._append(topic, batch, replacing):
                     for fragment in batch:
-                        # An unanswered attempt may still store the whole batch, even now.
+                        # An unanswered attempt may have stored the whole batch in the meantime.
                         if self._new(topic, [fragment], replacing):
                             await self._append(topic, [fragment], replacing)
                         replacing = None
@@ -215,7 +213,7 @@ class JetStreamLog:
     def _new(
         self, topic: str, fragments: Sequence[Fragment], replacing: int | None
     ) -> Collection[Fragment]:
-        """Return the fragments that the log does not have yet, each once."""
+        """Return the fragments that are not in the log yet, without duplicates."""
         new: dict[bytes, Fragment] = {}
         state = self._index.state(topic)
         for fragment in fragments:
@@ -230,7 +228,7 @@ class JetStreamLog:
     async def _append(
         self, topic: str, fragments: Sequence[Fragment], replacing: int | None
     ) -> bool:
-        """Append fragments together. Return False if the servers only store them one at a time."""
+        """Append a batch. Return False if its fragments must be appended one at a time."""
         place = self._index.place(topic, replacing)
         records = records_of(topic, fragments, received=self._clock(), place=place)
         return await self._appender.append(records, fragments)
@@ -265,17 +263,18 @@ class JetStreamLog:
         self._follower.check()
         while positions := self._index.read(topic, after=after, since=since):
             # A publication may be waiting for the newest record, which is read alone.
-            async with in_time(self.connection) if len(positions) == 1 else nullcontext():
+            is_newest = len(positions) == 1
+            async with publication_timeout(self.connection) if is_newest else nullcontext():
                 entries = await self._reader.read(self._expected(topic, positions))
             if entries:
                 return entries
-            after = positions[-1]  # another node has trimmed all of them
+            after = positions[-1]  # another node has trimmed all these entries
         return []
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         self._follower.check()
         positions = self._index.changes(topic, since=since)
-        async with in_time(self.connection):  # a publication may be waiting for it
+        async with publication_timeout(self.connection):  # a publication may be waiting for it
             return await self._reader.read(self._expected(topic, positions))
 
     def _expected(self, topic: str, positions: Sequence[int]) -> dict[int, bytes]:
@@ -317,7 +316,7 @@ class JetStreamLog:
         await self.write_check()
 
     async def write_check(self) -> int:
-        """Check that the log can be written and followed. Return the test record's position."""
+        """Check that the log can be written and followed. Return the check record's position."""
         self._follower.check()
         return await self._appender.check()
 
@@ -328,22 +327,22 @@ class JetStreamLog:
 
 
 @asynccontextmanager
-async def in_time(connection: NatsConnection) -> AsyncIterator[None]:
-    """Run a step that a publication waits for. Raise `StorageError` if it takes too long."""
+async def publication_timeout(connection: NatsConnection) -> AsyncIterator[None]:
+    """Limit the duration of a step that a publication waits for. Raise `StorageError` after it."""
     try:
         async with asyncio.timeout(APPEND_SECONDS):
             yield
     except TimeoutError:
         raise StorageError(
-            f"NATS at {connection.settings.place} does not answer in time: are most of its servers "
-            "running?"
+            f"NATS at {connection.settings.place} did not answer in time; check that most of its "
+            "servers run"
         ) from None
 
 
 def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
     """Divide fragments into batches.
 
-    A fragment with the whole content is a batch by itself, because the next one replaces it.
+    A whole content is a batch by itself, because the next one replaces it.
     """
     batch: list[Fragment] = []
     size = 0
@@ -359,15 +358,15 @@ def batches(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
 
 
 def _first(state: LogState) -> int:
-    """Return the position before which records are deleted, keeping at least the last record."""
+    """Return the position of the first record to keep, which is at most that of the last record."""
     return min(state.first, state.position)
 
 
 class Reporter:
     """Reports changes of the index to a listener, with all entries of a batch in one call.
 
-    `report` is called before a record that is not part of the same batch is applied, and before a
-    caller of the log continues. Otherwise it runs in the next iteration of the event loop.
+    `report` is called before a record of another batch is applied, and before a caller of the log
+    continues. Otherwise, it is called in the next iteration of the event loop.
     """
 
     def __init__(self, listener: LogListener, index: LogIndex) -> None:
@@ -378,11 +377,11 @@ class Reporter:
         self._replaced: int | None = None
 
     def continues(self, record: LogRecord) -> bool:
-        """Return whether the next record may be reported together with the previous ones."""
+        """Return whether a record may be reported together with the previous ones."""
         return record.number > 0 and record.topic == self._topic
 
     def add(self, topic: str, entry: LogEntry, replaced: int | None) -> None:
-        """Add an entry to the next report. It continues a batch if there are pending entries."""
+        """Add an entry to the next report. If others are pending, it is of the same batch."""
         if not self._entries:
             self._topic, self._replaced = topic, replaced
             asyncio.get_running_loop().call_soon(self.report)
@@ -405,14 +404,14 @@ class Reporter:
             call()
         except Exception:
             # A bug in the listener must not stop the log.
-            log.exception("the log of %s could not be passed on", topic)
+            logger.exception("the listener failed for the log of %s", topic)
 
 
 class Appender:
     """Appends records to the stream.
 
-    The follower applies stored records to the index. `last` returns the position of a topic's last
-    record in it. `JetStreamLog` calls `accepted` for each record that the index accepts, and
+    The follower applies stored records to the index, in which `last` returns the position of a
+    topic's last record. `JetStreamLog` calls `accepted` for each record that the index accepts, and
     `ended` after the last append to a topic.
     """
 
@@ -434,21 +433,21 @@ class Appender:
     async def append(
         self, records: Sequence[LogRecord], fragments: Sequence[Fragment | None]
     ) -> bool:
-        """Append all records to a log, or none of them, and return whether they were stored.
+        """Append a batch of records to a log, and return whether it was stored.
 
-        If they were not, the servers cannot store them together, and the caller may append them one
-        at a time. All records but the first continue its batch. The fragment of a reset is None.
+        If not, the servers cannot store the batch, and the caller may append its records one at a
+        time. The fragment of a reset is None.
 
         Raises:
             LogMoved: Another node has appended to the log, or deleted it.
             TooLarge: The server does not accept a message of this size.
-            StorageError: It is unknown whether the records were stored.
+            StorageError: The records may or may not have been stored.
         """
         messages = [
             self._message(record, fragment)
             for record, fragment in zip(records, fragments, strict=True)
         ]
-        async with in_time(self._connection):
+        async with publication_timeout(self._connection):
             return await self._store(records, messages)
 
     async def _store(
@@ -466,11 +465,11 @@ class Appender:
             try:
                 await self._follow(answer)
             except ApiError as error:
-                log.debug("a batch was not stored: %s", error)
+                logger.debug("a batch was not stored: %s", error)
                 await self._follower.catch_up()  # an unanswered attempt may have succeeded
                 if not self._has(records) and self._last(records[0].topic) == records[0].after:
                     return False
-        # If a record was sent twice, the first one counts.
+        # If a record was sent twice, the index accepts the first one.
         if not self._has(records):
             raise LogMoved(f"another hub has changed the log of {records[0].topic}")
         return True
@@ -481,7 +480,7 @@ class Appender:
         return all((record.after, record.digest) in accepted for record in records)
 
     async def check(self) -> int:
-        """Store an empty record in place of the previous one, and return its position."""
+        """Replace the previous check record, and return the position of the new one."""
         headers = headers_of(LogRecord(0, RecordKind.CHECK)) | {"Nats-Rollup": "sub"}
         subject = self._stream.check_subject
         return await self._follow(await self._connection.request(subject, b"", headers=headers))
@@ -503,10 +502,10 @@ class Appender:
         body = b"" if fragment is None else fragment.body
         size = sum(len(name) + len(value) + 4 for name, value in headers.items())
         limit = self._connection.client.max_payload
-        if size + len(body) + _ENVELOPE > limit:
+        if size + len(body) + _ENVELOPE_BYTES > limit:
             raise TooLarge(
-                f"it has {len(body)} bytes, and NATS accepts {limit} with the headers; send "
-                "smaller fragments, or set max_payload in the configuration of the NATS servers"
+                f"it has {len(body)} bytes, but NATS accepts {limit} including headers; send "
+                "smaller fragments, or increase max_payload of the NATS servers"
             )
         return body, headers
 
@@ -530,9 +529,9 @@ class EntryReader:
             self._size -= len(self._cache.popitem(last=False)[1].fragment.body)
 
     async def read(self, expected: Mapping[int, bytes]) -> list[LogEntry]:
-        """Return the entries at some positions, which must have the given digests, in order.
+        """Return the entries at the given positions, in order. They must have the given digests.
 
-        An entry that another node has already trimmed is left out.
+        Entries that another node has already trimmed are omitted.
         """
         reads = (self._entry(position, digest) for position, digest in expected.items())
         found = await asyncio.gather(*reads, return_exceptions=True)
@@ -555,9 +554,9 @@ class EntryReader:
         entry = _checked(message, digest)
         if entry is None:
             raise StorageError(
-                f"the record {position} of the log in NATS is not the one that was stored: the "
-                "copy of one of its servers is damaged, or was restored; start that server with an "
-                "empty store_dir"
+                f"the record {position} of the log in NATS is not the one that was stored: a "
+                "server's copy is damaged or was restored; restart that server with an empty "
+                "store_dir"
             )
         self.keep(entry)
         return entry
@@ -584,14 +583,14 @@ class Cleaner:
         self._cleaning = asyncio.create_task(self._clean())
 
     def delete(self, position: int) -> None:
-        """Schedule the deletion of a record that was replaced or came too late."""
+        """Schedule the deletion of a record that was replaced or late."""
         self._deletions.append(position)
         self._wanted.set()
 
     def trimmed(self, topic: str, entries: int, first: int, *, now: bool = False) -> None:
         """Schedule the deletion of the records before `first`.
 
-        They stay until enough records have been trimmed, unless `now` is set.
+        They are kept until there are enough of them, unless `now` is set.
         """
         count = self._trimmed.pop(topic, 0) + entries
         if count >= TRIMMED_TOGETHER or (now and count):
@@ -603,7 +602,7 @@ class Cleaner:
     async def _clean(self) -> None:
         while True:
             await self._wanted.wait()
-            await asyncio.sleep(_DELAY)
+            await asyncio.sleep(_CLEAN_DELAY_SECONDS)
             self._wanted.clear()
             purges, self._purges = self._purges, {}
             try:
@@ -613,7 +612,7 @@ class Cleaner:
                     await self._stream.delete(self._deletions[0])
                     self._deletions.popleft()
             except StorageError as error:
-                log.info("old records of the log stay in NATS for now: %s", error)
+                logger.info("cannot delete old records of the log, retrying later: %s", error)
 
     async def close(self) -> None:
         await cancel([self._cleaning])

@@ -1,8 +1,7 @@
-"""The store of a multi-node hub: its log, its subscriptions and its cluster, all in NATS.
+"""The store of a multi-node hub: its log, its subscriptions and its cluster in NATS.
 
-`open_jetstream` connects to NATS and reads the cluster. This node starts acquiring shards when
-`assign` is called. It releases them in `leave`, while the channel that owns the subscriptions is
-still delivering.
+`open_jetstream` connects to NATS and reads the records of the cluster. `assign` lets this node
+acquire shards, and `leave` releases them while deliveries still continue.
 """
 
 from __future__ import annotations
@@ -22,23 +21,24 @@ from rsnotify_hub.store.nodes import NodeInfo, NodeList, StreamInfo
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.urls import host_of
 from rsnotify_jetstream.bucket import Bucket
-from rsnotify_jetstream.connection import NatsConnection
+from rsnotify_jetstream.cluster_node import ClusterNode
 from rsnotify_jetstream.jetstream_log import APPEND_SECONDS, JetStreamLog
 from rsnotify_jetstream.membership import DEFAULT_SHARDS, ClusterPace
-from rsnotify_jetstream.node import ClusterNode
+from rsnotify_jetstream.nats_connection import NatsConnection
+from rsnotify_jetstream.nats_settings import NatsSettings
 from rsnotify_jetstream.node_messages import NodeMessages
 from rsnotify_jetstream.records import NodeRecord
 from rsnotify_jetstream.server_check import copies_of, read_facts, warnings_of
-from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import JetStreamSubscriptions
 
-log = logging.getLogger("rsnotify.hub.store")
+logger = logging.getLogger("rsnotify.hub.store")
 
 
 class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
     """A `Store` for any number of nodes, which is also its own `OpenStore`.
 
-    The connection is open, and the store closes it. The node has already read the cluster.
+    The connection must be open, and the store closes it. The node must have read the records of the
+    cluster.
     """
 
     folder = None
@@ -57,7 +57,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
             connection,
             retention,
             clock,
-            # Topics are also assigned to shards, so that exactly one node cleans up each topic.
+            # Topics are assigned to shards as well, so that exactly one node cleans up each topic.
             cleans=lambda topic: node.owns(node.sharding.shard_of(topic)),
         )
         JetStreamSubscriptions.__init__(self, connection, node)
@@ -72,14 +72,14 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         return self
 
     def _report(self, record: NodeRecord) -> NodeRecord:
-        return replace(record, behind=self.behind, server=self.connection.server or "")
+        return replace(record, behind=self.lag, server=self.connection.server or "")
 
     async def assign(self, owner: SubscriptionOwner) -> None:
         await self.nodes.start()
         await super().assign(owner)
 
     async def stop(self) -> None:
-        """Stop as in a crash, without informing the other nodes."""
+        """Stop like after a crash, without releasing shards."""
         await super().stop()
         await self._close()
 
@@ -93,23 +93,23 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         await self.connection.close()
 
     async def check_servers(self) -> None:
-        """Check the NATS servers, and log problems that the previous check did not find."""
+        """Check the NATS servers, and log new problems."""
         try:
             facts = await read_facts(self.connection, self, self._clock)
         except StorageError as error:
-            log.warning("the NATS servers cannot be checked now: %s", error)
+            logger.warning("cannot check the NATS servers: %s", error)
             return
         found = warnings_of(facts, largest_fragment=self._largest_fragment)
         found += self._other_hubs()
         for text in found:
             if text not in self._warnings:
-                log.warning("%s", text)
+                logger.warning("%s", text)
         self._warnings = found
 
     def _other_hubs(self) -> Iterator[str]:
-        """Yield a warning for each public URL of other nodes that differs from this node's URL.
+        """Yield a warning for each public URL of another node that differs from this node's URL.
 
-        URLs on loopback addresses are ignored, because they may differ.
+        URLs with loopback addresses may differ.
         """
         nodes = self.node.nodes
         urls = {id: nodes[id].url for id in self.node.living() if id in nodes}
@@ -117,9 +117,9 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         own = public.get(self.node.id)
         for url in sorted({*public.values()} - {own} if own else ()):
             yield (
-                f"a node that uses the same NATS has the public URL {url}, and this node {own}: "
-                "give all nodes of a hub the same public_url, and add ?prefix=NAME to store if it "
-                "is another hub"
+                f"a node with the public URL {url} uses the same data in NATS as this node, whose "
+                f"public URL is {own}: configure the same public_url on all nodes of a hub, and "
+                "add ?prefix=NAME to the store of any other hub"
             )
 
     def describe(self) -> NodeList:
@@ -144,7 +144,7 @@ class JetStreamStore(JetStreamLog, JetStreamSubscriptions):
         server, behind = (record.server, record.behind) if is_alive else ("", None)
         if is_this:
             server = self.connection.server or ""
-            behind = None if self.trouble() else self.behind
+            behind = None if self.trouble() else self.lag
         return NodeInfo(
             name=record.name,
             url=record.url,
@@ -182,9 +182,9 @@ async def open_jetstream(
     shards: int = DEFAULT_SHARDS,
     pace: ClusterPace = ClusterPace(),  # noqa: B008 - it is immutable
 ) -> JetStreamStore:
-    """Connect to NATS, and return its store. This node joins the cluster when `assign` is called.
+    """Connect to NATS, and return the store. This node joins the cluster when `assign` is called.
 
-    `shards` is the number of shards of subscriptions, in case this node creates the cluster.
+    `shards` is the number of shards of subscriptions if this node creates the cluster.
 
     Raises:
         ConfigurationError: NATS cannot be reached, or cannot provide the streams.

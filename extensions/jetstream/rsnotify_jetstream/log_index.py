@@ -1,10 +1,10 @@
 """An in-memory index of all logs, computed from the stream's records in order.
 
 Every node applies the same records in the same order, so all nodes have the same index. The only
-exception is a log that nobody appends to: each node trims it by age, using its own clock. The rules
-are the same as in the SQLite store: a record is appended, replaces a heartbeat or an entry with the
-whole content, and trims its log by its own `received`. If two records have the same predecessor,
-the first counts and the second is skipped.
+exception is logs that nobody appends to: each node trims these by age, using its own clock. The
+rules are those of the SQLite store: a record is appended, may replace a heartbeat or a whole
+content, and trims its log according to its own `received`. If two records have the same
+predecessor, the first is accepted and the second is skipped.
 
 Bodies stay in the stream. The other fields of an entry are in arrays (`LogColumns`), which use
 about 64 bytes per entry.
@@ -29,8 +29,8 @@ _POSITION, _BEGINS, _FROM, _UNTIL, _RECEIVED, _SIZE, _WIDTH = range(7)
 #: The value that represents an absent `from`.
 _ABSENT = -(2**63)
 _KIND_BITS = 2
-PAGE_ENTRIES = 256
-PAGE_BYTES = 1_000_000
+#: Maximum number of entries on a page, and of bytes after which a page ends.
+PAGE_ENTRIES, PAGE_BYTES = 256, 1_000_000
 _MICROSECOND = from_microseconds(1) - from_microseconds(0)
 
 
@@ -38,7 +38,7 @@ class Applied(Struct, frozen=True):
     """The effect of a record on the index.
 
     Args:
-        accepted: Whether the record counts, because its predecessor was still the last record.
+        accepted: Whether the record was accepted, because its predecessor was the last record.
         forgotten: Whether the record ended an existing log.
         added: Whether the record added an entry.
         replaced: The position of the entry that the record replaced, if any.
@@ -69,7 +69,7 @@ class LogIndex:
         is_of_last_batch = log is not None and log.head == record.head
         if record.after < self.last(record.topic) and not is_of_last_batch:
             return Applied(accepted=False)
-        # The reset itself is no longer in the stream if the log has been trimmed since.
+        # The reset itself may have been trimmed from the stream.
         is_reset = log is not None and record.reset > log.reset
         if log is not None and existed:
             self._newest.remove(record.topic, log.received)
@@ -95,15 +95,14 @@ class LogIndex:
         return [self._logs[topic].state(topic) for topic in self._newest.page(start, limit)]
 
     def last(self, topic: str) -> int:
-        """Return the position of the last record of a topic, which may be a reset."""
+        """Return the position of a topic's last record, which may be a reset."""
         log = self._logs.get(topic)
         return 0 if log is None else log.position or log.reset
 
     def place(self, topic: str, replacing: int | None) -> Place:
-        """Return the place of the next record of a topic, which may replace the last entry.
+        """Return the place of a topic's next record, which may replace the last entry.
 
-        An entry with the whole content is always replaced, because a log has either one such entry
-        or changes.
+        A whole content is always replaced, because a log has either one whole content or changes.
         """
         log = self._logs.get(topic)
         if log is None:
@@ -119,7 +118,7 @@ class LogIndex:
         return Place(self.last(topic), previous, log.reset, through)
 
     def digest(self, topic: str, position: int) -> bytes:
-        """Return the digest of a kept entry, or empty bytes if none is at the position."""
+        """Return the digest of the entry at a position, or empty bytes if there is none."""
         return self._entries(topic).digest(position)
 
     def find(self, topic: str, digest: bytes) -> int | None:
@@ -166,7 +165,7 @@ class LogIndex:
 
 
 def _later(entries: LogColumns, instant: int) -> Iterable[int]:
-    """Yield the numbers of the entries that are later than an instant. See `is_later`."""
+    """Yield the numbers of the entries later than an instant. See `is_later`."""
     for number in entries.ending_from(instant):
         is_heartbeat = entries.kind(number) is RecordKind.HEARTBEAT
         is_late = entries.from_(number) == entries.until(number) and not is_heartbeat
@@ -215,8 +214,8 @@ class _TopicIndex:
         return replaced
 
     def _replaced(self, record: LogRecord) -> int | None:
-        # At most one entry. There may be more if late records, which do not count, were accepted
-        # because the record that made them late was already deleted.
+        # At most one entry is replaced, unless late records were accepted because the record that
+        # made them late had already been deleted.
         first, end = self.entries.after(record.previous), len(self.entries)
         if first == end:
             return None
@@ -230,7 +229,7 @@ class _TopicIndex:
         size, cut = self.entries.size, 0
         for number in range(len(self.entries)):
             too_much = size > retention.size and self.entries.position(number) != self.position
-            # An entry with the whole content, which is always the last, is kept at any age.
+            # A whole content is always the last entry, and never too old.
             is_whole = self.entries.kind(number) is RecordKind.WHOLE
             if is_whole or (self.entries.received(number) > too_old and not too_much):
                 break
@@ -265,7 +264,7 @@ class _TopicIndex:
 
 
 class LogColumns:
-    """The kept entries of one log, in the order of the log. Entries are numbered from 0.
+    """The kept entries of a log, in order. Entries are numbered from 0.
 
     Attributes:
         size: The total size of the entries' bodies, in bytes.
@@ -276,7 +275,7 @@ class LogColumns:
     def __init__(self) -> None:
         self._rows = array("q")
         self._digests = bytearray()
-        self._late = 0  # the last position whose `until` is before the previous entry's `until`
+        self._late = 0  # the last position with an `until` before the previous entry's
         self.size = 0
 
     def __len__(self) -> int:
@@ -349,15 +348,15 @@ class LogColumns:
 
     @property
     def _in_order(self) -> bool:
-        """Whether the entries' ends are in the order of the log, which is nearly always true."""
+        """Whether the entries are also in the order of `until`, which is nearly always true."""
         return not self._rows or self._late <= self.position(0)
 
 
 class NewestTopics:
-    """The topics in the order in which they last received a record.
+    """The topics, in the order in which they last received a record.
 
-    The newest is at the end of the list, where nearly all changes occur. The cost of a page does
-    not depend on the number of topics.
+    The newest topic is at the end of the list, where nearly all changes occur. The cost of a page
+    does not depend on the number of topics.
     """
 
     def __init__(self) -> None:

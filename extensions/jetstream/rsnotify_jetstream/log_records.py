@@ -20,15 +20,15 @@ from rsnotify_jetstream.records import newer
 
 #: The version of the record format. A hub reads records of this version and older ones.
 VERSION = 1
-#: A position after all others. All but the first record of a batch name it in place of their
-#: predecessor, so that a hub that does not know batches also accepts them. NATS has checked the
-#: predecessor of the first one.
+#: A position after all others. All records of a batch except the first name it instead of their
+#: predecessor, so that hubs that do not support batches also accept them. NATS has checked the
+#: predecessor of the first record.
 _LATEST = 2**62
 
 #: Printable ASCII without the percent sign, which escapes all other characters.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _DIGEST_BYTES = 16
-#: The fields that every record of a fragment has, with their headers.
+#: The headers of fields that are always present in the record of a fragment.
 _NUMBERS = {
     "begins": "Rs-Begins",
     "until": "Rs-Until",
@@ -58,15 +58,14 @@ class LogRecord(Struct, frozen=True, gc=False):
         position: The sequence number of the record in the stream.
         topic: The topic, or empty for a check.
         received: When the fragment arrived, by the clock of the node that appended the record.
-        through: The latest `until` of the log up to and including this record.
+        through: The latest `until` in the log, including this record.
         digest: A digest that identifies equal fragments in a log.
         after: The position of the predecessor, which was the topic's last record when this record
-            was created, or 0 if there was none. The record counts only if the predecessor is still
-            the last record before the batch.
+            was created, or 0 if there was none. The record is accepted only if the predecessor is
+            still the last record before the batch.
         previous: The position of the previous entry in the log, or 0 if there is none.
         reset: The position of the last reset of the log before this record, or 0 if there was none.
-        number: The number of records of the same batch before this one. They have the positions
-            directly before it.
+        number: The number of records in the same batch before this one, at the preceding positions.
     """
 
     position: int
@@ -122,10 +121,7 @@ def digest_of(fragment: Fragment) -> bytes:
 def records_of(
     topic: str, fragments: Sequence[Fragment], *, received: Instant, place: Place
 ) -> list[LogRecord]:
-    """Return the records of a batch of fragments, the first of which has the given place.
-
-    They have no positions yet.
-    """
+    """Return the records of a batch, without positions. `place` is that of the first record."""
     arrived = to_microseconds(received)
     latest = place.through
     records = []

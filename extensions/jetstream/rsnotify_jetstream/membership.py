@@ -1,43 +1,41 @@
-"""Decides which node owns which shard: events and instants in, actions out.
+"""Decides which node owns which shard. The inputs are events and times, the outputs actions.
 
 Each node renews its record in the store, and observes the records of the other nodes. A node is
 *alive* while its record keeps changing. Each observer measures this with its own clock, so clocks
 are never compared. Shards are assigned to living nodes by rendezvous hashing (`Assignment`), so
-nodes that see the same members agree without talking to each other. Each shard has a record with
-its owner and an *epoch*, which increases with each change of ownership.
+nodes that see the same members agree without communicating. Each shard has a record with its owner
+and an *epoch*, which increases with each change of ownership.
 
-    state      event                                       next       action
-    free       assigned to this node, no living owner      taking     Take
-    taking     taken                                       owned
-    taking     take_failed                                 free
-    owned      assigned to another node                    releasing  Release
-    releasing  released                                    free
-    owned      fenced                                      unconfirmed
-    unconfirmed  the node has renewed its record           confirming  Confirm
-    confirming confirmed                                   owned
-    taking, releasing, confirming: fenced                  free       Revoke
-    any        the record has a later epoch                free       Revoke
+    state        event                                     next state   action
+    free         assigned to this node, no living owner    acquiring    Acquire
+    acquiring    acquired                                  owned
+    acquiring    acquire_failed                            free
+    owned        assigned to another node                  releasing    Release
+    releasing    released                                  free
+    owned        fenced                                    unconfirmed
+    unconfirmed  the node has renewed its record           confirming   Confirm
+    confirming   confirmed                                 owned
+    acquiring, releasing, confirming: fenced               free         Revoke
+    any          the record has a later epoch              free         Revoke
 
 Safety: a node that has not renewed its record for `fence_seconds`, by its own clock, is *fenced*,
-which means that it owns nothing. This happens before the other nodes consider it dead, after
-`death_seconds`. A node that was paused therefore finds itself fenced when it continues. Writes that
-it sent earlier but that arrive later fail in the store, because the next owner has changed the
-revision that they expect. A node that has not seen any of its own recent renewals has an outdated
-view, and decides nothing. The other nodes may look dead to it because their renewals are still
-waiting to be processed, ahead of its own.
+which means that it owns nothing. The other nodes consider it dead only later, after
+`death_seconds`. A node that was paused is therefore fenced when it continues. If its earlier writes
+are delayed, the store refuses them, because the next owner has changed the revision that they
+expect. A node that has not seen its own recent renewals has an outdated view, and takes no actions:
+other nodes may seem dead because it has not processed their renewals yet.
 
-A store that has no leader for a few seconds fences every node, although no node can acquire a shard
-during that time. A fenced node therefore keeps the shards that it has loaded, but does not work on
-them. After it has renewed its record, it writes the records of its shards again, at the revisions
-that it knows. If such a write succeeds, no other node has acquired the shard, and this node
-continues as if nothing had happened.
+A store without a leader for a few seconds fences every node, although no node can acquire a shard
+during that time. Therefore a fenced node keeps its loaded shards, but does not work on them. After
+it has renewed its record, it writes the records of its shards again, expecting the revisions that
+it knows. If such a write succeeds, no other node has acquired the shard, and this node resumes
+work.
 
-A node that joins is assigned shards only after `settle_seconds`, and an owner releases only some
-shards at a time. A restart or a new node therefore never moves everything at once, and deliveries
-continue on all other shards. Shards without an owner are acquired in a few steps, regardless of
-their number.
+A new node is assigned shards only after `settle_seconds`, and an owner releases only some shards at
+a time. Therefore a restart or a new node never moves all shards at once, and deliveries on the
+others continue. Shards without an owner are acquired in a few steps, regardless of their number.
 
-Cost: `decide` examines each node and the shards of this node, but not all shards.
+Cost: `next_actions` examines each node and the shards of this node, but not all shards.
 """
 
 from __future__ import annotations
@@ -51,18 +49,17 @@ from msgspec import Struct
 
 
 def weight(node: str, shard: str) -> bytes:
-    """Return the weight of a node for a shard, long enough that no two nodes have the same one."""
+    """Return the weight of a node for a shard, which is long enough to be unique."""
     return blake2b(f"{node} {shard}".encode(), digest_size=16).digest()
 
 
 class Assignment:
-    """The shards that belong to one node, because it has the highest weight of all nodes for them.
+    """The shards of one node, which are those for which it has the highest weight of all nodes.
 
-    For each other shard, one *rival* is known: any other node with a higher weight. A node that
-    joins is therefore compared only for the shards that belong to this node. When a node leaves, a
-    search is needed only for the shards whose rival it was. Such a search tries about log(nodes)
-    nodes. An update checks one shard against all nodes, or all shards against one node, but never
-    all shards against all nodes.
+    For each other shard, one *rival* is known: any node with a higher weight. Therefore a node that
+    joins is only compared for the shards of this node. After a node has left, a search is only
+    needed for the shards whose rival it was, and tries about log(nodes) nodes. An update compares
+    one shard with all nodes, or all shards with one node, but never all shards with all nodes.
     """
 
     def __init__(self, node: str, shards: Iterable[str]) -> None:
@@ -73,7 +70,7 @@ class Assignment:
         self._rivals: dict[str, str] = {}
 
     def set_nodes(self, nodes: set[str]) -> None:
-        """Replace the set of nodes. Shards belong to this node only if it is in the set."""
+        """Replace the set of nodes. This node has shards only if it is in the set."""
         self._is_candidate = self._node in nodes
         others = nodes - {self._node}
         joined, left = others - self._others, self._others - others
@@ -96,7 +93,7 @@ class Assignment:
 
     @property
     def own(self) -> Collection[str]:
-        """The shards that belong to this node, in a fixed order."""
+        """The shards of this node, in a fixed order."""
         return self._won.keys() if self._is_candidate else ()
 
 
@@ -108,8 +105,8 @@ DEFAULT_SHARDS = 64
 class Sharding:
     """The shards of a cluster: `count` shards of subscriptions, and the shard of the bridge.
 
-    The count never changes. All callbacks with the same host and port are in one shard, so that one
-    node applies the limits of each host and keeps the connections to it.
+    The count never changes. Callbacks with the same host and port are in the same shard, so that
+    one node applies the limits of each host, and keeps the connections to it.
     """
 
     def __init__(self, count: int) -> None:
@@ -125,19 +122,18 @@ class Sharding:
 
 
 class ClusterPace(Struct, frozen=True):
-    """The timing of changes to nodes and shards, in seconds of the observer's clock.
+    """The timing of the cluster. Each node uses its own clock.
 
     Args:
         renew_seconds: The interval between renewals of a node's record.
         fence_seconds: The time without a renewal after which a node is fenced.
-        death_seconds: The time without seeing a renewal after which other nodes consider a node
-            dead.
-        settle_seconds: The time that a new node waits for its first shards. It is long enough to
-            see a renewal by each living node.
-        moves: The maximum number of shards that a node acquires or releases at the same time. See
-            `part` for an exception.
-        part: A node may acquire, or release while it drains, up to one in `part` of its shards at
-            the same time, if that is more than `moves`.
+        death_seconds: The time without an observed renewal after which a node is considered dead.
+        settle_seconds: How long a new node waits for its first shards. In this time, it observes a
+            renewal by each living node.
+        moves: The maximum number of shards that a node acquires or releases concurrently, with the
+            exception of `part`.
+        part: A node may concurrently acquire, or release while it drains, up to one in `part` of
+            its shards, if that is more than `moves`.
         forget_seconds: The time until the record of a dead node is deleted.
         tick_seconds: The interval between decisions of a node.
     """
@@ -162,9 +158,9 @@ class _NodeView(Struct):
 class NodeViews:
     """The records of all nodes, as last seen by one of them.
 
-    While the store is unavailable, all nodes are silent. A node that did not see its own renewals
-    therefore does not consider the others dead because of their silence during that time, and all
-    nodes get back the shards that they owned.
+    While the store is unavailable, no node can renew its record. Therefore a node that has not seen
+    its own renewals does not consider the others dead, and all nodes keep the shards that they
+    owned.
     """
 
     def __init__(self, node: str, pace: ClusterPace) -> None:
@@ -175,7 +171,7 @@ class NodeViews:
     def node_seen(self, node: str, *, is_draining: bool, now: float, bridges: bool = True) -> None:
         """Process a write to a node's record.
 
-        `now` is the current instant or, for this node's own record, when this node sent it.
+        `now` is the current time or, for this node's own record, the time when it was sent.
         `bridges` is whether the node can run the bridge to a broker.
         """
         known = self._members.get(node)
@@ -188,7 +184,7 @@ class NodeViews:
         known.is_draining = is_draining
 
     def _excuse_silence(self, since: float, now: float) -> None:
-        """Treat the nodes that were alive before this one was suspended as alive now."""
+        """Treat the nodes that were alive before this node was suspended as alive now."""
         for view in self._members.values():
             if since - view.last_seen < self._pace.death_seconds:
                 view.last_seen = max(view.last_seen, now)
@@ -197,7 +193,7 @@ class NodeViews:
         self._members.pop(node, None)
 
     def is_current(self, now: float) -> bool:
-        """Return whether this node sees its own renewals and has had time to see the others."""
+        """Return whether this node sees its own renewals, and has had time to see the others'."""
         own = self._members.get(self.node)
         return (
             own is not None
@@ -206,10 +202,10 @@ class NodeViews:
         )
 
     def candidates(self, now: float) -> set[str]:
-        """Return the nodes that shards are assigned to.
+        """Return the nodes that may own shards.
 
-        A record that has not been renewed since this node first saw it may belong to a dead node.
-        All nodes that this node saw while it was settling started before it or at the same time.
+        A record without a renewal since this node first saw it may belong to a dead node. Nodes
+        that this node first saw while it was settling are not newer than this node.
         """
         settle = self._pace.settle_seconds
         settled = max(now - settle, self._members[self.node].first_seen + settle)
@@ -231,7 +227,7 @@ class NodeViews:
         return [node for node in self._members if self.is_alive(node, now)]
 
     def forgettable(self, now: float) -> list[str]:
-        """Return the nodes that have been dead for so long that their records may be deleted."""
+        """Return the nodes that have been dead for long enough to delete their records."""
         seconds = self._pace.forget_seconds
         return [node for node, view in self._members.items() if now - view.last_seen >= seconds]
 
@@ -252,12 +248,12 @@ class ShardAction(Struct, frozen=True):
     revision: int
 
 
-class Take(ShardAction, frozen=True):
-    """Acquire a shard by a write to its record, then load it and call `taken`."""
+class Acquire(ShardAction, frozen=True):
+    """Acquire a shard by writing its record, then load it and call `acquired`."""
 
 
 class Release(ShardAction, frozen=True):
-    """Stop work on a shard, write its state, free it, and call `released`."""
+    """Stop work on a shard, write its state and its record, and call `released`."""
 
 
 class Confirm(ShardAction, frozen=True):
@@ -270,11 +266,11 @@ class Revoke(Struct, frozen=True):
     shards: tuple[str, ...]
 
 
-Action = Take | Release | Confirm | Revoke
+Action = Acquire | Release | Confirm | Revoke
 
 
 class ShardView(Struct, frozen=True):
-    """The record of a shard and its revision, as last seen. A free shard has no owner."""
+    """The record of a shard, as last seen, and its revision. A free shard has no owner."""
 
     owner: str | None = None
     epoch: int = 0
@@ -283,7 +279,7 @@ class ShardView(Struct, frozen=True):
 
 class _Holding(Enum):
     FREE = auto()
-    TAKING = auto()
+    ACQUIRING = auto()
     OWNED = auto()
     UNCONFIRMED = auto()
     CONFIRMING = auto()
@@ -291,7 +287,7 @@ class _Holding(Enum):
 
     @property
     def is_loaded(self) -> bool:
-        return self not in (_Holding.FREE, _Holding.TAKING)
+        return self not in (_Holding.FREE, _Holding.ACQUIRING)
 
 
 class _Hold(Struct):
@@ -310,7 +306,7 @@ class Membership(NodeViews):
     def __init__(self, node: str, shards: tuple[str, ...], pace: ClusterPace) -> None:
         super().__init__(node, pace)
         self._views = dict.fromkeys(shards, ShardView())
-        self._recorded: dict[str, None] = {}  # the shards whose record names this node
+        self._recorded: dict[str, None] = {}  # the shards whose records name this node
         self._holds: dict[str, _Hold] = {}
         self._assignment = Assignment(node, [shard for shard in shards if shard != BRIDGE])
         self._bridge = Assignment(node, [shard for shard in shards if shard == BRIDGE])
@@ -322,7 +318,7 @@ class Membership(NodeViews):
     def renewed(self, sent_at: float) -> None:
         """Record that a request sent at `sent_at` has renewed this node's record."""
         if sent_at - self._renewed >= self._pace.fence_seconds:
-            self._unconfirm_all()  # this node was fenced in between, perhaps without noticing
+            self._unconfirm_all()  # this node was fenced, perhaps without noticing it
         self._renewed = max(self._renewed, sent_at)
 
     def shard_seen(self, shard: str, view: ShardView) -> None:
@@ -336,35 +332,35 @@ class Membership(NodeViews):
         if hold.state is _Holding.RELEASING and view == ShardView(
             None, hold.epoch + 1, view.revision
         ):
-            # The answer to the release has not arrived yet, and another node may acquire the shard
-            # before it does.
+            # The answer to the release is still pending. Another node may already acquire the
+            # shard.
             del self._holds[shard]
         elif hold.state.is_loaded and view.epoch > hold.epoch:
             self._depose(shard)
 
     def shard_read(self, shard: str, view: ShardView) -> None:
-        """Store the record of a shard, even if its revision is not later than the known one."""
+        """Store the record of a shard, even if its revision is not newer."""
         self._views[shard] = view
         if view.owner == self.node:
             self._recorded[shard] = None
         else:
             self._recorded.pop(shard, None)
 
-    def taken(self, take: Take, revision: int) -> bool:
-        """Record that a shard was acquired and loaded. Return whether this node owns it now."""
-        self.shard_seen(take.shard, ShardView(self.node, take.epoch, revision))
-        if self._holds.get(take.shard) != _Hold(_Holding.TAKING, take.epoch):
+    def acquired(self, acquire: Acquire, revision: int) -> bool:
+        """Record that a shard was acquired and loaded. Return whether this node still owns it."""
+        self.shard_seen(acquire.shard, ShardView(self.node, acquire.epoch, revision))
+        if self._holds.get(acquire.shard) != _Hold(_Holding.ACQUIRING, acquire.epoch):
             return False
-        if self._views[take.shard].epoch > take.epoch:
-            del self._holds[take.shard]
+        if self._views[acquire.shard].epoch > acquire.epoch:
+            del self._holds[acquire.shard]
             return False
-        self._holds[take.shard].state = _Holding.OWNED
+        self._holds[acquire.shard].state = _Holding.OWNED
         return True
 
-    def take_failed(self, take: Take) -> None:
-        """Record that a shard could not be acquired. `decide` may try again."""
-        if self._holds.get(take.shard) == _Hold(_Holding.TAKING, take.epoch):
-            del self._holds[take.shard]
+    def acquire_failed(self, acquire: Acquire) -> None:
+        """Record that a shard could not be acquired. `next_actions` may retry."""
+        if self._holds.get(acquire.shard) == _Hold(_Holding.ACQUIRING, acquire.epoch):
+            del self._holds[acquire.shard]
 
     def released(self, release: Release, revision: int | None = None) -> None:
         """Record that work on a shard has ended.
@@ -378,7 +374,7 @@ class Membership(NodeViews):
             del self._holds[release.shard]
 
     def lost(self, shard: str, epoch: int) -> None:
-        """Record that a write for a shard was refused because another node has written for it."""
+        """Record that a write was refused because another node has written for the shard."""
         hold = self._holds.get(shard)
         if hold is not None and hold.epoch == epoch and hold.state.is_loaded:
             self._depose(shard)
@@ -407,7 +403,7 @@ class Membership(NodeViews):
 
     # Decisions.
 
-    def decide(self, now: float) -> list[Action]:
+    def next_actions(self, now: float) -> list[Action]:
         """Return the actions that this node has to perform now."""
         if self.is_fenced(now):
             self._unconfirm_all()
@@ -419,7 +415,7 @@ class Membership(NodeViews):
         self._assignment.set_nodes(candidates)
         self._bridge.set_nodes({node for node in candidates if self._members[node].bridges})
         own = dict.fromkeys((*self._assignment.own, *self._bridge.own))
-        return [*actions, *self._confirms(), *self._releases(own), *self._takes(own, now)]
+        return [*actions, *self._confirms(), *self._releases(own), *self._acquires(own, now)]
 
     def _unconfirm_all(self) -> None:
         for shard, hold in list(self._holds.items()):
@@ -436,7 +432,7 @@ class Membership(NodeViews):
 
     def _releases(self, own: Collection[str]) -> Iterator[Release]:
         leaving = [
-            # The answer to a `Take` or `Release` was lost, so no node works on these.
+            # No node works on these, because the answer to an `Acquire` or `Release` was lost.
             *(shard for shard in self._recorded if shard not in self._holds and shard not in own),
             *(
                 shard
@@ -450,16 +446,16 @@ class Membership(NodeViews):
             self._holds[shard] = _Hold(_Holding.RELEASING, view.epoch)
             yield Release(shard, view.epoch + 1, view.revision)
 
-    def _takes(self, own: Collection[str], now: float) -> Iterator[Take]:
+    def _acquires(self, own: Collection[str], now: float) -> Iterator[Acquire]:
         free = [
             shard
             for shard in own
             if shard not in self._holds and not self._has_other_owner(shard, now)
         ]
-        for shard in free[: self._room(_Holding.TAKING, len(own))]:
+        for shard in free[: self._room(_Holding.ACQUIRING, len(own))]:
             view = self._views[shard]
-            self._holds[shard] = _Hold(_Holding.TAKING, view.epoch + 1)
-            yield Take(shard, view.epoch + 1, view.revision)
+            self._holds[shard] = _Hold(_Holding.ACQUIRING, view.epoch + 1)
+            yield Acquire(shard, view.epoch + 1, view.revision)
 
     def _room(self, state: _Holding, shards: int) -> int:
         busy = sum(hold.state is state for hold in self._holds.values())
@@ -472,7 +468,7 @@ class Membership(NodeViews):
     # Queries.
 
     def is_fenced(self, now: float) -> bool:
-        """Return whether this node owns nothing because it could not renew its record in time."""
+        """Return whether this node owns nothing, because it has not renewed its record in time."""
         return now - self._renewed >= self._pace.fence_seconds
 
     def owns(self, shard: str, now: float) -> bool:
@@ -489,7 +485,7 @@ class Membership(NodeViews):
         return [shard for shard, hold in self._holds.items() if hold.state is _Holding.OWNED]
 
     def unconfirmed(self) -> list[str]:
-        """Return the shards that this node can work on again after confirming its ownership."""
+        """Return the shards that this node can work on after it has confirmed its ownership."""
         waiting = (_Holding.UNCONFIRMED, _Holding.CONFIRMING)
         return [shard for shard, hold in self._holds.items() if hold.state in waiting]
 

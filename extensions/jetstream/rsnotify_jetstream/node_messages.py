@@ -1,8 +1,8 @@
 """Calls between nodes, as requests and replies over NATS.
 
 Each node subscribes to its own subject. A request about subscriptions names their shard. If the
-node does not own that shard, it says so in its reply, and the caller tries again with its updated
-view of the cluster.
+node does not own the shard, it replies so, and the caller retries with its updated view of the
+cluster.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import A, Handler, NodeCall, R
+from rsnotify_jetstream.cluster_node import ClusterNode
 from rsnotify_jetstream.membership import BRIDGE
-from rsnotify_jetstream.node import ClusterNode
 from rsnotify_jetstream.records import BaseRecord, decode
 
-log = logging.getLogger("rsnotify.hub.cluster")
+logger = logging.getLogger("rsnotify.hub.cluster")
 
 #: Seconds to wait until a shard has an owner, or until the answers cover all subscriptions.
 OWNER_SECONDS = 6.0
-#: Seconds that a node may take to answer, normally and in `ask_others`.
+#: Timeouts for an answer in seconds: normally, and in `ask_others`.
 ANSWER_SECONDS = 5.0
 SOON_SECONDS = 1.0
 _RETRY_SECONDS = 0.1
 
 
 class CallRequest(BaseRecord, frozen=True, kw_only=True):
-    """A request: the name of the call, the shard that it concerns, if any, and the argument."""
+    """The name of a call, its argument, and the shard that it concerns, if any."""
 
     what = "a request to another node of this hub"
     name: str
@@ -47,7 +47,7 @@ class CallRequest(BaseRecord, frozen=True, kw_only=True):
 
 
 class CallReply(BaseRecord, frozen=True, kw_only=True):
-    """A reply: an answer, the code and reason of a refusal, or the reason of a store failure.
+    """A reply: an answer, the code and reason of a refusal, or the reason for a store failure.
 
     `shards` are the shards that the node owned both before and after it computed the answer.
     """
@@ -72,7 +72,7 @@ class NodeMessages:
         self._subscription: NatsSubscription | None = None
 
     async def start(self) -> None:
-        """Answer the requests of other nodes from now on."""
+        """Start answering requests of other nodes."""
         self._subscription = await self._client.subscribe(
             self._subject(self._node.id), cb=self._requested
         )
@@ -100,7 +100,7 @@ class NodeMessages:
                     answer: R = msgspec.msgpack.decode(reply.answer or b"", type=call.answer)
                     return answer
             if asyncio.get_running_loop().time() > end:
-                raise Refusal(Code.UNAVAILABLE, "no node of the hub has these subscriptions now")
+                raise Refusal(Code.UNAVAILABLE, "no node owns these subscriptions at the moment")
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def find(self, call: NodeCall[A, R | None], argument: A) -> R | None:
@@ -111,9 +111,9 @@ class NodeMessages:
         return await self._ask_all(call, argument, lambda each: False)
 
     async def _ask_all(
-        self, call: NodeCall[A, R], argument: A, is_enough: Callable[[R], bool]
+        self, call: NodeCall[A, R], argument: A, is_sufficient: Callable[[R], bool]
     ) -> list[R]:
-        """Ask every node until the answers are complete or one of them is enough."""
+        """Ask all nodes until the answers cover all subscriptions, or one of them is sufficient."""
         request = CallRequest(name=call.name, shard=None, argument=_encoded(argument))
         end = asyncio.get_running_loop().time() + OWNER_SECONDS
         while True:
@@ -123,7 +123,7 @@ class NodeMessages:
             answers: list[R] = [
                 msgspec.msgpack.decode(reply.answer or b"", type=call.answer) for reply in replies
             ]
-            if any(map(is_enough, answers)):
+            if any(map(is_sufficient, answers)):
                 return answers
             failures = [reply for reply in found if isinstance(reply, BaseException)]
             for failure in failures:
@@ -132,7 +132,7 @@ class NodeMessages:
             if not failures and self._is_complete(replies):
                 return answers
             if asyncio.get_running_loop().time() > end:
-                raise StorageError("some subscriptions have no node at the moment; try again")
+                raise StorageError("some subscriptions have no owner at the moment; try again")
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def ask_others(self, call: NodeCall[A, R], argument: A) -> list[R]:
@@ -147,7 +147,7 @@ class NodeMessages:
         return answers
 
     def _is_complete(self, replies: Iterable[CallReply]) -> bool:
-        """Return whether each shard of subscriptions has exactly one node among the replies."""
+        """Return whether the replies cover each shard of subscriptions exactly once."""
         shards = [shard for reply in replies for shard in reply.shards if shard != BRIDGE]
         return len(shards) == len(set(shards)) == self._node.sharding.count
 
@@ -157,7 +157,7 @@ class NodeMessages:
         """Send a request to a node, and return its reply.
 
         Raises:
-            NotOwner: The node has gone, or does not own the shard.
+            NotOwner: The node is gone, or does not own the shard.
             Refusal: The node refuses the request.
             StorageError: The node does not answer, or its store fails.
         """
@@ -168,7 +168,7 @@ class NodeMessages:
                 self._subject(node), msgspec.msgpack.encode(request), seconds
             )
         except errors.NoRespondersError:
-            raise NotOwner("this node has gone") from None
+            raise NotOwner("this node is gone") from None
         except (errors.Error, TimeoutError, OSError):
             name = self._node.nodes[node].name if node in self._node.nodes else node
             raise StorageError(f"the node {name or node} of this hub does not answer") from None
@@ -177,7 +177,7 @@ class NodeMessages:
     # The answering node.
 
     async def _requested(self, message: Msg) -> None:
-        task = asyncio.create_task(self._reply(message))  # a slow call must not delay the others
+        task = asyncio.create_task(self._reply(message))  # a slow call must not delay others
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -192,7 +192,7 @@ class NodeMessages:
     async def _answer(self, request: CallRequest) -> CallReply:
         known = self._calls.get(request.name)
         if known is None:
-            return CallReply(reason=f"this node has no {request.name}: upgrade its hub")
+            return CallReply(reason=f"this node does not support {request.name}: upgrade its hub")
         if request.shard is not None and not self._node.owns(request.shard):
             return CallReply(not_owner=True)
         call, handler = known
@@ -207,8 +207,8 @@ class NodeMessages:
         except StorageError as error:
             return CallReply(reason=str(error))
         except Exception:
-            log.exception("the call %s of another node failed", request.name)
-            return CallReply(reason="a node of this hub has a fault of its own")
+            logger.exception("the call %s of another node failed", request.name)
+            return CallReply(reason="internal error on a node of this hub")
         shards = tuple(before & set(self._node.working()))
         return CallReply(answer=answer, shards=shards)
 

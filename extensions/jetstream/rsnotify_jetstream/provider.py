@@ -1,7 +1,6 @@
-"""The entry point of the extension: a hub's settings for NATS, and opening the store there.
+"""The entry point of the extension: a hub's settings for NATS, and opening the store.
 
-The hub imports this module for the settings even if it does not use NATS, so only `open` imports
-nats-py.
+The hub imports this module even if it does not use NATS, so only `open` imports nats-py.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.settings import WrongSetting, read_text
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.providers import NodeFacts, OpenStore, StoreProvider
-from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from rsnotify_jetstream.nats_settings import NatsFiles, NatsSettings, parse_nats_url
 
 _FILES = NatsFiles.__struct_fields__
 
@@ -63,7 +62,7 @@ class NatsProvider(StoreProvider, frozen=True, kw_only=True):
         return found
 
     def nats(self) -> NatsSettings:
-        """Return the address of NATS, and how to log in.
+        """Return the address of NATS and the login.
 
         Raises:
             ConfigurationError: The URL is malformed.

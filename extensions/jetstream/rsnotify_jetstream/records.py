@@ -19,8 +19,8 @@ from rsnotify_hub.websub_subscription import Subscription
 #: The version of the records. A hub reads records of this version and older ones.
 VERSION = 1
 
-#: Keys in the bucket of the cluster: the key of the cluster's record, and the prefixes of the keys
-#: of nodes and of shards.
+#: Keys in the cluster's bucket: that of the cluster's record, and the prefixes of the keys of nodes
+#: and shards.
 META, NODES, SHARDS = "meta", "node.", "shard."
 
 #: The cursor of a subscription: its first position, its current position, and its failure state.
@@ -59,15 +59,15 @@ def decode(value: bytes, kind: type[R]) -> R:
         if found <= VERSION:
             return msgspec.msgpack.decode(value, type=kind)
     except msgspec.DecodeError as error:
-        raise StorageError(f"{kind.what} cannot be read: {error}") from None
+        raise StorageError(f"cannot read {kind.what}: {error}") from None
     raise StorageError(newer(kind.what, found, VERSION))
 
 
 def newer(what: str, found: int, version: int) -> str:
     """Return the error message for a record of a newer version."""
     return (
-        f"{what} has version {found}, and this hub reads version {version}: it was written by a "
-        "newer hub; upgrade this hub, too"
+        f"{what} has version {found}, but this hub only reads version {version}: a newer hub has "
+        "written it; upgrade this hub, too"
     )
 
 
@@ -84,11 +84,11 @@ class NodeRecord(BaseRecord, frozen=True, kw_only=True):
     Args:
         name: The name of the node's machine or container.
         hub: The version of the node's hub.
-        renewals: The number of times that the node has renewed this record.
+        renewals: How often the node has renewed this record.
         draining: Whether the node is about to stop.
         bridges: Whether the node has the settings of a bridge to a broker.
-        behind: The number of records of the stream that the node did not have yet, if known.
-        server: The NATS server that the node is connected to, or empty if unknown.
+        behind: The number of records in the stream that the node did not have yet, if known.
+        server: The NATS server that the node is connected to; empty if unknown.
     """
 
     what = "the record of a node in NATS"
@@ -105,7 +105,7 @@ class NodeRecord(BaseRecord, frozen=True, kw_only=True):
 
 
 class ShardRecord(BaseRecord, frozen=True, kw_only=True):
-    """The owner of a shard, or None if it is free. `epoch` increases with each change of owner."""
+    """The owner of a shard, if any. `epoch` increases with each change of ownership."""
 
     what = "the record of a shard in NATS"
     epoch: int
@@ -115,7 +115,7 @@ class ShardRecord(BaseRecord, frozen=True, kw_only=True):
 class SubscriptionRecord(BaseRecord, frozen=True, kw_only=True):
     """A subscription.
 
-    `begins` is the position of its cursor when it was new. `expires` is in microseconds since 1970.
+    `begins` is the first position of its cursor. `expires` is in microseconds since 1970.
     """
 
     what = "a record of subscriptions in NATS"
@@ -129,10 +129,10 @@ class SubscriptionRecord(BaseRecord, frozen=True, kw_only=True):
 
 
 class FencedCursors(BaseRecord, Generic[K, V], frozen=True, kw_only=True):
-    """Cursors that have one owner, or a part of them. See `FencedMap`.
+    """All or some of the cursors in a `FencedMap`.
 
-    `epoch` is the epoch of the owner. `parts` is the number of records that the cursors are divided
-    among, and valid only in the first of these records.
+    `epoch` is the epoch of their owner. `parts` is the number of records in the map, which is valid
+    only in the first record.
     """
 
     what = "a record of subscriptions in NATS"
@@ -143,13 +143,13 @@ class FencedCursors(BaseRecord, Generic[K, V], frozen=True, kw_only=True):
 
 
 class CursorsRecord(FencedCursors[bytes, StoredCursor], frozen=True, kw_only=True):
-    """The cursors of a shard's subscriptions, keyed by the bytes of their ids."""
+    """The cursors of a shard's subscriptions, by the bytes of their ids."""
 
     cursors: dict[bytes, StoredCursor] = {}
 
 
 class BridgeRecord(FencedCursors[str, int], frozen=True, kw_only=True):
-    """Cursors of a broker, keyed by the keys of selections."""
+    """Cursors of a broker, by the keys of selections."""
 
     broker: str
     cursors: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""Checks whether the NATS servers keep acknowledged data and have enough room for it.
+"""Checks whether the NATS servers keep acknowledged data, and have enough storage for it.
 
-The hub refuses to connect to a server that is too old (`connection`). All problems found here are
-only warnings: they are logged, and `rsnotify hub nodes` shows them.
+Problems found here are warnings, which are logged and shown by `rsnotify hub nodes`. Only servers
+that are too old are refused (`nats_connection`).
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.store.nodes import CopyInfo
-from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
+from rsnotify_jetstream.nats_connection import NatsConnection
 
-#: A larger difference between the clocks is reported.
-_SKEW = timedelta(seconds=2)
-#: An upper bound on the size of a record's headers, in bytes.
-_HEADERS = 16_384
-#: The used fraction of the storage above which the check warns.
-_FULL = 0.8
+#: Maximum difference between the clocks without a warning.
+_MAX_SKEW = timedelta(seconds=2)
+#: Maximum size of a record's headers, in bytes.
+_MAX_HEADER_BYTES = 16_384
+#: Maximum used fraction of the storage without a warning.
+_MAX_STORAGE_USE = 0.8
 
 
 class ServerFacts(Struct, frozen=True):
     """Facts about the servers that a client can determine. Sizes are in bytes.
 
     Args:
-        outdated: Why the server is too old, if it is. This happens if the hub has connected to a
-            different server since its start.
-        servers: The number of servers that have a copy of the stream.
-        offline: The names of the servers among them that do not answer.
-        storage: The storage that the account uses.
-        skew: How far the servers' clock is at least ahead of the local clock. Negative if it is
-            behind, and 0 if unknown.
+        outdated: An error message if the server is too old. The hub may have connected to another
+            server since its start.
+        servers: The number of servers with a copy of the stream.
+        offline: The names of those that do not answer.
+        storage: The storage used by the account.
+        skew: The minimum time by which the servers' clock is ahead of the local clock. It is
+            negative if the clock is behind, and 0 if unknown.
     """
 
     outdated: str | None
@@ -53,7 +53,7 @@ async def read_facts(
 ) -> ServerFacts:
     """Return the facts about the servers.
 
-    This writes a record to the log, which must have been started, to compare the clocks.
+    To compare the clocks, this writes a record to the log, which must have been started.
 
     Raises:
         StorageError: The servers do not answer.
@@ -61,8 +61,8 @@ async def read_facts(
     before = clock()
     position = await log.write_check()
     after = clock()
-    # This is None if another node has stored a later check in the meantime. The time of that record
-    # says nothing about the clocks, because it may have waited for a leader.
+    # This is None if another node has stored a later check. The time of that check says nothing
+    # about the clocks, because it may have waited for a leader.
     stored = await log.stream.time_of(position)
     info = await log.stream.info()
     account = await connection.api("INFO", what="information on the account")
@@ -87,12 +87,12 @@ def _storage_limit(account: dict[str, Any], replicas: int) -> int | None:
 
 
 def _outside(instant: Instant, begin: Instant, end: Instant) -> timedelta:
-    """Return how far an instant is after an interval. Negative if before it, and 0 if inside."""
+    """Return the distance of an instant from an interval, which is negative before it."""
     return min(instant - begin, timedelta(0)) + max(instant - end, timedelta(0))
 
 
 def warnings_of(facts: ServerFacts, *, largest_fragment: int) -> list[str]:
-    """Return warnings about anything that the administrator should know or change."""
+    """Return warnings about problems that the administrator should know."""
     return [*_on_durability(facts), *_on_limits(facts, largest_fragment), *_on_servers(facts)]
 
 
@@ -100,37 +100,37 @@ def _on_durability(facts: ServerFacts) -> Iterator[str]:
     replicas = facts.stream["num_replicas"]
     if replicas == 1:
         yield (
-            "NATS keeps one copy of the log: with its server, or its disk, the log is lost. Run "
+            "NATS keeps one copy of the log: if its server or disk fails, the log is lost. Run "
             "three servers, and add ?replicas=3 to the URL"
         )
     loss = "the server loses" if replicas == 1 else f"all {replicas} servers lose"
     yield (
-        "the hub cannot see whether NATS flushes to the disk before it acknowledges; by default it "
+        "the hub cannot determine whether NATS flushes before it acknowledges. By default, NATS "
         f"flushes every two minutes: if {loss} power at once, the last two minutes may be lost. "
         "Set sync_interval: always in the jetstream block of each server"
     )
 
 
 def _on_limits(facts: ServerFacts, largest_fragment: int) -> Iterator[str]:
-    if facts.max_payload < largest_fragment + _HEADERS:
+    if facts.max_payload < largest_fragment + _MAX_HEADER_BYTES:
         yield (
-            f"NATS accepts messages of up to {facts.max_payload} bytes, and the hub fragments of "
-            f"up to {largest_fragment}: larger ones will be refused. Set max_payload: "
-            f"{largest_fragment + _HEADERS} in the configuration of the NATS servers, or lower "
-            "the hub's limit"
+            f"NATS accepts messages of up to {facts.max_payload} bytes, but the hub accepts "
+            f"fragments of up to {largest_fragment}: some will be refused. Set max_payload: "
+            f"{largest_fragment + _MAX_HEADER_BYTES} in the servers' configuration, or lower the "
+            "hub's limit"
         )
-    if facts.storage_limit is not None and facts.storage > facts.storage_limit * _FULL:
+    if facts.storage_limit is not None and facts.storage > facts.storage_limit * _MAX_STORAGE_USE:
         yield (
-            f"JetStream uses {facts.storage} of the {facts.storage_limit} bytes that the account "
-            "may use: publishing fails when they are full. Raise max_storage of the account, or "
-            "keep less of each log"
+            f"JetStream uses {facts.storage} of the account's {facts.storage_limit} bytes: when "
+            "they are full, publishing fails. Increase max_storage of the account, or reduce the "
+            "retention of the logs"
         )
     for name in ("max_age", "max_bytes", "max_msgs", "max_msgs_per_subject"):
         if facts.stream.get(name, -1) > 0:
             yield (
-                f"the stream {facts.stream['name']} has a limit, {name}: NATS may delete what the "
-                "hub still needs, or refuse what is published. Remove it with `nats stream edit`; "
-                "the hub itself trims the logs"
+                f"the stream {facts.stream['name']} has the limit {name}: NATS may delete needed "
+                "records, or refuse publications. Remove the limit with `nats stream edit`; the "
+                "hub trims the logs itself"
             )
 
 
@@ -140,9 +140,9 @@ def _on_servers(facts: ServerFacts) -> Iterator[str]:
     if facts.offline:
         yield (
             f"{', '.join(facts.offline)} of the {facts.servers} NATS servers with a copy of the "
-            "log do not answer: start them, as publishing fails without a majority"
+            "log do not answer: start them, because publishing fails without a majority"
         )
-    if abs(facts.skew) > _SKEW:
+    if abs(facts.skew) > _MAX_SKEW:
         direction = "ahead of" if facts.skew > timedelta(0) else "behind"
         yield (
             f"the clock of NATS is {abs(facts.skew).total_seconds():.0f} seconds {direction} the "
@@ -154,8 +154,8 @@ def _on_servers(facts: ServerFacts) -> Iterator[str]:
 def copies_of(info: dict[str, Any], server: str | None) -> Iterator[CopyInfo]:
     """Yield the servers that have a copy of a stream.
 
-    `server`, to which this node is connected, is used if the server is not part of a cluster,
-    because it does not name itself then.
+    `server` is the server that this node is connected to. A server without a cluster does not name
+    itself.
     """
     cluster = info.get("cluster") or {"leader": server}
     if leader := cluster.get("leader"):

@@ -1,14 +1,14 @@
 """The subscriptions of a multi-node hub, divided into shards and stored in two JetStream buckets.
 
-A shard contains the callbacks of some hosts and ports. The node that owns it (`membership`) keeps
-its subscriptions in memory, and is the only one to write them (`OwnedShard`). It checks with the
-membership before each delivery and each write, and each write expects the revision that the node
-knows. Therefore a node that was paused, and does not know yet that its shards have another owner,
-neither delivers nor writes.
+A shard contains the callbacks of some hosts and ports. Its owner (`membership`) keeps the
+subscriptions in memory, and only the owner writes them (`OwnedShard`). Before each delivery and
+write, it checks that it still owns the shard, and each write expects the revision that it knows.
+Therefore a node that was paused, and has lost its shards without knowing it, neither delivers nor
+writes.
 
-For exports and imports, all subscriptions can be read and restored without owning them. A restored
-record replaces only the revision that was read, so it never overwrites a concurrent write of a
-node. The owner watches the records of its shards, and begins to deliver to restored subscriptions.
+Exports and imports read and restore all subscriptions without owning them. A restored record only
+replaces the revision that was read, so it never overwrites a concurrent write of a node. The owner
+watches the records of its shards, and starts to deliver to restored subscriptions.
 """
 
 from __future__ import annotations
@@ -31,19 +31,12 @@ from rsnotify_hub.store.interface import (
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
-from rsnotify_jetstream.connection import NatsConnection
-from rsnotify_jetstream.fenced_records import NO_EPOCH, OwnerRights, read_fenced, store_fenced
+from rsnotify_jetstream.cluster_node import ClusterNode
+from rsnotify_jetstream.fenced_map import NO_EPOCH, OwnerRights, read_fenced, store_fenced
 from rsnotify_jetstream.membership import BRIDGE, Sharding
-from rsnotify_jetstream.node import ClusterNode
-from rsnotify_jetstream.owned_shard import (
-    CLAIM,
-    NO_CURSORS,
-    BridgeSwitch,
-    OwnedBridge,
-    OwnedShard,
-    ShardBuckets,
-    bridge_key,
-)
+from rsnotify_jetstream.nats_connection import NatsConnection
+from rsnotify_jetstream.owned_bridge import BridgeSwitch, OwnedBridge, bridge_key
+from rsnotify_jetstream.owned_shard import CLAIM, NO_CURSORS, OwnedShard, ShardBuckets
 from rsnotify_jetstream.records import (
     BridgeRecord,
     StoredCursor,
@@ -55,17 +48,17 @@ from rsnotify_jetstream.records import (
     subscription_of,
 )
 
-log = logging.getLogger("rsnotify.hub.store")
+logger = logging.getLogger("rsnotify.hub.store")
 
-#: Seconds that the last write of cursors may take before a shard is released, which is as long as
-#: NATS usually takes to elect a leader.
+#: Timeout for the last write of cursors before a shard is released, in seconds. NATS usually elects
+#: a leader in this time.
 FLUSH_SECONDS = 6.0
 
 
 class JetStreamSubscriptions:
-    """A `SubscriptionStore` in NATS JetStream, which also does this node's work on its shards.
+    """A `SubscriptionStore` in NATS JetStream, and the work of this node on its shards.
 
-    The caller has opened the connection and the node. This object closes the node only.
+    The connection and the node must be open. This object closes the node only.
     """
 
     def __init__(self, connection: NatsConnection, node: ClusterNode) -> None:
@@ -115,7 +108,7 @@ class JetStreamSubscriptions:
         await loaded.check_cursors(self.reached)
         if self._shards.get(shard) is not loaded:
             await loaded.close()  # the shard was abandoned in the meantime
-            raise NotOwner("the shard was given up while it was loaded")
+            raise NotOwner("the shard was abandoned while it was loaded")
 
     def begin(self, shard: str) -> None:
         if shard == BRIDGE:
@@ -131,7 +124,7 @@ class JetStreamSubscriptions:
             self._shards[shard].resume()
 
     def _changed(self, id: str, stored: StoredSubscription | None) -> None:
-        """Pass on a late write of the previous owner."""
+        """Report a late write of the previous owner."""
         assert self._owner is not None
         self._owner.revoked([id])
         if stored is not None:
@@ -256,7 +249,7 @@ class JetStreamSubscriptions:
         await self._end()
 
     async def stop(self) -> None:
-        """Stop as in a crash."""
+        """Stop like after a crash, without releasing shards."""
         await self.node.stop()
         await self._end()
 
@@ -267,13 +260,13 @@ class JetStreamSubscriptions:
 
 
 async def _flush(work: OwnedShard | OwnedBridge, connection: NatsConnection) -> None:
-    """Write the last cursors. If this fails, some fragments are delivered twice."""
+    """Write the last cursors. If this fails, some fragments will be delivered twice."""
     try:
         async with asyncio.timeout(FLUSH_SECONDS):
             await work.flush()
     except (StorageError, TimeoutError) as error:
         reason = str(error) or "no answer in time"
-        connection.warn(log, f"the last cursors of a shard could not be saved: {reason}")
+        connection.warn(logger, f"cannot save the last cursors of a shard: {reason}")
 
 
 async def read_records(buckets: ShardBuckets, sharding: Sharding) -> SubscriptionRecords:

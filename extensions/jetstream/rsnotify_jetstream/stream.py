@@ -1,7 +1,7 @@
-"""The settings of a hub's streams in JetStream, and reading from these streams.
+"""A hub's streams in JetStream: their settings, and how to read them.
 
 Any server with a copy of a stream may answer `scan` and `LogStream.get`. Its copy may lack the last
-messages but contains all earlier ones, so a reader requests the rest from the leader (`next`).
+messages, but has all earlier ones, so readers request the rest from the leader (`next`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify_jetstream.connection import PATIENCE, ApiError, NatsConnection, parse_headers
 from rsnotify_jetstream.log_records import topic_token
+from rsnotify_jetstream.nats_connection import (
+    REQUEST_TIMEOUT_SECONDS,
+    ApiError,
+    NatsConnection,
+    parse_headers,
+)
 
-#: Number of records per request of a reader, without and with their payloads.
+#: Number of records to request at a time, without and with payloads.
 _BATCH_HEADERS, _BATCH_BODIES = 2_000, 64
-#: Seconds without a record after which a reader gives up. The server deletes it after four times
-#: as long.
+#: Seconds without a record after which a reader gives up. The server deletes the consumer after
+#: four times as long.
 _READER_SECONDS = 5.0
 _NANOSECONDS = 1_000_000_000
 
@@ -32,7 +37,7 @@ _NANOSECONDS = 1_000_000_000
 class StoredMessage(Struct, frozen=True):
     """A message in a stream. Its position is its sequence number.
 
-    If only the headers were read, `body` is empty. `size` is the size of the payload in any case.
+    If only the headers were read, `body` is empty, but `size` is still the size of the payload.
     """
 
     position: int
@@ -42,7 +47,7 @@ class StoredMessage(Struct, frozen=True):
 
 
 def sent_message(message: Msg) -> StoredMessage:
-    """Return a stored message that a server has sent. Its position is 0 if it is anything else."""
+    """Convert a message from a server. The position is 0 if it is not a stored message."""
     headers = message.headers or {}
     position = int(headers.get("Nats-Sequence", 0))
     return StoredMessage(position, headers, message.data, len(message.data))
@@ -50,7 +55,7 @@ def sent_message(message: Msg) -> StoredMessage:
 
 #: Seconds that the server remembers a `Nats-Msg-Id`.
 _DUPLICATES_SECONDS = 120
-#: Seconds that a starting cluster may take until it can place a stream.
+#: Seconds to wait until a starting cluster can place a stream.
 _START_SECONDS = 10.0
 #: Seconds between requests to a leader that lacks stored messages.
 _RETRY_SECONDS = 0.1
@@ -64,8 +69,8 @@ _DELETE_FAILED = 10057
 class JetStreamStream:
     """A stream in JetStream.
 
-    `subjects` are the subjects of its messages, and `live` those under which the servers republish
-    each stored message, both with a wildcard at the end.
+    `subjects` are the subjects of its messages. The servers republish each stored message under
+    `live`. Both end with a wildcard.
     """
 
     def __init__(self, connection: NatsConnection, name: str, subjects: str, live: str) -> None:
@@ -130,7 +135,7 @@ class JetStreamStream:
                 )
                 return
             except ApiError as error:
-                # Servers that have just started do not know each other yet.
+                # Newly started servers do not know each other yet.
                 if error.code not in (_NO_PEERS, _NO_RESOURCES) or loop.time() > end:
                     raise self._unusable(error) from None
             await asyncio.sleep(0.2)
@@ -140,13 +145,13 @@ class JetStreamStream:
         advice = "see `nats stream info` and the log of the server"
         if error.code in (_NOT_CLUSTERED, _NO_PEERS, _NO_RESOURCES):
             advice = (
-                "start as many servers with JetStream as it has replicas, or set fewer, as in "
-                "?replicas=1 at the end of the URL"
+                "start as many servers with JetStream as it has replicas, or set fewer replicas, "
+                "for example ?replicas=1 at the end of the URL"
             )
         elif error.status == 503:
             advice = "enable JetStream in the configuration of the servers: jetstream {}"
         return ConfigurationError(
-            f"NATS at {place} cannot have the stream {self.name}: {error.description}; {advice}"
+            f"NATS at {place} cannot provide the stream {self.name}: {error.description}; {advice}"
         )
 
     async def info(self) -> dict[str, Any]:
@@ -158,20 +163,20 @@ class JetStreamStream:
     async def next(self, position: int, *, through: int) -> StoredMessage | None:
         """Return the first message at a position or later.
 
-        Return None if all messages from there up to `through` were deleted, and no later one
-        exists. The stream must have reached `through`.
+        Return None if all messages from there to `through` were deleted, and there is no later one.
+        The stream must have reached `through`.
         """
         return await self._find({"seq": position, "next_by_subj": self._subjects}, through)
 
     async def _find(self, which: dict[str, Any], through: int) -> StoredMessage | None:
         """Return a message from the stream's leader, or None if the message was deleted.
 
-        A newly elected leader may lack messages that a majority has stored. A message that it does
-        not find was therefore deleted only if the leader had already reached the position
-        `through`, and has been the leader throughout.
+        A newly elected leader may lack messages that a majority has stored. Therefore a message is
+        only known to be deleted if the leader had already reached the position `through`, and the
+        leader has not changed.
         """
         loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
+        end = loop.time() + REQUEST_TIMEOUT_SECONDS
         while loop.time() < end:
             before = await self.info()
             if (found := await self._get(which)) is not None:
@@ -181,11 +186,11 @@ class JetStreamStream:
                 return None
             await asyncio.sleep(_RETRY_SECONDS)
         raise StorageError(
-            f"the stream {self.name} in NATS lacks what it has stored; see `nats stream info`"
+            f"the stream {self.name} in NATS lacks stored messages; see `nats stream info`"
         )
 
     async def _answer(self, which: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a message as the stream's leader sends it, or None if it has no such message."""
+        """Return the leader's answer for a message, or None if it has no such message."""
         try:
             answer = await self.connection.api(
                 f"STREAM.MSG.GET.{self.name}", which, what="a record of the log"
@@ -211,11 +216,11 @@ class JetStreamStream:
     ) -> AsyncGenerator[StoredMessage, None]:
         """Yield the messages in one server's copy of the stream, beginning at a position.
 
-        The copy may end before the last message, for example if the server has just started.
-        Payloads are read only if `bodies` is set.
+        The copy may lack the last messages, for example if the server has just started. Payloads
+        are read only if `bodies` is set.
 
         Raises:
-            StorageError: The server stopped in between. The messages yielded so far have no gap.
+            StorageError: The server stopped responding. The messages yielded so far have no gap.
         """
         reader = await self._create_reader(position, bodies, subjects)
         batch = _BATCH_BODIES if bodies else _BATCH_HEADERS
@@ -265,15 +270,15 @@ async def _next(messages: NatsSubscription) -> Msg:
     try:
         return await messages.next_msg(_READER_SECONDS)
     except Exception:  # the library raises many types of exceptions
-        raise StorageError("NATS stopped in the middle of the log") from None
+        raise StorageError("NATS stopped responding while the log was read") from None
 
 
 def _from_reader(message: Msg) -> tuple[StoredMessage, int] | None:
-    """Return a message from a consumer and the number of messages left, or None for a status."""
+    """Return a consumer's message and the number of remaining ones, or None for a status."""
     parts = message.reply.split(".")
     if len(parts) < 9:
         return None
-    # A subject with the domain and the account has two more parts before these, and one at its end.
+    # A subject with domain and account has two more parts before these, and one at the end.
     at = 5 if len(parts) == 9 else 7
     headers = message.headers or {}
     size = int(headers.get("Nats-Msg-Size", len(message.data)))
@@ -297,7 +302,7 @@ class LogStream(JetStreamStream):
         return f"{self._prefix}.log.{topic_token(topic)}"
 
     async def time_of(self, position: int) -> Instant | None:
-        """Return the instant when the leader stored a message, or None if it was deleted."""
+        """Return when the leader stored a message, or None if the message was deleted."""
         answer = await self._answer({"seq": position})
         return None if answer is None else parse_datetime(answer["time"])
 

@@ -1,10 +1,10 @@
-"""Follows a stream, and passes on each message exactly once, in order and without gaps.
+"""Follows a stream, and passes on each message exactly once and in order.
 
-The servers republish each stored message on core NATS, with its sequence number. The numbers in a
-stream are contiguous, so a message that is not the next one reveals a gap, and the follower first
-reads the missing messages from the stream. Messages that are never announced, because the
-connection broke or a leader died, are found by periodically requesting the last number. All this
-happens under one lock.
+The servers republish each stored message on core NATS, with its sequence number. Sequence numbers
+are contiguous, so a message that is not the next one reveals a gap, and the follower first reads
+the missing messages from the stream. Messages may also be stored without an announcement, if the
+connection breaks or a leader fails. Therefore the follower periodically compares its position with
+the last number in the stream. All this happens under one lock.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from nats.aio.msg import Msg
 
 from rsnotify.errors import StorageError, counted
 from rsnotify.runtime.tasks import cancel, wait_for_event
-from rsnotify_jetstream.connection import PATIENCE, ApiError
+from rsnotify_jetstream.nats_connection import REQUEST_TIMEOUT_SECONDS, ApiError
 from rsnotify_jetstream.stream import NO_STREAM, JetStreamStream, StoredMessage, sent_message
 
-log = logging.getLogger("rsnotify.hub.store")
+logger = logging.getLogger("rsnotify.hub.store")
 
 #: Seconds between comparisons with the last position of the stream.
 COMPARE_SECONDS = 2.0
 #: Seconds without a successful comparison after which this node reports a problem.
 TROUBLE_SECONDS = 10.0
 #: Seconds to wait for the announcement of an acknowledged message before reading the message.
-_ANNOUNCED_SECONDS = 0.25
-#: Maximum number of missing messages that are read one at a time.
-_SMALL_GAP = 8
-#: Maximum number of reads from copies that may be behind. After that, only the leader is read.
-_SCANS = 20
+_ANNOUNCEMENT_SECONDS = 0.25
+#: Maximum number of missing messages to read one at a time.
+_SMALL_GAP_MESSAGES = 8
+#: Maximum number of scans of copies that may lag. After that, only the leader is read.
+_MAX_SCANS = 20
 _RETRY_SECONDS = 0.1
 
 
 class StreamFollower:
     """Passes on every message of a stream.
 
-    `receive` must not raise any exception except StorageError, which means that this hub cannot
-    understand the log, and stops the follower for good. The messages that `start` passes on include
-    their payloads only if `loads_bodies` is set.
+    `receive` may only raise StorageError. It means that this hub cannot read the log, and stops the
+    follower permanently. The messages that `start` passes on have payloads only if `loads_bodies`
+    is set.
 
     Attributes:
-        position: The position up to which all messages were passed on.
-        failure: The reason why the follower has stopped, if it has.
+        position: The position up to which all messages have been passed on.
+        failure: Why the follower has stopped; None while it runs.
         info: The latest information on the stream from its leader.
     """
 
@@ -72,14 +72,14 @@ class StreamFollower:
         self._compared = 0.0
         self._created: str | None = None
         self._missing: str | None = None
-        self._is_behind = False
+        self._has_failed = False
 
     async def start(self, loaded: Callable[[], None]) -> None:
         """Pass on all messages of the stream, call `loaded`, and then follow the stream."""
         client = self._connection.client
         async with self._lock:
-            # Subscribe first, so that no message is missed in between. The lock delays the
-            # announcements until everything is loaded.
+            # Subscribe before loading, so that no message is missed. The lock delays announcements
+            # until everything is loaded.
             self._live = await client.subscribe(self._stream.live, cb=self._announced)
             await self._load()
             self.check()
@@ -89,7 +89,7 @@ class StreamFollower:
         self._comparing = asyncio.create_task(self._compare())
 
     async def _load(self) -> None:
-        end = asyncio.get_running_loop().time() + PATIENCE
+        end = asyncio.get_running_loop().time() + REQUEST_TIMEOUT_SECONDS
         while True:
             try:
                 await self._read_until(await self._last(), bodies=self._loads_bodies)
@@ -109,11 +109,11 @@ class StreamFollower:
         except ApiError as error:
             if error.code != NO_STREAM:
                 raise
-            # A starting server may not have the stream yet, so the follower does not stop.
+            # The follower continues, because a starting server may not have the stream yet.
             self._missing = (
-                f"the stream {self._stream.name} does not exist in NATS any more: its servers lost "
-                "their data, or the stream was deleted; restart all nodes of this hub, which "
-                "create it again, and import the last export of the subscriptions"
+                f"the stream {self._stream.name} no longer exists in NATS: its servers lost their "
+                "data, or the stream was deleted; restart all nodes of this hub to recreate it, "
+                "and import the last export of the subscriptions"
             )
             raise StorageError(self._missing) from None
         self._missing = None
@@ -140,16 +140,16 @@ class StreamFollower:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (position, id(future), future))
         with suppress(TimeoutError):
-            async with asyncio.timeout(_ANNOUNCED_SECONDS):
+            async with asyncio.timeout(_ANNOUNCEMENT_SECONDS):
                 return await asyncio.shield(future)
         self._compare_now.set()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
                 await future
         except TimeoutError:
             raise StorageError(
-                f"the log in NATS at {self._connection.settings.place} cannot be read; "
-                "are most of its servers running?"
+                f"cannot read the log in NATS at {self._connection.settings.place}; check that "
+                "most of its servers run"
             ) from None
 
     async def catch_up(self) -> None:
@@ -165,19 +165,19 @@ class StreamFollower:
                 try:
                     await self._read_until(announced.position - 1, bodies=True)
                 except StorageError as error:
-                    log.warning("the log in NATS has to be read again: %s", error)
+                    logger.warning("cannot read missing records of the log, retrying: %s", error)
                     self._compare_now.set()
                     return
             self._pass_on(announced)
 
     async def _read_until(self, target: int, *, bodies: bool) -> None:
-        """Pass on the messages up to a position that the stream has reached.
+        """Pass on the messages up to a position that exists in the stream.
 
         The caller must hold the lock. Deleted messages are skipped.
         """
-        for _ in range(_SCANS):
+        for _ in range(_MAX_SCANS):
             before = self.position
-            if target - before <= _SMALL_GAP or self.failure:
+            if target - before <= _SMALL_GAP_MESSAGES or self.failure:
                 break
             async with aclosing(self._stream.scan(before + 1, bodies=bodies)) as messages:
                 async for message in messages:
@@ -185,8 +185,8 @@ class StreamFollower:
             if self.position == before:
                 if await self._stream.next(before + 1, through=target) is None:
                     break
-                await asyncio.sleep(_RETRY_SECONDS)  # the server's copy is behind
-        # Copies may be behind. Only the leader has all messages.
+                await asyncio.sleep(_RETRY_SECONDS)  # the server's copy lags
+        # Copies may lag. Only the leader has all messages.
         while self.position < target and not self.failure:
             found = await self._stream.next(self.position + 1, through=target)
             if found is not None:
@@ -206,7 +206,7 @@ class StreamFollower:
 
     def _fail(self, error: StorageError) -> None:
         if self.failure is None:
-            log.error("this hub cannot follow the log any more: %s", error)
+            logger.error("this hub has stopped following the log: %s", error)
             self.failure = error
             self._wake(None)
 
@@ -225,13 +225,13 @@ class StreamFollower:
                 future.set_exception(self.failure)
 
     def check(self) -> None:
-        """Raise the failure that has stopped the follower, if any."""
+        """Raise `failure` if the follower has stopped."""
         if self.failure is not None:
             raise self.failure
 
     @property
-    def behind(self) -> int:
-        """The number of stream records beyond `position`, as of the last comparison."""
+    def lag(self) -> int:
+        """The number of records in the stream after `position`, at the last comparison."""
         last = int(self.info["state"]["last_seq"]) if self.info else 0
         return max(0, last - self.position)
 
@@ -244,26 +244,26 @@ class StreamFollower:
         return cluster is None or bool(cluster.get("leader"))
 
     def trouble(self) -> str | None:
-        """Return why this node does not follow the log at the moment, or None if it does."""
+        """Return why this node is not following the log at the moment, or None if it is."""
         if self.failure is not None:
-            return f"this node cannot follow the log in NATS any more: {self.failure}"
+            return f"this node has stopped following the log in NATS: {self.failure}"
         if self._missing is not None:
             return self._missing
         seconds = asyncio.get_running_loop().time() - self._compared
         if seconds < TROUBLE_SECONDS:
             return None
         # If no message is missing, the comparison must be waiting for an answer.
-        is_silent = self._is_behind or (self._is_led() and not self.behind)
+        is_silent = self._has_failed or (self._is_led() and not self.lag)
         if is_silent or not self._is_led():
-            what = "does not answer" if is_silent else "has no leader"
-            return f"the log in NATS {what}, for {seconds:.0f} seconds: do most of its servers run?"
+            what = "has not answered" if is_silent else "has had no leader"
+            return f"the log in NATS {what} for {seconds:.0f} seconds; check its servers"
         return (
             f"this node has not caught up with the log in NATS for {seconds:.0f} seconds, and is "
-            f"at least {counted(self.behind, 'record')} behind"
+            f"at least {counted(self.lag, 'record')} behind"
         )
 
     async def _compare(self) -> None:
-        """Periodically read messages that were never announced, until `close` is called."""
+        """Periodically read messages that were not announced, until `close` is called."""
         while not self.failure:
             await wait_for_event(self._compare_now, COMPARE_SECONDS)
             self._compare_now.clear()
@@ -275,11 +275,11 @@ class StreamFollower:
                     await self._read_until(last, bodies=True)
                 if self._is_led():
                     self._compared = asyncio.get_running_loop().time()
-                self._is_behind = False
+                self._has_failed = False
             except StorageError as error:
-                if not self._is_behind and not self.failure:
-                    log.warning("the log in NATS cannot be followed at the moment: %s", error)
-                self._is_behind = True
+                if not self._has_failed and not self.failure:
+                    logger.warning("cannot follow the log in NATS, retrying: %s", error)
+                self._has_failed = True
 
     async def close(self) -> None:
         if self._comparing is not None:

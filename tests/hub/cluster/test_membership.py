@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.cluster_node import ClusterNode, ShardWork
 from rsnotify_jetstream.membership import (
     BRIDGE,
+    Acquire,
     Action,
     Assignment,
     ClusterPace,
@@ -25,9 +27,7 @@ from rsnotify_jetstream.membership import (
     Release,
     Revoke,
     ShardView,
-    Take,
 )
-from rsnotify_jetstream.node import ClusterNode, ShardWork
 from rsnotify_jetstream.records import META, ClusterMeta, NodeRecord, encode
 from tests.examples_count import examples
 from tests.hub.jetstream.hubs import node_of
@@ -171,7 +171,7 @@ class Node:
         self._cluster.after(PACE.renew_seconds, lambda: self._do(self.renew))
 
     def tick(self) -> None:
-        for action in self.membership.decide(self.clock()):
+        for action in self.membership.next_actions(self.clock()):
             self._perform(action)
         self._cluster.after(0.5, lambda: self._do(self.tick))
 
@@ -183,10 +183,10 @@ class Node:
             case Release():
                 self._working.discard(action.shard)
                 self._send(lambda: self._written(action, None))
-            case Take() | Confirm():
+            case Acquire() | Confirm():
                 self._send(lambda: self._written(action, self.name))
 
-    def _written(self, action: Take | Release | Confirm, owner: str | None) -> None:
+    def _written(self, action: Acquire | Release | Confirm, owner: str | None) -> None:
         revision = self._cluster.write(action.shard, owner, action.epoch, action.revision)
         found = self._cluster.records[action.shard] if revision is None else None
         if self._cluster.random.random() < 0.05:
@@ -194,7 +194,7 @@ class Node:
         self._reply(lambda: self._answered(action, revision, found))
 
     def _answered(
-        self, action: Take | Release | Confirm, revision: int | None, found: ShardView | None
+        self, action: Acquire | Release | Confirm, revision: int | None, found: ShardView | None
     ) -> None:
         if found is not None:
             self.membership.shard_read(action.shard, found)
@@ -203,8 +203,8 @@ class Node:
         elif isinstance(action, Release):
             self.membership.released(action)
         elif revision is None:
-            self.membership.take_failed(action)
-        elif self.membership.taken(action, revision):
+            self.membership.acquire_failed(action)
+        elif self.membership.acquired(action, revision):
             self._working.add(action.shard)
 
 
@@ -281,7 +281,7 @@ def test_a_node_that_was_paused_for_longer_than_its_lease_owns_nothing_when_it_c
     assert mine
     assert not any(node.membership.owns(shard, later) for shard in mine)
     assert not any(node.membership.may_finish(shard, later) for shard in mine)
-    assert node.membership.decide(later) == []
+    assert node.membership.next_actions(later) == []
     assert node.membership.owned() == []
     assert node.membership.unconfirmed() == mine
 
@@ -305,13 +305,13 @@ def test_a_node_that_continues_decides_nothing_before_it_has_seen_its_new_record
     membership, sent_at = node.membership, node.clock()
     later = sent_at + 100  # to this node the other one looks dead
     membership.renewed(later)
-    membership.decide(later)
+    membership.next_actions(later)
     # What arrives first is the record that it had sent before the pause.
     membership.node_seen("a", is_draining=False, now=sent_at)
-    assert membership.decide(later) == []
+    assert membership.next_actions(later) == []
     membership.node_seen("b", is_draining=False, now=later)
     membership.node_seen("a", is_draining=False, now=later)
-    actions = membership.decide(later)
+    actions = membership.next_actions(later)
     assert all(isinstance(each, Confirm) for each in actions)
     mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
     assert {each.shard for each in actions if isinstance(each, Confirm)} == mine
@@ -339,10 +339,10 @@ def test_a_node_that_sees_the_store_again_first_waits_for_the_others() -> None:
     membership, later = node.membership, node.clock() + 100
     mine = {shard for shard in SHARDS if membership.owner(shard) == "a"}
 
-    def takes(now: float, kind: type[Take | Confirm] = Take) -> set[str]:
+    def takes(now: float, kind: type[Acquire | Confirm] = Acquire) -> set[str]:
         membership.renewed(now)
         membership.node_seen("a", is_draining=False, now=now)
-        return {each.shard for each in membership.decide(now) if isinstance(each, kind)}
+        return {each.shard for each in membership.next_actions(now) if isinstance(each, kind)}
 
     assert takes(later, Confirm) == mine
     assert takes(later + PACE.renew_seconds) == set()
@@ -370,7 +370,7 @@ def test_a_confirmation_whose_answer_was_lost_is_repeated() -> None:
     def confirms() -> list[Confirm]:
         membership.renewed(now)
         membership.node_seen("a", is_draining=False, now=now)
-        return [each for each in membership.decide(now) if isinstance(each, Confirm)]
+        return [each for each in membership.next_actions(now) if isinstance(each, Confirm)]
 
     first, *others = confirms()
     for confirm in others:
@@ -384,7 +384,7 @@ def test_a_confirmation_whose_answer_was_lost_is_repeated() -> None:
     membership.shard_read(first.shard, ShardView("b", first.epoch + 1, 10_001))
     membership.confirmed(again, None)
     assert not membership.owns(first.shard, now)
-    assert membership.decide(now)[0] == Revoke((first.shard,))
+    assert membership.next_actions(now)[0] == Revoke((first.shard,))
 
 
 def test_a_node_that_was_fenced_by_a_write_takes_the_shard_again_if_it_is_its_own() -> None:
@@ -394,9 +394,9 @@ def test_a_node_that_was_fenced_by_a_write_takes_the_shard_again_if_it_is_its_ow
     assert node.membership.owns("3", node.clock())
     node.membership.lost("3", epoch)
     assert not node.membership.owns("3", node.clock())
-    actions = node.membership.decide(node.clock())
+    actions = node.membership.next_actions(node.clock())
     assert Revoke(("3",)) in actions
-    assert [each.shard for each in actions if isinstance(each, Take)] == ["3"]
+    assert [each.shard for each in actions if isinstance(each, Acquire)] == ["3"]
 
 
 def test_only_a_node_that_has_been_dead_for_long_may_be_forgotten() -> None:
@@ -413,28 +413,28 @@ def test_a_node_gives_up_a_shard_whose_record_has_a_later_epoch() -> None:
     _, (node,) = calm("a")
     node.membership.shard_seen("3", ShardView("b", epoch=99, revision=9999))
     assert not node.membership.owns("3", node.clock())
-    assert Revoke(("3",)) in node.membership.decide(node.clock())
+    assert Revoke(("3",)) in node.membership.next_actions(node.clock())
 
 
 def test_what_was_released_is_not_released_again_before_its_record_is_seen() -> None:
     _, (node, _) = calm("a", "b")
     membership, now = node.membership, node.clock()
     membership.node_seen("a", is_draining=True, now=now)
-    releases = [each for each in membership.decide(now) if isinstance(each, Release)]
+    releases = [each for each in membership.next_actions(now) if isinstance(each, Release)]
     assert releases
     for number, release in enumerate(releases):
         membership.released(release, 9999 + number)
-    assert membership.decide(now) == []
+    assert membership.next_actions(now) == []
 
 
 def test_a_shard_that_another_node_takes_before_the_release_is_answered_is_not_lost() -> None:
     _, (node, _) = calm("a", "b")
     membership, now = node.membership, node.clock()
     membership.node_seen("a", is_draining=True, now=now)
-    release = next(each for each in membership.decide(now) if isinstance(each, Release))
+    release = next(each for each in membership.next_actions(now) if isinstance(each, Release))
     membership.shard_seen(release.shard, ShardView(None, release.epoch, 10_000))
     membership.shard_seen(release.shard, ShardView("b", release.epoch + 1, 10_001))
-    assert not any(isinstance(each, Revoke) for each in membership.decide(now))
+    assert not any(isinstance(each, Revoke) for each in membership.next_actions(now))
     membership.released(release, 10_000)
     assert membership.owner(release.shard) == "b"
 
@@ -445,10 +445,10 @@ def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -
     later = node.clock() + 100
     node.membership.renewed(later)
     node.membership.node_seen("a", is_draining=False, now=later)
-    actions = node.membership.decide(later)
+    actions = node.membership.next_actions(later)
     assert {each.shard for each in actions if isinstance(each, Confirm)} == mine
     assert other.membership.is_alive("a", other.clock())
-    assert not any(isinstance(each, Take) and each.shard in its for each in actions)
+    assert not any(isinstance(each, Acquire) and each.shard in its for each in actions)
 
 
 def test_a_node_that_was_dead_before_another_joins_gets_no_shards_from_that() -> None:
@@ -471,18 +471,18 @@ def test_what_nobody_works_on_is_released_before_what_is_still_delivered() -> No
         membership.renewed(now)
         membership.node_seen("a", is_draining=False, now=now)
     for revision in range(1, 101, 25):
-        for number, take in enumerate(membership.decide(seconds)):
-            assert isinstance(take, Take)
+        for number, take in enumerate(membership.next_actions(seconds)):
+            assert isinstance(take, Acquire)
             if take.shard == lost:
                 membership.shard_seen(lost, ShardView("a", take.epoch, revision + number))
             else:
-                membership.taken(take, revision + number)
-    membership.take_failed(Take(lost, 1, 0))
+                membership.acquired(take, revision + number)
+    membership.acquire_failed(Acquire(lost, 1, 0))
     for now in (seconds, 2 * seconds):
         membership.renewed(now)
         membership.node_seen("b", is_draining=False, now=now)
         membership.node_seen("a", is_draining=False, now=now)
-    first, *others = membership.decide(2 * seconds)
+    first, *others = membership.next_actions(2 * seconds)
     assert isinstance(first, Release)
     assert first.shard == lost
     assert len(others) == PACE.moves - 1
@@ -495,10 +495,10 @@ def test_few_nodes_with_many_shards_replace_a_dead_one_within_ten_seconds() -> N
         membership.node_seen("a", is_draining=False, now=now)
     taken = 0
     for _ in range(8):
-        actions = membership.decide(PACE.settle_seconds)
+        actions = membership.next_actions(PACE.settle_seconds)
         for revision, take in enumerate(actions, 1):
-            assert isinstance(take, Take)
-            assert membership.taken(take, taken + revision)
+            assert isinstance(take, Acquire)
+            assert membership.acquired(take, taken + revision)
         taken += len(actions)
     assert taken == 1000
 
@@ -546,7 +546,7 @@ def test_a_node_that_cannot_run_the_bridge_leaves_it_to_one_that_can(other: str)
             membership.node_seen("a", is_draining=False, now=now, bridges=False)
             membership.node_seen(other, is_draining=False, now=now)
     taken = [
-        {each.shard for each in membership.decide(seconds) if isinstance(each, Take)}
+        {each.shard for each in membership.next_actions(seconds) if isinstance(each, Acquire)}
         for membership in (a, b)
     ]
     assert BRIDGE not in taken[0]
@@ -584,7 +584,7 @@ async def opened_node(unanswered: float) -> ClusterNode:
 async def test_a_node_that_stops_while_the_store_has_no_leader_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rsnotify_jetstream.node._RETRY_SECONDS", 0)
+    monkeypatch.setattr("rsnotify_jetstream.cluster_node._RETRY_SECONDS", 0)
     node = await opened_node(unanswered=3)
     await node.drain()
     assert node.nodes[node.id].draining
@@ -607,7 +607,7 @@ async def test_a_take_that_was_given_up_does_not_go_on_though_its_cancellation_w
 
     node._work = cast("ShardWork", Work())
     node._records.replace = replace  # type: ignore[method-assign, assignment]
-    node._move("0", node._take(Take("0", 1, 0)))
+    node._move("0", node._acquire(Acquire("0", 1, 0)))
     task = node._moves["0"]
     await began.wait()
     node._revoke(("0",))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify_jetstream import jetstream_log
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.jetstream.nodes import part_of, prefixed
 from tests.nats_servers import NatsCluster, running_nats
 

@@ -12,7 +12,7 @@ from subprocess import Popen
 
 from msgspec import Struct
 
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import CallbackPorts
 from tests.hub.jetstream.hubs import SHORT_LEASES, ClusterHub, running_hubs, settled

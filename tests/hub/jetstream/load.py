@@ -9,7 +9,7 @@ from itertools import count
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.nodes import Node, caught_up, running_node
 from tests.hub.storing import made

@@ -16,9 +16,9 @@ from rsnotify_hub.store.interface import (
     LogState,
     LogStore,
 )
-from rsnotify_jetstream.connection import NatsConnection
 from rsnotify_jetstream.jetstream_log import JetStreamLog
-from rsnotify_jetstream.settings import NatsSettings, parse_nats_url
+from rsnotify_jetstream.nats_connection import NatsConnection
+from rsnotify_jetstream.nats_settings import NatsSettings, parse_nats_url
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER
 

@@ -11,7 +11,7 @@ from rsnotify_hub.admin.read_operations import ReadOperations, UnknownId
 from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.admin.schemas import PageQuery, PayloadQuery, SubscriptionQuery
 from rsnotify_hub.websub_subscription import DeliveryState, subscription_id
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import ClusterHub, running_hubs, subscribe

@@ -14,8 +14,8 @@ from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.nodes import CopyInfo, NodeCall, NodeInfo, NodeList, StreamInfo
 from rsnotify_jetstream import node_messages
+from rsnotify_jetstream.nats_settings import NatsSettings
 from rsnotify_jetstream.server_check import copies_of
-from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES, owner_of, running_hubs, settled

@@ -13,10 +13,9 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify_hub.store.interface import NotOwner, StoredSubscription
 from rsnotify_hub.websub_subscription import Subscription, subscription_id
-from rsnotify_jetstream import fenced_records as fenced_map
+from rsnotify_jetstream import fenced_map
 from rsnotify_jetstream.bucket import Bucket, StaleAnswer
-from rsnotify_jetstream.connection import NatsConnection
-from rsnotify_jetstream.fenced_records import (
+from rsnotify_jetstream.fenced_map import (
     NO_EPOCH,
     FencedRecord,
     OwnerRights,
@@ -24,14 +23,11 @@ from rsnotify_jetstream.fenced_records import (
     store_fenced,
 )
 from rsnotify_jetstream.membership import Sharding
-from rsnotify_jetstream.owned_shard import (
-    OwnedBridge,
-    OwnedShard,
-    ShardBuckets,
-    bridge_key,
-)
+from rsnotify_jetstream.nats_connection import NatsConnection
+from rsnotify_jetstream.nats_settings import NatsSettings
+from rsnotify_jetstream.owned_bridge import OwnedBridge, bridge_key
+from rsnotify_jetstream.owned_shard import OwnedShard, ShardBuckets
 from rsnotify_jetstream.records import BridgeRecord, CursorsRecord, decode
-from rsnotify_jetstream.settings import NatsSettings
 from rsnotify_jetstream.shared_subscriptions import read_records
 from tests.hub.helpers import TOPIC, at
 from tests.hub.jetstream.nodes import connected
@@ -97,7 +93,7 @@ async def shards(settings: NatsSettings) -> AsyncIterator[Shards]:
 @pytest.fixture
 def small_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide the cursors of some hundred subscriptions among several records."""
-    monkeypatch.setattr(fenced_map, "PART_BYTES", SMALL)
+    monkeypatch.setattr(fenced_map, "RECORD_BYTES", SMALL)
 
 
 def id_of(number: int) -> str:
@@ -131,8 +127,8 @@ def positions(shard: OwnedShard) -> dict[str, int]:
 async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirmed(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fenced_map, "DELAY", 0)
-    monkeypatch.setattr(fenced_map, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(fenced_map, "WRITE_DELAY_SECONDS", 0)
+    monkeypatch.setattr(fenced_map, "RETRY_SECONDS", 0.01)
     one = await shards.take()
     await subscribe(one, 200)
     await flushed(one)
@@ -145,7 +141,7 @@ async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirme
         one.move(id_of(number), number + 1)
     assert one._cursors._growing is not None
     with pytest.raises(NotOwner):
-        await one._cursors._parts[0].write()
+        await one._cursors._records[0].write()
     found = await shards.revisions()
     assert {key: found[key] for key in before} == before
     shards.may_write = True
@@ -268,7 +264,7 @@ async def test_every_record_refuses_the_owner_before(shards: Shards):
     before = await shards.revisions()
     for number in range(300):
         one.move(id_of(number), 9)
-    for part in one._cursors._parts:
+    for part in one._cursors._records:
         with pytest.raises(NotOwner):
             await part.flush()
     assert await shards.revisions() == before
@@ -283,7 +279,7 @@ async def test_an_owner_that_ends_while_it_divides_its_records_loses_no_cursor(
     for number in range(100):
         one.move(id_of(number), number + 1)
     await one.flush()
-    monkeypatch.setattr(fenced_map, "PART_BYTES", 500)
+    monkeypatch.setattr(fenced_map, "RECORD_BYTES", 500)
     replace = shards.cursors.replace
     left = failing
 
@@ -423,7 +419,7 @@ async def test_a_server_with_an_older_state_does_not_end_the_rights_of_an_owner(
     for _ in range(2):
         record.changed()
         monkeypatch.setattr(connection, "request", stale)
-        for _ in range(fenced_map.STALE_ANSWERS):
+        for _ in range(fenced_map.MAX_STALE_ANSWERS):
             with pytest.raises(StorageError) as caught:
                 await record.write()
             assert isinstance(caught.value, StaleAnswer)
@@ -432,7 +428,7 @@ async def test_a_server_with_an_older_state_does_not_end_the_rights_of_an_owner(
     assert not lost
     record.changed()
     monkeypatch.setattr(connection, "request", stale)
-    for _ in range(fenced_map.STALE_ANSWERS):
+    for _ in range(fenced_map.MAX_STALE_ANSWERS):
         with pytest.raises(StaleAnswer):
             await record.write()
     with pytest.raises(NotOwner):
@@ -444,7 +440,7 @@ async def test_a_server_with_an_older_state_does_not_end_the_rights_of_an_owner(
 async def test_nothing_is_written_after_an_owner_has_written_for_the_last_time(
     shards: Shards, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    monkeypatch.setattr(fenced_map, "DELAY", 0)
+    monkeypatch.setattr(fenced_map, "WRITE_DELAY_SECONDS", 0)
     record = FencedRecord(
         shards.cursors, "7", lambda: b"mine", OwnerRights(1, lambda: True, lambda: None)
     )

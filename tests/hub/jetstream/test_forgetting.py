@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rsnotify_hub.store.interface import LogMoved
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.load import nodes
 from tests.hub.jetstream.nodes import Node, caught_up, running_node

@@ -20,11 +20,10 @@ from nats.aio.msg import Msg
 from rsnotify.errors import ConfigurationError, StorageError, TooLarge
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogRetention
-from rsnotify_jetstream import connection as connecting
-from rsnotify_jetstream import jetstream_log, stream_follower
-from rsnotify_jetstream.connection import ApiError, NatsConnection
+from rsnotify_jetstream import jetstream_log, nats_connection, stream_follower
 from rsnotify_jetstream.jetstream_log import BATCH_RECORDS, TRIMMED_TOGETHER
-from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from rsnotify_jetstream.nats_connection import ApiError, NatsConnection
+from rsnotify_jetstream.nats_settings import NatsFiles, NatsSettings, parse_nats_url
 from rsnotify_jetstream.stream import LogStream, StoredMessage
 from tests.certificates import Authority
 from tests.hub.helpers import TOPIC, Clock, at
@@ -239,10 +238,10 @@ async def test_an_append_that_is_never_answered_fails_and_may_be_repeated(
             patched.setattr(jetstream_log, "APPEND_SECONDS", 0.5)
             proxy.withholding = True
             for fragments in ([made(0, 1)], batch):
-                with pytest.raises(StorageError, match="does not answer in time"):
+                with pytest.raises(StorageError, match="did not answer in time"):
                     await node.append(TOPIC, *fragments)
         with monkeypatch.context() as patched:
-            patched.setattr(connecting, "PATIENCE", 0.5)
+            patched.setattr(nats_connection, "REQUEST_TIMEOUT_SECONDS", 0.5)
             with pytest.raises(StorageError, match="does not answer"):
                 await node.store.check()
         proxy.pass_on_again()
@@ -354,7 +353,7 @@ async def test_a_fragment_that_the_server_does_not_accept_is_refused(
     settings: NatsSettings, clock: Clock
 ):
     async with running_node(settings, clock) as node:
-        with pytest.raises(TooLarge, match="set max_payload in the configuration of the NATS"):
+        with pytest.raises(TooLarge, match="increase max_payload of the NATS"):
             await node.append(TOPIC, made(0, 1, padding=2**20 - 800))
         await node.append(TOPIC, large := made(0, 1, padding=2**20 - 2500))
         assert await node.kept(TOPIC) == [large]
@@ -387,7 +386,7 @@ async def test_a_message_of_someone_else_is_passed_over(
         await caught_up(two)
         assert two.listener.fragments(TOPIC) == [made(0, 1)]
         # Each of the two nodes says so.
-        assert caplog.text.count("the log in NATS has messages that are not of a hub") == 2
+        assert caplog.text.count("the log in NATS has messages that no hub has written") == 2
 
 
 async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, clock: Clock):
@@ -400,7 +399,7 @@ async def test_a_stream_that_was_replaced_stops_the_hub(settings: NatsSettings, 
                 await caught_up(node)
             with pytest.raises(StorageError, match="restart the hub"):
                 await node.append(TOPIC, made(1, 2))
-            assert "cannot follow the log in NATS any more" in (node.log.trouble() or "")
+            assert "has stopped following the log in NATS" in (node.log.trouble() or "")
 
 
 async def test_a_stream_that_does_not_exist_any_more_is_the_reported_trouble_until_it_is_back(
@@ -409,7 +408,7 @@ async def test_a_stream_that_does_not_exist_any_more_is_the_reported_trouble_unt
     subject = f"$JS.API.STREAM.DELETE.{settings.prefix}-log"
     async with running_node(settings, clock) as node, connected(settings) as connection:
         await connection.client.request(subject, b"", 5)
-        with pytest.raises(StorageError, match=r"does not exist in NATS any more.*restart all"):
+        with pytest.raises(StorageError, match=r"no longer exists in NATS.*restart all"):
             await caught_up(node)
         assert "restart all nodes" in (node.log.trouble() or "")
         async with running_node(settings, clock):
@@ -443,11 +442,11 @@ async def test_the_trouble_says_whether_nats_has_no_leader_or_does_not_answer(
             follower._compare_now.set()
             await until(lambda: text in (node.log.trouble() or ""))
 
-        await compared("", "the log in NATS has no leader, for ")
+        await compared("", "the log in NATS has had no leader for ")
         # A comparison with a leader misses nothing, and the next one has no answer yet.
-        await compared("n1", "the log in NATS does not answer, for ")
-        await compared("", "the log in NATS has no leader, for ")
-        await compared(None, "the log in NATS does not answer, for ")
+        await compared("n1", "the log in NATS has not answered for ")
+        await compared("", "the log in NATS has had no leader for ")
+        await compared(None, "the log in NATS has not answered for ")
 
 
 async def test_a_connection_that_breaks_just_when_a_request_is_given_up_is_opened_again(
@@ -484,7 +483,7 @@ async def test_a_stream_of_another_program_is_refused_and_left_as_it_is(
 
 
 async def test_more_replicas_than_servers_is_a_clear_error(settings: NatsSettings, clock: Clock):
-    with pytest.raises(ConfigurationError, match=r"cannot have the stream .*\?replicas=1"):
+    with pytest.raises(ConfigurationError, match=r"cannot provide the stream .*\?replicas=1"):
         async with running_node(replace(settings, replicas=3), clock):
             pass
 
@@ -554,9 +553,9 @@ async def test_what_a_publication_reads_first_is_given_up_as_soon_as_an_append(
     async with running_node(settings, clock) as node:
         monkeypatch.setattr(LogStream, "get", unanswered)
         monkeypatch.setattr(jetstream_log, "APPEND_SECONDS", 0)
-        with pytest.raises(StorageError, match="does not answer in time"):
+        with pytest.raises(StorageError, match="did not answer in time"):
             await node.store.read(TOPIC, after=last - 1)
-        with pytest.raises(StorageError, match="does not answer in time"):
+        with pytest.raises(StorageError, match="did not answer in time"):
             await node.store.changes(TOPIC, since=None)
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_jetstream import jetstream_log
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import SHORT_LEASES, running_hubs, settled, subscribe

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_jetstream.settings import NatsFiles, NatsSettings, parse_nats_url
+from rsnotify_jetstream.nats_settings import NatsFiles, NatsSettings, parse_nats_url
 from tests.certificates import Authority
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.nats_accounts import Operator, new_pair, public
@@ -54,7 +54,7 @@ async def test_a_hub_logs_in_with_an_nkey(tmp_path: Path, clock: Clock, end: str
     with running_nats(tmp_path / "nats", settings=users) as server:
         await works(parse_nats_url(server.url, NatsFiles(nkey=files[right])), clock)
         reason = await refused(parse_nats_url(server.url, NatsFiles(nkey=files[wrong])))
-        assert "refuses the login: check user and password, or the files" in reason
+        assert "refuses the login: check the user and password, or the files" in reason
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ async def test_a_hub_logs_in_with_credentials(
     await works(settings, clock)
     for wrong in (Operator().credentials(), operator.credentials(expires=1)):
         file.write_text(wrong)
-        assert "refuses the login: check user and password, or the files" in await refused(settings)
+        assert "refuses the login: check the user and password" in await refused(settings)
 
 
 JWT = "-----BEGIN NATS USER JWT-----\nabc\n------END NATS USER JWT------\n"
@@ -88,14 +88,14 @@ SEED = f"-----BEGIN USER NKEY SEED-----\n{SECRET}\n------END USER NKEY SEED-----
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [
-        ("credentials", "", "{file} has no JWT"),
-        ("credentials", "-----BEGIN NATS USER JWT-----\n", "{file} has no JWT"),
-        ("credentials", JWT, "{file} has no NKey"),
-        ("credentials", JWT + SEED, "{file} has no NKey"),
+        ("credentials", "", "{file} contains no user JWT"),
+        ("credentials", "-----BEGIN NATS USER JWT-----\n", "{file} contains no user JWT"),
+        ("credentials", JWT, "{file} contains no NKey"),
+        ("credentials", JWT + SEED, "{file} contains no NKey"),
         ("credentials", None, "cannot read {file}"),
-        ("nkey", "", "{file} has no NKey"),
-        ("nkey", SECRET, "{file} has no NKey"),
-        ("nkey", public(new_pair()), "{file} has no NKey"),
+        ("nkey", "", "{file} contains no NKey"),
+        ("nkey", SECRET, "{file} contains no NKey"),
+        ("nkey", public(new_pair()), "{file} contains no NKey"),
     ],
     # The last text is another one in each process.
     ids=["empty", "half", "jwt", "both", "no file", "no seed", "text", "public"],
@@ -131,10 +131,10 @@ async def test_a_hub_logs_in_with_a_certificate(tmp_path: Path, clock: Clock):
         await works(settings(mine), clock)
         for files in (None, theirs):
             reason = await refused(settings(files))
-            assert "refuses the certificate of this hub" in reason
+            assert "refuses this hub's certificate" in reason
         assert "are not a certificate for NATS and its key" in await refused(
             settings((mine[0], theirs[1]))
         )
         untrusted = await refused(parse_nats_url(url))
         assert "has a certificate that is not trusted" in untrusted
-        assert "name the file with its authority" in untrusted
+        assert "configure the certificate of its authority" in untrusted

@@ -13,7 +13,6 @@ from nats.aio.client import Client
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.fragments import Fragment, FragmentKind
-from rsnotify_jetstream.connection import NatsConnection, parse_headers
 from rsnotify_jetstream.log_records import (
     LogRecord,
     Place,
@@ -23,7 +22,8 @@ from rsnotify_jetstream.log_records import (
     read_stored_fragment,
     records_of,
 )
-from rsnotify_jetstream.settings import parse_nats_url
+from rsnotify_jetstream.nats_connection import NatsConnection, parse_headers
+from rsnotify_jetstream.nats_settings import parse_nats_url
 from tests.hub.helpers import TOPIC, at
 from tests.hub.storing import made
 

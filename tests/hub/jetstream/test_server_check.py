@@ -13,8 +13,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_jetstream.jetstream_log import JetStreamLog
+from rsnotify_jetstream.nats_settings import NatsSettings
 from rsnotify_jetstream.server_check import ServerFacts, read_facts, warnings_of
-from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.jetstream.nodes import Notified, connected
 from tests.hub.storing import FOREVER
 from tests.nats_servers import NatsCluster
@@ -37,7 +37,7 @@ def warnings(**changed: Any) -> list[str]:
 
 def test_durability_per_write_cannot_be_seen_and_the_warning_says_what_to_set():
     (only,) = warnings()
-    assert "cannot see whether NATS flushes" in only
+    assert "cannot determine whether NATS flushes" in only
     assert "Set sync_interval: always" in only
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_jetstream import connection as connecting
-from rsnotify_jetstream.settings import NatsSettings, parse_nats_url
+from rsnotify_jetstream import nats_connection
+from rsnotify_jetstream.nats_settings import NatsSettings, parse_nats_url
 from tests.hub.jetstream.nodes import connected
 from tests.ports import free_port
 
@@ -45,7 +45,7 @@ def test_a_wrong_url_is_a_clear_error_without_the_password(url: str, expected: s
 
 
 async def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(nats_connection, "CONNECT_SECONDS", 0.5)
     port = free_port()
     with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*start the servers"):
         async with connected(parse_nats_url(f"nats://127.0.0.1:{port}")):
@@ -55,7 +55,7 @@ async def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPat
 async def test_a_server_that_is_too_old_is_refused_with_the_reason(
     settings: NatsSettings, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(connecting, "REQUIRED", (99, 0))
+    monkeypatch.setattr(nats_connection, "MIN_VERSION", (99, 0))
     with pytest.raises(ConfigurationError, match=r"too old.*wrong leader.*upgrade all servers"):
         async with connected(settings):
             pass

@@ -17,7 +17,7 @@ from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_jetstream import node_messages as messages
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.membership import ShardView
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports
 from tests.hub.jetstream.hubs import (
@@ -281,7 +281,7 @@ async def test_a_call_that_fails_or_that_a_node_does_not_know_fails_for_whoever_
     for kind, error, reason in (
         ("refusal", Refusal, "too many"),
         ("store", StorageError, "the disk is full"),
-        ("bug", StorageError, "a fault of its own"),
+        ("bug", StorageError, "internal error"),
     ):
         with pytest.raises(error, match=reason):
             await one.store.nodes.ask_all(fails, kind)

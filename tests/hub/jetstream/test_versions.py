@@ -22,6 +22,7 @@ from rsnotify_jetstream.log_records import (
     read_record,
     read_stored_fragment,
 )
+from rsnotify_jetstream.nats_settings import NatsSettings
 from rsnotify_jetstream.node_messages import CallReply, CallRequest
 from rsnotify_jetstream.records import (
     BridgeRecord,
@@ -33,7 +34,6 @@ from rsnotify_jetstream.records import (
     decode,
     encode,
 )
-from rsnotify_jetstream.settings import NatsSettings
 from tests.hub.helpers import Clock
 from tests.hub.jetstream import newer_hub
 from tests.hub.jetstream.callbacks import callback_ports

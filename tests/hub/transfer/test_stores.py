@@ -24,7 +24,7 @@ from rsnotify_hub.transfer.export_file import (
 )
 from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_jetstream.jetstream_store import open_jetstream
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import ClusterHub, running_hubs
 from tests.hub.storing import FOREVER, made

@@ -1,4 +1,4 @@
-"""A hub's connection to NATS. It reconnects forever, and its error messages say what to do."""
+"""A hub's connection to NATS. It reconnects until it is closed."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from nats.aio.msg import Msg
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.reasons import Repetitions, reason_of
 from rsnotify.runtime.tasks import cancel
-from rsnotify_jetstream.settings import NatsSettings
+from rsnotify_jetstream.nats_settings import NatsSettings
 
-log = logging.getLogger("rsnotify.hub.store")
+logger = logging.getLogger("rsnotify.hub.store")
 
-#: Seconds that the first connection may take, and that a request may take including its retries.
-#: A NATS cluster needs up to 10 seconds to elect a new leader.
+#: Timeouts of the first connection, and of a request with all its retries, in seconds. A NATS
+#: cluster needs up to 10 seconds to elect a new leader.
 CONNECT_SECONDS = 10.0
-PATIENCE = 20.0
+REQUEST_TIMEOUT_SECONDS = 20.0
 #: Seconds after which an unanswered request is retried.
-REQUEST_SECONDS = 2.0
+RETRY_AFTER_SECONDS = 2.0
 #: Seconds between pings to the server, and the number of unanswered pings after which the client
 #: considers the connection broken.
-_PING_SECONDS, _PINGS = 1, 2
+_PING_SECONDS, _MAX_UNANSWERED_PINGS = 1, 2
 _RECONNECT_SECONDS = 0.25
 _RETRY_SECONDS = 0.1
-#: Errors that would also make the next connection attempt fail.
-_HOPELESS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
+#: Errors after which reconnecting is pointless.
+_PERMANENT_ERRORS = (errors.AuthorizationError, ssl.SSLCertVerificationError)
 #: Errors that occur when a connection breaks or cannot be opened.
-_BROKEN = (OSError, errors.StaleConnectionError, errors.NoServersError)
-#: The oldest version of NATS that the hub supports.
-REQUIRED = (2, 12)
+_CONNECTION_ERRORS = (OSError, errors.StaleConnectionError, errors.NoServersError)
+#: The oldest supported version of NATS.
+MIN_VERSION = (2, 12)
 #: Error code: JetStream has no leader at the moment.
 _UNAVAILABLE = 10008
-#: Maximum number of batches that a connection sends at the same time. A stream accepts at most 50
-#: at a time, from all nodes together.
-_BATCHES = 8
-#: The error in an answer if messages of a batch are missing, because too many batches were sent at
-#: the same time or the stream's leader has changed.
-_INCOMPLETE = b'"err_code":10176,'
+#: Maximum number of batches that a connection sends concurrently. A stream accepts at most 50
+#: concurrent batches from all nodes together.
+_MAX_BATCHES = 8
+#: The error in the answer to an incomplete batch. Messages are missing if there were too many
+#: concurrent batches, or if the stream's leader changed.
+_INCOMPLETE_BATCH = b'"err_code":10176,'
 _BATCH_ATTEMPTS = 3
 
 _JWT = re.compile(r"-BEGIN NATS USER JWT-++\s++[\w.-]++\s++-++END NATS USER JWT-")
@@ -56,7 +56,7 @@ _SEED = re.compile(r"-BEGIN USER NKEY SEED-++\s++(\w++)\s++-++END USER NKEY SEED
 
 
 class ApiError(StorageError):
-    """Raised when JetStream refuses a request.
+    """JetStream refused a request.
 
     `what` describes the request, and `error` is the error in the answer.
     """
@@ -82,7 +82,7 @@ class _Client(Client):
     """The library's client, with faster handling of headers.
 
     Each record of the log has about 20 headers. The library examines each character of their names,
-    and sends each header with several calls.
+    and uses several calls to send each header.
     """
 
     _parse_header_lines = staticmethod(parse_headers)
@@ -95,7 +95,7 @@ class _Client(Client):
         payload_size: int,
         headers: dict[str, Any] | None,
     ) -> None:
-        # Values with a line break are left to the library, which replaces the line break.
+        # The library handles values with line breaks, which it replaces.
         lines = "".join([f"{name}: {value}\r\n" for name, value in (headers or {}).items()])
         if headers is None or lines.count("\n") != len(headers):
             await super()._send_publish(subject, reply, payload, payload_size, headers)
@@ -112,8 +112,8 @@ class NatsConnection:
 
     Attributes:
         client: The library's client.
-        reconnected: Functions that are called after each reconnection, and after the client has
-            dropped messages because this process was too slow.
+        reconnected: Functions to call after each reconnection, and after the client has dropped
+            messages because this process was too slow.
     """
 
     def __init__(self, settings: NatsSettings) -> None:
@@ -121,14 +121,14 @@ class NatsConnection:
         self.client: Client = _Client()
         self.reconnected: list[Callable[[], None]] = []
         self._connected = asyncio.Event()
-        self._batches = asyncio.Semaphore(_BATCHES)
+        self._batches = asyncio.Semaphore(_MAX_BATCHES)
         self._limits: set[asyncio.Timeout] = set()
         self._warnings = Repetitions()
         self._last_error: Exception | None = None
         self._refused = asyncio.Event()
 
     async def open(self, name: str) -> None:
-        """Connect to a server, which shows `name` as the name of this client.
+        """Connect to a server. `name` is the name of this client there.
 
         Raises:
             ConfigurationError: No server could be reached, a server refused the login, or the
@@ -145,7 +145,7 @@ class NatsConnection:
                 reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
                 ping_interval=_PING_SECONDS,
-                max_outstanding_pings=_PINGS,
+                max_outstanding_pings=_MAX_UNANSWERED_PINGS,
                 **login_options(self.settings),
             )
         )
@@ -166,15 +166,15 @@ class NatsConnection:
         raise ConfigurationError(self._reason(error))
 
     def outdated(self) -> str | None:
-        """Return why the server is too old for a hub and what to do, or None if it is not."""
+        """Return an error message if the server is too old for a hub. Otherwise, return None."""
         found = self.client.connected_server_version
-        if (found.major, found.minor) >= REQUIRED:
+        if (found.major, found.minor) >= MIN_VERSION:
             return None
         version = self.client._server_info.get("version", "")
         return (
             f"NATS {version} at {self.settings.place} is too old: servers before "
-            f"{'.'.join(map(str, REQUIRED))} can name a wrong leader, and lose records that they "
-            "have acknowledged; upgrade all servers of the cluster"
+            f"{'.'.join(map(str, MIN_VERSION))} can report a wrong leader, and lose acknowledged "
+            "records; upgrade all servers of the cluster"
         )
 
     def _reason(self, error: object) -> str:
@@ -182,40 +182,40 @@ class NatsConnection:
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
                 f"NATS at {place} has a certificate that is not trusted: {reason_of(error)}; or "
-                "name the file with its authority"
+                "configure the certificate of its authority"
             )
         if refuses_certificate(error):
             return (
-                f"NATS at {place} refuses the certificate of this hub, or requires one: name a "
-                "certificate that an authority of the servers has signed, and its key"
+                f"NATS at {place} requires a certificate, or refuses this hub's certificate: "
+                "configure one signed by an authority that the servers trust, and its key"
             )
         if self._refused.is_set():
-            return f"NATS at {place} refuses the login: check user and password, or the files"
+            return f"NATS at {place} refuses the login: check the user and password, or the files"
         shown = reason_of(error, str(error)) if isinstance(error, Exception) else "no answer"
-        shown = shown.partition(";")[0]  # the advice follows below
+        shown = shown.partition(";")[0]  # omit the library's advice
         return f"cannot connect to NATS at {place}: {shown}; start the servers, or correct the URL"
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
-        is_hopeless = isinstance(error, _HOPELESS) or refuses_certificate(error)
+        is_hopeless = isinstance(error, _PERMANENT_ERRORS) or refuses_certificate(error)
         if is_hopeless or "uthorization" in str(error):
             self._refused.set()
         if isinstance(error, errors.SlowConsumerError):
             self._notify()
-        # For the `_BROKEN` errors, `_on_disconnected` logs a warning instead.
-        elif self._connected.is_set() and not isinstance(error, _BROKEN):
-            self.warn(log, f"NATS: {error or type(error).__name__}")
+        # `_on_disconnected` logs a warning for connection errors.
+        elif self._connected.is_set() and not isinstance(error, _CONNECTION_ERRORS):
+            self.warn(logger, f"NATS: {error or type(error).__name__}")
 
     async def _on_disconnected(self) -> None:
         if self._connected.is_set() and not self.client.is_closed:
-            self.warn(log, "the connection to NATS broke; the hub connects again")
+            self.warn(logger, "lost the connection to NATS, reconnecting")
         self._connected.clear()
         for limit in self._limits:  # pending requests will not be answered
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time())
 
     async def _on_reconnected(self) -> None:
-        log.info("connected to NATS again")
+        logger.info("reconnected to NATS")
         self._connected.set()
         self._notify()
 
@@ -227,10 +227,9 @@ class NatsConnection:
         return str(self.client._server_info.get("server_name", ""))
 
     def warn(self, logger: logging.Logger, text: str) -> None:
-        """Log a warning, unless the same one was logged within the last minute.
+        """Log a warning, unless the same warning was logged within the last minute.
 
-        A single failure of NATS affects many shards and records at the same time, and all of their
-        retries.
+        A single failure of NATS affects many shards and records, and all their retries.
         """
         if self._warnings.is_new(text):
             logger.warning("%s", text)
@@ -242,13 +241,13 @@ class NatsConnection:
     async def request(
         self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None
     ) -> Msg:
-        """Send a request, retrying until it is answered. The receiver must tolerate duplicates.
+        """Send a request, and retry until it is answered. The receiver must tolerate duplicates.
 
         Raises:
             StorageError: No answer arrived in time.
         """
         return await self._answered(
-            lambda: self.client.request(subject, payload, PATIENCE, headers=headers)
+            lambda: self.client.request(subject, payload, REQUEST_TIMEOUT_SECONDS, headers=headers)
         )
 
     async def request_batch(
@@ -256,14 +255,14 @@ class NatsConnection:
     ) -> Msg:
         """Send messages that a stream stores either all or not at all. See `request`.
 
-        Each attempt is a separate batch, so a later attempt cannot complete one that was cut off.
+        Each attempt is a separate batch, so no attempt can complete an earlier one.
         """
 
         async def send() -> Msg:
             async with self._batches:
                 for _ in range(_BATCH_ATTEMPTS):
                     answer = await self._send_batch(subject, messages)
-                    if _INCOMPLETE not in answer.data:
+                    if _INCOMPLETE_BATCH not in answer.data:
                         break
                     await asyncio.sleep(_RETRY_SECONDS)
                 return answer
@@ -279,17 +278,17 @@ class NatsConnection:
             if number < len(messages):
                 await self.client.publish(subject, payload, headers=headers)
         headers["Nats-Batch-Commit"] = "1"
-        return await self.client.request(subject, payload, PATIENCE, headers=headers)
+        return await self.client.request(subject, payload, REQUEST_TIMEOUT_SECONDS, headers=headers)
 
     async def _answered(self, send: Callable[[], Awaitable[Msg]]) -> Msg:
         """Call `send` until an attempt is answered, and return the answer."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
+        end = loop.time() + REQUEST_TIMEOUT_SECONDS
         while (left := end - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):
                     await self._connected.wait()
-                async with self._until_disconnected(min(REQUEST_SECONDS, left)):
+                async with self._until_disconnected(min(RETRY_AFTER_SECONDS, left)):
                     return await send()
             except errors.NoRespondersError:
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -298,7 +297,7 @@ class NatsConnection:
             except (TimeoutError, errors.OutboundBufferLimitError, OSError):
                 await asyncio.sleep(0)
         raise StorageError(
-            f"NATS at {self.settings.place} does not answer: are most of its servers running?"
+            f"NATS at {self.settings.place} does not answer; check that most of its servers run"
         )
 
     @asynccontextmanager
@@ -324,7 +323,7 @@ class NatsConnection:
         """
         body = msgspec.json.encode(payload) if payload is not None else b""
         loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
+        end = loop.time() + REQUEST_TIMEOUT_SECONDS
         while True:
             message = await self.request(f"$JS.API.{subject}", body)
             answer: dict[str, Any] = msgspec.json.decode(message.data)
@@ -384,7 +383,7 @@ def _read(path: Path) -> str:
 def _check_credentials(path: Path) -> None:
     text = _read(path)
     if not _JWT.search(text):  # the library would search for it forever
-        raise ConfigurationError(f"{path} has no JWT of a user: name a .creds file of NATS")
+        raise ConfigurationError(f"{path} contains no user JWT; specify a .creds file of NATS")
     found = _SEED.search(text)
     _check_seed(path, found[1] if found else "")
 
@@ -396,8 +395,8 @@ def _check_seed(path: Path, seed: str) -> None:
         nkeys.from_seed(seed.encode())
     except Exception:  # the library raises many types of exceptions
         raise ConfigurationError(
-            f"{path} has no NKey: name a file with the seed of a user, which begins with SU, or a "
-            ".creds file of NATS"
+            f"{path} contains no NKey; specify a file with a user's seed, which begins with SU, or "
+            "a .creds file of NATS"
         ) from None
 
 

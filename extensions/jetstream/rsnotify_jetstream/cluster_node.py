@@ -1,10 +1,9 @@
 """One node of the cluster.
 
 It renews its own record, follows the records of the other nodes, and performs the actions that
-`membership` decides on. A tick every half second asks the membership for actions. Each `Take`,
-`Confirm` and `Release` runs in a separate task, at most one per shard. A `Revoke` is performed
-immediately. Failures of the store are reported to the membership, which tries again in its next
-decision.
+`membership` returns every half second. Each `Acquire`, `Confirm` and `Release` runs in its own
+task, at most one per shard. A `Revoke` is performed immediately. Failures of the store are reported
+to the membership, which then retries.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.membership import (
     BRIDGE,
     DEFAULT_SHARDS,
+    Acquire,
     ClusterPace,
     Confirm,
     Membership,
@@ -34,7 +34,6 @@ from rsnotify_jetstream.membership import (
     ShardAction,
     Sharding,
     ShardView,
-    Take,
 )
 from rsnotify_jetstream.records import (
     META,
@@ -51,7 +50,7 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def lease_clock() -> float:
-    """Return the seconds of a clock that keeps running while the machine sleeps, if available."""
+    """Return the time in seconds. If possible, the clock also runs while the machine sleeps."""
     return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
 
@@ -59,44 +58,44 @@ class ShardWork(Protocol):
     """The work of a node on the shards that it owns."""
 
     async def load(self, shard: str, epoch: int) -> None:
-        """Prepare work on a shard, without beginning it.
+        """Prepare work on a shard, without starting it.
 
         Raises:
             StorageError: The shard cannot be loaded.
         """
 
     def begin(self, shard: str) -> None:
-        """Begin work on a loaded shard."""
+        """Start work on a loaded shard."""
 
     def resume(self, shard: str) -> None:
-        """Continue work on a shard that this node could not work on for a while."""
+        """Resume work on a shard after this node has confirmed its ownership."""
 
     async def finish(self, shard: str) -> None:
-        """End work on a shard within a bounded time, and write its state."""
+        """Stop work on a shard within a bounded time, and write its state."""
 
     def abandon(self, shard: str) -> None:
-        """End work on a shard, or stop loading it, immediately. Write nothing."""
+        """Stop loading or working on a shard immediately, without writing anything."""
 
 
-log = logging.getLogger("rsnotify.hub.cluster")
+logger = logging.getLogger("rsnotify.hub.cluster")
 
-#: Seconds that a node may take to release its shards when it stops.
+#: Timeout for releasing all shards when a node stops, in seconds.
 CLOSE_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 
 
 class ClusterNode:
-    """This node as a member of the cluster, which shares `records`.
+    """This node as a member of the cluster, whose records are in `records`.
 
-    `record` is the initial record of this node. `shards` is the number of shards, in case this node
+    `record` is the initial record of this node. `shards` is the number of shards if this node
     creates the cluster.
 
     Attributes:
-        id: The id of this node, a new one after each start.
+        id: The id of this node, which changes with each start.
         nodes: The records of all nodes by id.
         sharding: The mapping of callbacks to shards.
         membership: This node's view of the cluster.
-        report: Completes the record of this node before it is renewed.
+        report: Adds current facts to the record of this node before a renewal.
         moved: The numbers of shards that this node has acquired, released and lost.
     """
 
@@ -130,7 +129,7 @@ class ClusterNode:
         self._unconfirmed = 0
 
     async def open(self) -> None:
-        """Read the cluster's records, or create the cluster. This node does not join it yet.
+        """Read the records of the cluster, or create them. This node does not join it yet.
 
         Raises:
             StorageError: The records cannot be read, or a newer hub has created the cluster.
@@ -154,7 +153,7 @@ class ClusterNode:
             await self._records.replace(META, created, 0)
             # Another node may have created it first.
             if not await wait_for_event(is_created, CLOSE_SECONDS):
-                raise StorageError("the records of the cluster cannot be followed")
+                raise StorageError("cannot follow the records of the cluster")
         meta = found[META][0]
         assert meta is not None
         self.sharding = Sharding(decode(meta, ClusterMeta).shards)
@@ -164,7 +163,7 @@ class ClusterNode:
             self._seen(key, value, revision)
 
     def join(self, work: ShardWork) -> None:
-        """Join the cluster, and do `work` for the shards that this node owns."""
+        """Join the cluster, and use `work` for the shards that this node owns."""
         self._work = work
         self._loops = [
             asyncio.create_task(self._renew_all()),
@@ -186,14 +185,14 @@ class ClusterNode:
         return self.membership.living(self._clock())
 
     def working(self) -> list[str]:
-        """Return the shards that this node may work on right now."""
+        """Return the shards that this node may work on."""
         return [shard for shard in self.membership.owned() if self.owns(shard)]
 
     def owners(self) -> Counter[str | None]:
         """Return the number of shards that each living node owns.
 
-        Free shards are counted under None. The bridge's shard counts only if a living node can run
-        the bridge.
+        The key None is for free shards. The bridge's shard is included only if a living node can
+        run the bridge.
         """
         living = set(self.living())
         bridges = any(self.nodes[node].bridges for node in living if node in self.nodes)
@@ -210,7 +209,7 @@ class ClusterNode:
             elif key.startswith(SHARDS) and value is not None:
                 self.membership.shard_seen(key.removeprefix(SHARDS), _view(value, revision))
         except StorageError as error:
-            log.warning("%s", error)
+            logger.warning("%s", error)
 
     def _node_seen(self, node: str, value: bytes | None, revision: int) -> None:
         if value is None:
@@ -236,7 +235,7 @@ class ClusterNode:
             sent_at = self._clock()
             pause = _RETRY_SECONDS
             with suppress(StorageError, TimeoutError):
-                # Half of the interval, so that one lost message does not end the lease.
+                # Half of the interval, so that the lease survives a lost message.
                 await self._renew(self._pace.renew_seconds / 2)
                 pause = max(0.0, self._pace.renew_seconds - (self._clock() - sent_at))
             await asyncio.sleep(pause)
@@ -259,18 +258,18 @@ class ClusterNode:
             try:
                 await self._tick()
             except Exception:
-                log.exception("this node cannot decide which shards to take")
+                logger.exception("cannot determine which shards this node should own")
             self._wanted.clear()
             await wait_for_event(self._wanted, self._pace.tick_seconds)
 
     async def _tick(self) -> None:
         now = self._clock()
-        for action in self.membership.decide(now):
+        for action in self.membership.next_actions(now):
             match action:
                 case Revoke():
                     self._revoke(action.shards)
-                case Take():
-                    self._move(action.shard, self._take(action))
+                case Acquire():
+                    self._move(action.shard, self._acquire(action))
                 case Confirm():
                     self._move(action.shard, self._confirm(action))
                 case Release():
@@ -279,24 +278,24 @@ class ClusterNode:
         if not self.membership.is_fenced(now):
             for node in self.membership.forgettable(now):
                 with suppress(StorageError):
-                    # This fails if the node has renewed its record in the meantime.
+                    # This fails if the node has renewed its record.
                     await self._records.delete(NODES + node, self._revisions[node])
 
     def _report_unconfirmed(self) -> None:
         before, self._unconfirmed = self._unconfirmed, len(self.membership.unconfirmed())
         if self._unconfirmed > before:
-            log.warning(
-                "this node could not renew its lease in NATS in time: deliveries of %s wait until "
-                "it can, or other nodes take them",
+            logger.warning(
+                "this node did not renew its lease in NATS in time: deliveries of %s are paused "
+                "until it has, or another node acquires them",
                 counted(self._unconfirmed, "shard"),
             )
         elif before and not self._unconfirmed:
-            log.info("this node has renewed its lease")
+            logger.info("this node has renewed its lease")
 
     def _revoke(self, shards: tuple[str, ...]) -> None:
         assert self._work is not None
         lost = counted(len(shards), "shard")
-        log.warning("this node has lost %s: another node has taken it, or will", lost)
+        logger.warning("this node has lost %s, which other nodes acquire", lost)
         self.moved["lost"] += len(shards)
         for shard in shards:
             if (move := self._moves.pop(shard, None)) is not None:
@@ -311,54 +310,54 @@ class ClusterNode:
         if self._moves.get(shard) is task:
             del self._moves[shard]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the shard %s could not be moved", shard, exc_info=error)
+            logger.error("cannot move the shard %s", shard, exc_info=error)
 
     def _is_wanted(self, shard: str) -> bool:
-        """Return whether the calling move has not been given up.
+        """Return whether the move that calls this has not been cancelled.
 
-        Its cancellation may have been lost, because Python 3.11 does not cancel `wait_for` when the
-        answer has just arrived. Another move of the shard may already be running.
+        A cancellation may be lost, because Python 3.11 does not cancel `wait_for` if the result has
+        just arrived. In this case, another move of the shard may already be running.
         """
         return self._moves.get(shard) is asyncio.current_task()
 
-    async def _take(self, take: Take) -> None:
+    async def _acquire(self, acquire: Acquire) -> None:
         assert self._work is not None
         try:
-            revision = await self._write(take, self.id)
+            revision = await self._write(acquire, self.id)
             if revision is None:
-                if self._is_wanted(take.shard):
-                    self.membership.take_failed(take)
+                if self._is_wanted(acquire.shard):
+                    self.membership.acquire_failed(acquire)
                 return
-            if self._is_wanted(take.shard):
-                await self._work.load(take.shard, take.epoch)
+            if self._is_wanted(acquire.shard):
+                await self._work.load(acquire.shard, acquire.epoch)
         except Exception as error:
-            if self._is_wanted(take.shard):
-                self._work.abandon(take.shard)
-                self.membership.take_failed(take)
+            if self._is_wanted(acquire.shard):
+                self._work.abandon(acquire.shard)
+                self.membership.acquire_failed(acquire)
                 if isinstance(error, StorageError):
-                    self._warn(f"shards cannot be taken yet: {error}")
+                    self._warn(f"cannot acquire shards, retrying: {error}")
             if not isinstance(error, StorageError):
                 raise
             return
-        if not self._is_wanted(take.shard):
+        if not self._is_wanted(acquire.shard):
             return
-        if self.membership.taken(take, revision):
+        if self.membership.acquired(acquire, revision):
             try:
-                self._work.begin(take.shard)
+                self._work.begin(acquire.shard)
             except Exception:
-                self.lost(take.shard, take.epoch)
+                self.lost(acquire.shard, acquire.epoch)
                 raise
             self.moved["taken"] += 1
-            self._wanted.set()  # this node may acquire another shard now
+            self._wanted.set()  # this node may now acquire another shard
         else:
-            self._work.abandon(take.shard)
+            self._work.abandon(acquire.shard)
 
     async def _confirm(self, confirm: Confirm) -> None:
         revision = None
         try:
             revision = await self._write(confirm, self.id)
         except StorageError as error:
-            self._warn(f"its shards cannot be confirmed yet: {error}")
+            self._warn(f"cannot confirm the ownership of shards, retrying: {error}")
         finally:
             is_owned = self.membership.confirmed(confirm, revision)
         if is_owned:
@@ -367,7 +366,7 @@ class ClusterNode:
         self._wanted.set()  # another node may have acquired the shard
 
     def _warn(self, text: str) -> None:
-        self._records.connection.warn(log, text)
+        self._records.connection.warn(logger, text)
 
     async def _release(self, release: Release) -> None:
         assert self._work is not None
@@ -376,7 +375,7 @@ class ClusterNode:
             await self._work.finish(release.shard)
             revision = await self._write(release, None)
         except StorageError as error:
-            self._warn(f"shards cannot be released yet: {error}")
+            self._warn(f"cannot release shards, retrying: {error}")
         finally:
             self.membership.released(release, revision)
         self.moved["released"] += revision is not None
@@ -386,8 +385,8 @@ class ClusterNode:
     async def _write(self, action: ShardAction, owner: str | None) -> int | None:
         """Replace the record of a shard, and return its new revision.
 
-        If another node has changed the record in the meantime, read the leader's version for the
-        membership, and return None.
+        If another node has changed the record, pass the leader's version to the membership, and
+        return None.
         """
         key = SHARDS + action.shard
         record = encode(ShardRecord(epoch=action.epoch, owner=owner))
@@ -401,7 +400,7 @@ class ClusterNode:
     # Shutdown.
 
     async def drain(self) -> None:
-        """Release all shards and acquire no more. Return when all are released."""
+        """Release all shards, and acquire no more. Return when all are released."""
         self._record = replace(self._record, draining=True)
         while True:
             with suppress(StorageError, TimeoutError):  # NATS may be electing a leader
@@ -424,14 +423,14 @@ class ClusterNode:
                     revision = await self._records.put(key, encode(self._record))
                     await self._records.delete(key, revision)
             except (StorageError, TimeoutError):
-                log.warning(
-                    "NATS does not answer, so this node ends without releasing its shards: others "
-                    "take them in some seconds, and deliver some fragments again"
+                logger.warning(
+                    "NATS does not answer, so this node stops without releasing its shards: other "
+                    "nodes will acquire them in a few seconds, and redeliver some fragments"
                 )
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop as in a crash, without informing the other nodes."""
+        """Stop like after a crash, without releasing shards."""
         tasks = [*self._loops, *self._moves.values()]
         self._loops = []
         await cancel(tasks)

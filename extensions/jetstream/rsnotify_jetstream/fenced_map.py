@@ -1,16 +1,16 @@
-"""Stores cursors that have one writer at a time. Each record is replaced as a whole.
+"""Stores cursors that have one writer at a time.
 
-Every write is a compare-and-set. A new owner begins with a write, so that the store refuses
-everything that the previous owner sends later: the previous owner is *fenced*.
+Every write is a compare-and-set that replaces a whole record. A new owner begins with a write, so
+that the store refuses all later writes of the previous owner: the previous owner is *fenced*.
 
-The cursors are divided among as many records as their size requires. Each cursor is assigned to a
-record by the hash of its key, so that only records with moved cursors have to be written. The first
-record, the *head*, states the number of records. When a record becomes too large, the owner doubles
-the number, repeatedly if necessary: it first writes the new records, with the cursors that now
-belong to them, and then the head with the new number. Before the head is written, no reader uses
-the new records. Afterwards, no reader uses the old copies of the cursors that have moved. A crash
-in between therefore loses nothing. A new owner writes the head first, which fixes the number of
-records, and then the other records.
+The cursors are divided among several records if necessary. The hash of a cursor's key determines
+its record, so that only records with moved cursors have to be written. The first record, the
+*head*, states the number of records. When a record becomes too large, the owner doubles the number,
+repeatedly if necessary: it first writes the new records, with the cursors that now belong to them,
+and then the head with the new number. Until the head is written, readers ignore the new records.
+Afterwards, they ignore the old copies of the moved cursors. Therefore a crash in between loses
+nothing. A new owner writes the head first, which fixes the number of records, and then the other
+records.
 """
 
 from __future__ import annotations
@@ -31,36 +31,33 @@ from rsnotify_hub.store.interface import NotOwner
 from rsnotify_jetstream.bucket import Bucket, StaleAnswer
 from rsnotify_jetstream.records import FencedCursors, K, V, decode, encode
 
-log = logging.getLogger("rsnotify.hub.store")
+logger = logging.getLogger("rsnotify.hub.store")
 
-#: Size of a record, in bytes, above which the number of records increases. NATS accepts 1 MB.
-PART_BYTES = 131_072
-#: Maximum average fill of the records, as a fraction of `PART_BYTES`, after an increase.
-FILLED = 0.75
-#: The epoch of records that were written without an owner. The epochs of owners are later.
+#: Size of a record in bytes above which the number of records is increased. NATS accepts 1 MB.
+RECORD_BYTES = 131_072
+#: Maximum average size of the records after an increase, as a fraction of `RECORD_BYTES`.
+MAX_FILL = 0.75
+#: The epoch of records that were written without an owner. Owners have later epochs.
 NO_EPOCH = 0
-#: Seconds that a change waits, so that later changes can be written with it.
-DELAY = 0.5
+#: Seconds before a change is written, so that later changes can be written with it.
+WRITE_DELAY_SECONDS = 0.5
 #: Seconds before a failed write is retried.
-RETRY_DELAY = 1.0
-#: Maximum number of stale answers in a row. More of them mean that NATS was restored from an older
-#: store.
-STALE_ANSWERS = 5
+RETRY_SECONDS = 1.0
+#: Maximum number of consecutive stale answers. After more of them, NATS must have been restored
+#: from a backup.
+MAX_STALE_ANSWERS = 5
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Unconfirmed(NotOwner):
-    """Raised while this node may not write the cursors.
-
-    It may write them again if it can confirm that it still owns them.
-    """
+    """This node may not write the cursors until it has confirmed that it still owns them."""
 
 
 class OwnerRights(Struct, frozen=True):
-    """The right to write of an owner that acquired the cursors at an epoch.
+    """An owner's right to write, since it acquired the cursors at an epoch.
 
-    `may_write` returns whether it is the owner right now. `lost` is called when another owner has
+    `may_write` returns whether it is still the owner. `lost` is called when another owner has
     written.
     """
 
@@ -70,9 +67,10 @@ class OwnerRights(Struct, frozen=True):
 
 
 class FencedMap(Generic[K, V]):
-    """A map of keys to cursors, stored in one or more records like `empty`, which has no cursors.
+    """A map of keys to cursors, stored in one or more records.
 
-    `key` is the key of the head. The keys of the other records have a number appended.
+    `empty` is a record without cursors. `key` is the key of the head. The keys of the other records
+    have a number appended.
     """
 
     def __init__(
@@ -82,35 +80,36 @@ class FencedMap(Generic[K, V]):
         self._key = key
         self._empty = replace(empty, epoch=rights.epoch)
         self._rights = rights
-        self._parts = [self._part(0)]
+        self._records = [self._record(0)]
         self._growing: asyncio.Task[None] | None = None
 
-    def _part(self, number: int) -> _Part[K, V]:
-        return _Part(self._bucket, part_key(self._key, number), self._encode, self._rights)
+    def _record(self, number: int) -> _CursorRecord[K, V]:
+        key = record_key(self._key, number)
+        return _CursorRecord(self._bucket, key, self._encode, self._rights)
 
     def _encode(self, cursors: dict[K, V]) -> bytes:
-        return encode(replace(self._empty, parts=len(self._parts), cursors=cursors))
+        return encode(replace(self._empty, parts=len(self._records), cursors=cursors))
 
     async def load(self) -> None:
-        """Acquire the cursors, which another node may have owned before.
+        """Acquire the cursors from the previous owner, if any.
 
         Raises:
             NotOwner: A later owner has already written.
             StorageError: A read or write failed.
         """
-        head = self._parts[0]
+        head = self._records[0]
         found = await self._read(head)
-        self._parts += [self._part(number) for number in range(1, found.parts)]
+        self._records += [self._record(number) for number in range(1, found.parts)]
         self._fill(0, found.cursors)
         await head.claim()
-        await _all(self._load(number) for number in range(1, found.parts))
+        await _gather(self._load(number) for number in range(1, found.parts))
 
     async def _load(self, number: int) -> None:
-        part = self._parts[number]
+        part = self._records[number]
         self._fill(number, (await self._read(part)).cursors)
         await part.claim()
 
-    async def _read(self, part: _Part[K, V]) -> FencedCursors[K, V]:
+    async def _read(self, part: _CursorRecord[K, V]) -> FencedCursors[K, V]:
         value = await part.read()
         found = self._empty if value is None else decode(value, type(self._empty))
         if found.epoch > self._rights.epoch:
@@ -118,37 +117,37 @@ class FencedMap(Generic[K, V]):
         return found
 
     def _fill(self, number: int, cursors: dict[K, V]) -> None:
-        self._parts[number].fill(assigned(cursors, number, len(self._parts)))
+        self._records[number].fill(assigned_cursors(cursors, number, len(self._records)))
 
     def get(self, key: K) -> V | None:
-        return self._of(key).cursors.get(key)
+        return self._record_of(key).cursors.get(key)
 
     def set(self, key: K, value: V) -> None:
-        """Store a cursor. The change becomes durable soon."""
-        part = self._of(key)
+        """Set a cursor, and schedule the write of its record."""
+        part = self._record_of(key)
         part.set(key, value)
-        if part.size > PART_BYTES and self._growing is None:
+        if part.size > RECORD_BYTES and self._growing is None:
             self._growing = asyncio.create_task(self._grow())
 
     def remove(self, key: K) -> None:
-        """Delete a cursor. The change becomes durable soon."""
-        self._of(key).remove(key)
+        """Remove a cursor, and schedule the write of its record."""
+        self._record_of(key).remove(key)
 
     def keep(self, keys: Collection[K]) -> None:
-        """Remove all other cursors. The next write of their records deletes them from the store."""
-        for part in self._parts:
+        """Remove all other cursors, without scheduling the write of their records."""
+        for part in self._records:
             part.fill({key: value for key, value in part.cursors.items() if key in keys})
 
     def all(self) -> dict[K, V]:
-        return {key: value for part in self._parts for key, value in part.cursors.items()}
+        return {key: value for part in self._records for key, value in part.cursors.items()}
 
-    def _of(self, key: K) -> _Part[K, V]:
-        return self._parts[number_of(key, len(self._parts))]
+    def _record_of(self, key: K) -> _CursorRecord[K, V]:
+        return self._records[record_number(key, len(self._records))]
 
     async def _grow(self) -> None:
         """Increase the number of records until none is too large."""
         try:
-            while any(part.size > PART_BYTES for part in self._parts):
+            while any(part.size > RECORD_BYTES for part in self._records):
                 await _retried(self._divide)
         except NotOwner:
             self.close()
@@ -156,22 +155,22 @@ class FencedMap(Generic[K, V]):
             self._growing = None
 
     async def _divide(self) -> None:
-        count, total = len(self._parts), 2 * len(self._parts)
-        while sum(part.size for part in self._parts) > total * PART_BYTES * FILLED:
+        count, total = len(self._records), 2 * len(self._records)
+        while sum(part.size for part in self._records) > total * RECORD_BYTES * MAX_FILL:
             total *= 2
-        added = [self._part(number) for number in range(count, total)]
+        added = [self._record(number) for number in range(count, total)]
         self._copy_to(added)
-        await _all(map(self._claim, added))
+        await _gather(map(self._claim, added))
         self._copy_to(added)  # again, because cursors may have moved during the writes
-        self._parts += added
-        self._fill(0, self._parts[0].cursors)  # drop the copied cursors
-        for part in (self._parts[0], *added):
+        self._records += added
+        self._fill(0, self._records[0].cursors)  # drop the copied cursors
+        for part in (self._records[0], *added):
             part.changed()
-        await _retried(self._parts[0].write)
+        await _retried(self._records[0].write)
         for number in range(1, count):
-            self._fill(number, self._parts[number].cursors)
+            self._fill(number, self._records[number].cursors)
 
-    async def _claim(self, part: _Part[K, V]) -> None:
+    async def _claim(self, part: _CursorRecord[K, V]) -> None:
         try:
             await self._read(part)  # an earlier attempt may have left a record
         except NotOwner:
@@ -179,14 +178,14 @@ class FencedMap(Generic[K, V]):
             raise
         await part.claim()
 
-    def _copy_to(self, added: list[_Part[K, V]]) -> None:
+    def _copy_to(self, added: list[_CursorRecord[K, V]]) -> None:
         """Copy to each new record the cursors that it will hold."""
-        count = len(self._parts)
+        count = len(self._records)
         total = count + len(added)
         parts: list[dict[K, V]] = [{} for _ in range(total)]
-        for part in self._parts:
+        for part in self._records:
             for key, value in part.cursors.items():
-                parts[number_of(key, total)][key] = value
+                parts[record_number(key, total)][key] = value
         for new, cursors in zip(added, parts[count:], strict=True):
             new.fill(cursors)
 
@@ -194,9 +193,9 @@ class FencedMap(Generic[K, V]):
         """Write all changed records. See `FencedRecord.write`."""
         if self._growing is not None:
             await asyncio.shield(self._growing)
-        # Write the head first because it may state a new number of records.
-        await self._parts[0].flush()
-        await _all(part.flush() for part in self._parts[1:])
+        # Write the head first, because it may have a new number of records.
+        await self._records[0].flush()
+        await _gather(part.flush() for part in self._records[1:])
 
     async def flush(self) -> None:
         """Write all changed records for the last time. See `write`."""
@@ -206,16 +205,19 @@ class FencedMap(Generic[K, V]):
         await self.write()
 
     def close(self) -> None:
-        """Stop writing for good."""
+        """Stop writing permanently."""
         growing = self._growing
         if growing is not None and growing is not asyncio.current_task():
             growing.cancel()
-        for part in self._parts:
+        for part in self._records:
             part.close()
 
 
 class FencedRecord:
-    """A value in a bucket, written shortly after each change. `encode` returns the value."""
+    """A value in a bucket, which is written shortly after each change.
+
+    `encode` returns the value.
+    """
 
     def __init__(
         self, bucket: Bucket, key: str, encode: Callable[[], bytes], rights: OwnerRights
@@ -225,9 +227,9 @@ class FencedRecord:
         self._encode = encode
         self._rights = rights
         self._revision = 0
-        #: The identifiers of failed writes, any of which NATS may have stored.
+        #: The identifiers of failed writes, which NATS may nevertheless have stored.
         self._unanswered: set[str] = set()
-        #: Number of stale answers in a row.
+        #: Number of consecutive stale answers.
         self._stale = 0
         self._changes = 0
         self._written = 0
@@ -237,7 +239,7 @@ class FencedRecord:
         self._is_closed = False
 
     async def read(self) -> bytes | None:
-        """Return the value that the previous owner wrote last, for `claim` to replace."""
+        """Return the last value of the previous owner, which `claim` will replace."""
         value, self._revision = await self._bucket.latest(self._key)
         return value
 
@@ -255,7 +257,7 @@ class FencedRecord:
     def changed(self) -> None:
         """Schedule a write, because the value has changed."""
         self._changes += 1
-        self._write_in(DELAY)
+        self._write_in(WRITE_DELAY_SECONDS)
 
     def _write_in(self, seconds: float) -> None:
         if self._timer is None and self._writing is None and not self._is_closed:
@@ -265,27 +267,27 @@ class FencedRecord:
     def _write_soon(self) -> None:
         self._timer = None
         self._writing = asyncio.create_task(self._write_pending())
-        self._writing.add_done_callback(self._written_pending)
+        self._writing.add_done_callback(self._on_pending_written)
 
-    def _written_pending(self, task: asyncio.Task[None]) -> None:
+    def _on_pending_written(self, task: asyncio.Task[None]) -> None:
         self._writing = None
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or self._is_closed:
             return
         if error is None:
             if self._changes > self._written:
-                self._write_in(DELAY)
+                self._write_in(WRITE_DELAY_SECONDS)
         elif isinstance(error, Unconfirmed):
-            self._write_in(RETRY_DELAY)
+            self._write_in(RETRY_SECONDS)
         elif isinstance(error, NotOwner):
             self.close()
         else:
             self._bucket.connection.warn(
-                log,
-                "cursors could not be saved yet; after a crash some fragments are delivered "
+                logger,
+                "cannot save cursors, retrying; after a crash, some fragments would be delivered "
                 f"twice: {error}",
             )
-            self._write_in(RETRY_DELAY)
+            self._write_in(RETRY_SECONDS)
 
     async def _write_pending(self) -> None:
         if self._changes > self._written:
@@ -300,11 +302,11 @@ class FencedRecord:
         """
         async with self._lock:
             if self._is_closed:
-                raise NotOwner("another node has these cursors")
+                raise NotOwner("another node owns these cursors")
             if not self._rights.may_write():
-                raise Unconfirmed("this node may not write these cursors at the moment")
+                raise Unconfirmed("this node has not confirmed that it owns these cursors")
             if self._changes == self._written:
-                return  # another call wrote it while this one waited
+                return  # a concurrent call has written it
             changes = self._changes
             try:
                 revision = await self._bucket.replace(
@@ -312,7 +314,7 @@ class FencedRecord:
                 )
             except StaleAnswer:
                 self._stale += 1
-                if self._stale <= STALE_ANSWERS:
+                if self._stale <= MAX_STALE_ANSWERS:
                     raise
                 revision = None
             if revision is None:
@@ -332,7 +334,7 @@ class FencedRecord:
             await self.write()
 
     def close(self) -> None:
-        """Stop writing for good."""
+        """Stop writing permanently."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -341,8 +343,8 @@ class FencedRecord:
             self._writing.cancel()
 
 
-class _Part(FencedRecord, Generic[K, V]):
-    """One of the records of a `FencedMap`, with its cursors."""
+class _CursorRecord(FencedRecord, Generic[K, V]):
+    """A record of a `FencedMap`, with its cursors."""
 
     def __init__(
         self, bucket: Bucket, key: str, encode: Callable[[dict[K, V]], bytes], rights: OwnerRights
@@ -353,10 +355,10 @@ class _Part(FencedRecord, Generic[K, V]):
 
     def fill(self, cursors: dict[K, V]) -> None:
         self.cursors = cursors
-        self.size = sum(map(size_of, cursors, cursors.values()))
+        self.size = sum(map(encoded_size, cursors, cursors.values()))
 
     def set(self, key: K, value: V) -> None:
-        self.size += size_of(key, value) - self._size_of(key)
+        self.size += encoded_size(key, value) - self._size_of(key)
         self.cursors[key] = value
         self.changed()
 
@@ -367,7 +369,7 @@ class _Part(FencedRecord, Generic[K, V]):
 
     def _size_of(self, key: K) -> int:
         value = self.cursors.get(key)
-        return 0 if value is None else size_of(key, value)
+        return 0 if value is None else encoded_size(key, value)
 
 
 async def read_fenced(bucket: Bucket, key: str, empty: FencedCursors[K, V]) -> dict[K, V]:
@@ -375,11 +377,11 @@ async def read_fenced(bucket: Bucket, key: str, empty: FencedCursors[K, V]) -> d
     head, _ = await _read_part(bucket, key, empty)
     while head is not None:
         count = head.parts
-        cursors = assigned(head.cursors, 0, count)
+        cursors = assigned_cursors(head.cursors, 0, count)
         for number in range(1, count):
-            part, _ = await _read_part(bucket, part_key(key, number), empty)
+            part, _ = await _read_part(bucket, record_key(key, number), empty)
             if part is not None:
-                cursors |= assigned(part.cursors, number, count)
+                cursors |= assigned_cursors(part.cursors, number, count)
         head, _ = await _read_part(bucket, key, empty)
         if head is None or head.parts == count:  # otherwise, some cursors moved to new records
             return cursors
@@ -396,40 +398,40 @@ async def _read_part(
 async def store_fenced(
     bucket: Bucket, key: str, empty: FencedCursors[K, V], cursors: dict[K, V]
 ) -> None:
-    """Store cursors that no node owns. Do nothing if some exist or a node is writing them."""
+    """Store cursors that no node owns, unless there are any, or a node is writing them."""
     if (await _read_part(bucket, key, empty))[0] is not None:
         return
-    total = sum(map(size_of, cursors, cursors.values()))
+    total = sum(map(encoded_size, cursors, cursors.values()))
     count = 1
-    while total > count * PART_BYTES * FILLED:
+    while total > count * RECORD_BYTES * MAX_FILL:
         count *= 2
-    for number in reversed(range(count)):  # the head last, because it makes the others count
-        found, revision = await _read_part(bucket, part_key(key, number), empty)
+    for number in reversed(range(count)):  # the head last, because it makes the others valid
+        found, revision = await _read_part(bucket, record_key(key, number), empty)
         if found is not None and (number == 0 or found.epoch != NO_EPOCH):
             return
-        part = replace(empty, parts=count, cursors=assigned(cursors, number, count))
-        if await bucket.replace(part_key(key, number), encode(part), revision) is None:
+        part = replace(empty, parts=count, cursors=assigned_cursors(cursors, number, count))
+        if await bucket.replace(record_key(key, number), encode(part), revision) is None:
             return
 
 
-def part_key(key: str, number: int) -> str:
+def record_key(key: str, number: int) -> str:
     return f"{key}.{number}" if number else key
 
 
-def size_of(key: bytes | str, value: object) -> int:
+def encoded_size(key: bytes | str, value: object) -> int:
     return len(_encoder.encode(key)) + len(_encoder.encode(value))
 
 
-def number_of(key: bytes | str, count: int) -> int:
+def record_number(key: bytes | str, count: int) -> int:
     return crc32(key.encode() if isinstance(key, str) else key) % count
 
 
-def assigned(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
-    """Return the cursors that are assigned to one of `count` records."""
-    return {key: value for key, value in cursors.items() if number_of(key, count) == number}
+def assigned_cursors(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
+    """Return the cursors that belong to one of `count` records."""
+    return {key: value for key, value in cursors.items() if record_number(key, count) == number}
 
 
-async def _all(works: Iterable[Coroutine[None, None, None]]) -> None:
+async def _gather(works: Iterable[Coroutine[None, None, None]]) -> None:
     """Await all of `works` concurrently, and raise the first error."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -440,7 +442,7 @@ async def _all(works: Iterable[Coroutine[None, None, None]]) -> None:
 
 
 async def _retried(work: Callable[[], Awaitable[None]]) -> None:
-    """Repeat `work` until it succeeds. Raise `NotOwner` if this node is no longer the owner."""
+    """Retry `work` until it succeeds. Raise `NotOwner` if this node is no longer the owner."""
     while True:
         try:
             return await work()
@@ -449,5 +451,5 @@ async def _retried(work: Callable[[], Awaitable[None]]) -> None:
         except NotOwner:
             raise
         except StorageError as error:
-            log.warning("cursors could not be saved yet: %s", error)
-        await asyncio.sleep(RETRY_DELAY)
+            logger.warning("cannot save cursors, retrying: %s", error)
+        await asyncio.sleep(RETRY_SECONDS)

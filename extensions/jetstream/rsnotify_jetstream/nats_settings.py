@@ -1,4 +1,4 @@
-"""The settings with which a hub connects to NATS: its servers, and how to log in."""
+"""The settings for a hub's connection to NATS: the servers and the login."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NatsSettings(Struct, frozen=True):
     """The address of NATS, the login, and the names of the hub's data there.
 
     `servers` are URLs without user and password. The names of streams and subjects begin with
-    `prefix`. If `replicas` is None, new data gets three copies on a cluster, and one otherwise.
+    `prefix`. If `replicas` is None, new streams have three copies on a cluster, and otherwise one.
     """
 
     servers: tuple[str, ...]
@@ -65,7 +65,7 @@ def parse_nats_url(url: str, files: NatsFiles = _NO_FILES) -> NatsSettings:
     """
     scheme, _, rest = url.partition("://")
     if scheme not in ("nats", "tls"):
-        raise ConfigurationError(f"the URL of the store is not one of NATS: {_FORM}")
+        raise ConfigurationError(f"the URL of the store is not a NATS URL: {_FORM}")
     location, _, query = rest.partition("?")
     login, _, hosts = location.rpartition("@")
     user, _, password = login.partition(":")
@@ -97,7 +97,7 @@ def _options(query: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     if unknown := sorted(options.keys() - {"prefix", "replicas"}):
         raise ConfigurationError(
-            f"the URL of NATS has an unknown option {unknown[0]!r}: there are prefix and replicas"
+            f"the URL of NATS has an unknown option {unknown[0]!r}; use prefix or replicas"
         )
     return options
 
@@ -105,7 +105,7 @@ def _options(query: str) -> dict[str, str]:
 def _prefix(prefix: str) -> str:
     if not _PREFIX.fullmatch(prefix):
         raise ConfigurationError(
-            f"the prefix {prefix!r} in the URL of NATS may only have up to 64 letters, digits, "
+            f"the prefix {prefix!r} in the URL of NATS must consist of up to 64 letters, digits, "
             "hyphens and underscores"
         )
     return prefix
