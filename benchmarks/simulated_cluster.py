@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from rsnotify_jetstream.membership import (
+    Acquire,
     Action,
     ClusterPace,
     Confirm,
@@ -22,7 +23,6 @@ from rsnotify_jetstream.membership import (
     Release,
     Revoke,
     ShardView,
-    Take,
 )
 
 TICK = 0.5
@@ -124,7 +124,7 @@ class SimulatedNode:
             self._cluster.after(TICK, self._guarded(self._tick))
 
     def _decide(self) -> None:
-        actions = self.membership.decide(self.clock())
+        actions = self.membership.next_actions(self.clock())
         self._cluster.stop(self, self.membership.unconfirmed())
         for action in actions:
             self._perform(action)
@@ -175,24 +175,24 @@ class SimulatedNode:
             self._cluster.stop(self, (action.shard,))
         self._cluster.after(self._cluster.delay(), lambda: self._write(action))
 
-    def _write(self, action: Take | Release | Confirm) -> None:
+    def _write(self, action: Acquire | Release | Confirm) -> None:
         owner = None if isinstance(action, Release) else self.name
         revision = self._cluster.write(action.shard, owner, action.epoch, action.revision)
         if revision is None or not self._cluster.random.randrange(LOST):
             found = None if revision else self._cluster.record(action.shard)
             self._answer(lambda: self._failed(action, found), TIMEOUT if revision else None)
-        elif isinstance(action, Take):
+        elif isinstance(action, Acquire):
             self._answer(lambda: self._load(action, revision))
         elif isinstance(action, Confirm):
             self._answer(lambda: self._confirmed(action, revision))
         else:
             self._answer(lambda: self._released(action, revision))
 
-    def _failed(self, action: Take | Release | Confirm, found: ShardView | None) -> None:
+    def _failed(self, action: Acquire | Release | Confirm, found: ShardView | None) -> None:
         if found is not None:
             self.membership.shard_read(action.shard, found)
-        if isinstance(action, Take):
-            self.membership.take_failed(action)
+        if isinstance(action, Acquire):
+            self.membership.acquire_failed(action)
         elif isinstance(action, Confirm):
             self.membership.confirmed(action)
         else:
@@ -208,15 +208,17 @@ class SimulatedNode:
         if self.is_draining:
             self._decide()
 
-    def _load(self, take: Take, revision: int) -> None:
+    def _load(self, acquire: Acquire, revision: int) -> None:
         owned = self._cluster.now
 
         def loaded() -> None:
-            if self.membership.taken(take, revision):
-                self._cluster.start(self, take.shard, owned)
+            if self.membership.acquired(acquire, revision):
+                self._cluster.start(self, acquire.shard, owned)
                 self._decide()  # another one may be taken now
 
-        self._loading.append((LOAD + LOAD_EACH * self._cluster.subscriptions[take.shard], loaded))
+        self._loading.append(
+            (LOAD + LOAD_EACH * self._cluster.subscriptions[acquire.shard], loaded)
+        )
         if len(self._loading) == 1:
             self._load_slice()
 

@@ -237,7 +237,7 @@ async def test_all_figures_are_true_in_known_situations(
             (
                 "nodes",
                 situations.node_that_is_gone,
-                "in trouble: 1 of 2 nodes gone: hub-b; 3 shards without a node, .* nothing",
+                "in trouble: 1 of 2 nodes gone: hub-b; 3 shards without a node: .* nothing",
                 1,
                 "in order: 1 node running",
             ),

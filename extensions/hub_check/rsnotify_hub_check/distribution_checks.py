@@ -1,7 +1,7 @@
 """Checks of publishing and content distribution (WebSub §6, §7), and of responses to subscribers.
 
-WebSub does not specify publishing, but most hubs handle it alike. A check is a coroutine that
-raises an error if the hub does not meet the requirement.
+WebSub does not specify publishing, but most hubs implement it in the same way. A check is a
+coroutine that raises an error if the hub breaks the requirement.
 """
 
 from __future__ import annotations
@@ -11,34 +11,32 @@ import json
 from collections.abc import Callable
 
 from rsnotify.format.links import parse_links
-from rsnotify_hub_check.hub_under_test import (
+from rsnotify_hub_check.check_settings import PublishMethod
+from rsnotify_hub_check.hub_under_test import HubResponse, HubUnderTest, check, request_form
+from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
+from rsnotify_hub_check.simulated_endpoints import (
     CallbackReply,
-    HubResponse,
-    HubUnderTest,
     ReceivedDelivery,
     SimulatedCallback,
     SimulatedTopic,
-    check,
     decline,
     html,
-    request_form,
 )
-from rsnotify_hub_check.outcomes import Inconclusive, PublishMethod, RequirementLevel, expect
 
 
-def _text(words: str) -> bytes:
+def _text_body(words: str) -> bytes:
     return f"A topic\n=======\n\n{words}: grüße, 世界\n".encode()
 
 
-def _json(words: str) -> bytes:
+def _json_body(words: str) -> bytes:
     return json.dumps({"title": "A topic", "items": [{"content_text": words}]}, indent=2).encode()
 
 
-def _xml(words: str) -> bytes:
+def _xml_body(words: str) -> bytes:
     return f"<?xml version='1.0'?>\n<topic  a = 'b'><!-- kept -->{words}</topic>\n".encode()
 
 
-def _octets(words: str) -> bytes:
+def _binary_body(words: str) -> bytes:
     return bytes(range(256)) + words.encode()
 
 
@@ -58,10 +56,10 @@ def _delivers(
 
 
 _delivers("html_arrives_as_it_is", "A page", "text/html; charset=utf-8", html, 100)
-_delivers("plain_text_arrives_as_it_is", "Plain text", "text/plain; charset=utf-8", _text, 105)
-_delivers("json_arrives_as_it_is", "JSON", "application/json", _json, 106)
-_delivers("xml_arrives_as_it_is", "XML that is not a feed", "application/xml", _xml)
-_delivers("octets_arrive_as_they_are", "Binary content", "application/octet-stream", _octets)
+_delivers("plain_text_arrives_as_it_is", "Plain text", "text/plain; charset=utf-8", _text_body, 105)
+_delivers("json_arrives_as_it_is", "JSON", "application/json", _json_body, 106)
+_delivers("xml_arrives_as_it_is", "XML that is not a feed", "application/xml", _xml_body)
+_delivers("octets_arrive_as_they_are", "Binary content", "application/octet-stream", _binary_body)
 
 
 @check("7", RequirementLevel.MUST, 100)
@@ -122,14 +120,14 @@ async def unchanged_content_is_not_delivered_again(hub: HubUnderTest) -> None:
     before = len(callback.deliveries)
     await hub.notify(topic)
     await hub.expect_nothing(
-        lambda: len(callback.deliveries) > before, "the same content is delivered again"
+        lambda: len(callback.deliveries) > before, "the same content was delivered again"
     )
 
 
 async def _ping(hub: HubUnderTest, method: PublishMethod) -> None:
     topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback, method=method)
-    expect(topic.gets > 0, "the topic is not fetched")
+    expect(topic.gets > 0, "the topic was not fetched")
 
 
 SIGNATURE = "X-Hub-Signature"
@@ -166,7 +164,7 @@ async def without_a_secret_there_is_no_signature(hub: HubUnderTest) -> None:
     """Without a secret, a delivery has no signature."""
     topic, callback = await hub.subscribed()
     delivery = await hub.expect_delivery(topic, callback)
-    expect(SIGNATURE not in delivery.headers, "there is a signature")
+    expect(SIGNATURE not in delivery.headers, "the delivery has a signature")
 
 
 @check("5.1", RequirementLevel.MUST)
@@ -193,7 +191,7 @@ async def _expect_signed(hub: HubUnderTest, secret: str) -> None:
     topic, callback = await hub.subscribed(secret=secret)
     delivery = await hub.expect_delivery(topic, callback)
     header = delivery.headers.get(SIGNATURE)
-    expect(header is not None, f"there is no {SIGNATURE}")
+    expect(header is not None, f"the delivery has no {SIGNATURE}")
     expect(is_signed(delivery, secret), f"{header!r} is not an HMAC of the body")
 
 
@@ -326,10 +324,10 @@ async def a_failed_delivery_is_tried_again(hub: HubUnderTest) -> None:
     await hub.wait_until_idle(topic, callback)
     callback.answers = [CallbackReply(503)]
     body = await hub.publish(topic)
-    again = await hub.endpoints.until(
+    retried = await hub.endpoints.until(
         lambda: sum(each.body == body for each in callback.deliveries) > 1, hub.settings.retry
     )
-    expect(again, f"the delivery is not repeated within {hub.settings.retry:g} s")
+    expect(retried, f"the delivery was not retried within {hub.settings.retry:g} s")
 
 
 @check("7", RequirementLevel.MAY)
@@ -357,11 +355,11 @@ async def _next_arrives(
 ) -> None:
     """Expect the next update, but wait longer than usual.
 
-    A hub may send the next update only when it repeats the failed one.
+    A hub may deliver the next update only when it retries the failed one.
     """
     body = await hub.publish(topic)
-    came = await hub.endpoints.until(
+    delivered = await hub.endpoints.until(
         lambda: any(each.body == body for each in callback.deliveries),
         hub.settings.patience + hub.settings.retry,
     )
-    expect(came, "the next update is not delivered")
+    expect(delivered, "the next update was not delivered")

@@ -26,22 +26,16 @@ from rsnotify.runtime.command_check_reports import (
 )
 from rsnotify.runtime.command_line import Command, complain, option, printable, run_application
 from rsnotify_hub_check import distribution_checks, subscribing_checks  # noqa: F401 (they register)
-from rsnotify_hub_check.hub_under_test import (
-    CHECKS,
-    ConformanceCheck,
-    HubUnderTest,
-    SimulatedEndpoints,
-    serve_endpoints,
-)
+from rsnotify_hub_check.check_settings import CheckSettings, PublishMethod
+from rsnotify_hub_check.hub_under_test import CHECKS, ConformanceCheck, HubUnderTest
 from rsnotify_hub_check.outcomes import (
     CheckResult,
-    CheckSettings,
     CheckVerdict,
     Inconclusive,
-    PublishMethod,
     RequirementBroken,
     RequirementLevel,
 )
+from rsnotify_hub_check.simulated_endpoints import SimulatedEndpoints, serve_endpoints
 
 #: All checks, in the order of the Recommendation.
 ALL = tuple(
@@ -59,9 +53,9 @@ async def run_check(check: ConformanceCheck, hub: HubUnderTest) -> CheckResult:
         verdict, reason = CheckVerdict.FAILED, str(broken)
     except Inconclusive as inconclusive:
         verdict, reason = CheckVerdict.INCONCLUSIVE, str(inconclusive)
-    except Exception as error:  # an unexpected error must not prevent the other results
+    except Exception as error:  # an unexpected error must not prevent the other checks
         verdict = CheckVerdict.FAILED
-        reason = f"the check ended with an error: {type(error).__name__}: {error}"
+        reason = f"the check raised an error: {type(error).__name__}: {error}"
     seconds = loop.time() - begin
     return CheckResult(
         check.name, check.section, check.level, check.rocks, check.title, verdict, reason, seconds
@@ -103,13 +97,13 @@ def _required(strict: bool) -> set[RequirementLevel]:
 
 
 def conforms(results: Sequence[CheckResult], *, strict: bool = False) -> bool:
-    """Return whether a hub breaks no MUST requirement and, if `strict`, no SHOULD requirement."""
+    """Return whether a hub breaks no MUST and, if `strict`, no SHOULD requirement."""
     levels = _required(strict)
     return not any(each.verdict is CheckVerdict.FAILED and each.level in levels for each in results)
 
 
-def reported(hub: str, results: Iterable[CheckResult], *, strict: bool) -> list[ReportedCheck]:
-    """Return results for JUnit. Failed optional checks and inconclusive checks count as skipped."""
+def report_checks(hub: str, results: Iterable[CheckResult], *, strict: bool) -> list[ReportedCheck]:
+    """Convert results for JUnit, where failed optional and inconclusive checks are skipped."""
     levels = _required(strict)
     outcomes = {CheckVerdict.PASSED: Outcome.PASSED, CheckVerdict.INCONCLUSIVE: Outcome.SKIPPED}
     return [
@@ -130,7 +124,7 @@ _LABEL = "WebSub hub"
 
 
 def badge_of(results: Sequence[CheckResult], *, strict: bool) -> Badge:
-    """Return a badge with the hub's conformance, and the number of broken or undecided checks."""
+    """Return a badge that shows whether a hub conforms, or how many requirements it breaks."""
     verdicts = [each.verdict for each in results if each.level in _required(strict)]
     if broken := verdicts.count(CheckVerdict.FAILED):
         return Badge(_LABEL, f"breaks {counted(broken, 'requirement')}", Color.BAD)
@@ -139,7 +133,7 @@ def badge_of(results: Sequence[CheckResult], *, strict: bool) -> Badge:
     return Badge(_LABEL, f"conforms{more}", Color.GOOD)
 
 
-def line(result: CheckResult) -> str:
+def format_result(result: CheckResult) -> str:
     mark = _MARKS[result.verdict]
     if result.level is RequirementLevel.MAY and result.verdict is CheckVerdict.FAILED:
         mark = "no"
@@ -148,8 +142,8 @@ def line(result: CheckResult) -> str:
     return f"{text}\n        {result.reason}" if result.reason else text
 
 
-def summary(results: Sequence[CheckResult]) -> str:
-    """Return a line of text with the number of passed checks at each level."""
+def format_summary(results: Sequence[CheckResult]) -> str:
+    """Return a line with the number of passed checks at each level."""
     parts = []
     for level in RequirementLevel:
         these = [each for each in results if each.level is level]
@@ -175,23 +169,31 @@ def check(
     listen: Annotated[
         str,
         option(
-            None, "HOST:PORT", "Address for requests of the hub: HOST:PORT; port 0 uses a free one."
+            None,
+            "HOST:PORT",
+            "Address for the hub's requests: HOST:PORT; port 0 selects a free one.",
         ),
     ] = "127.0.0.1:0",
     base_url: Annotated[
         str | None,
-        option(None, "URL", "URL of that address for the hub.", show_default="http://HOST:PORT"),
+        option(
+            None,
+            "URL",
+            "URL at which the hub reaches that address.",
+            show_default="http://HOST:PORT",
+        ),
     ] = None,
     publish: Annotated[
         PublishMethod,
         option(
             _PUBLISHING,
             "ping|url|topic|content",
-            "How to publish: a ping with hub.url and hub.topic, with one of them, or the content.",
+            "How to publish: a ping with hub.url and hub.topic, or one of them, or the content.",
         ),
     ] = PublishMethod.PING,
     publish_url: Annotated[
-        str | None, option(_PUBLISHING, "URL", "Where to publish.", show_default="the hub's URL")
+        str | None,
+        option(_PUBLISHING, "URL", "Where to publish.", show_default="the hub's URL"),
     ] = None,
     token: Annotated[
         str | None,
@@ -206,30 +208,30 @@ def check(
         str | None, option(None, "URL", "A topic for which the hub denies subscriptions.")
     ] = None,
     patience: Annotated[
-        float, _times("SECONDS", "Seconds to wait for an expected request.", min=0.1)
+        float, _times("SECONDS", "How long to wait for an expected request.", min=0.1)
     ] = 10.0,
     quiet: Annotated[
-        float, _times("SECONDS", "Seconds to wait for an unexpected request.", min=0.1)
+        float, _times("SECONDS", "How long to wait for an unexpected request.", min=0.1)
     ] = 2.0,
     settle: Annotated[
         float,
-        _times("SECONDS", "Seconds that the hub may need to process a verification.", min=0.05),
+        _times("SECONDS", "How long the hub may need to process a verification.", min=0.05),
     ] = 1.0,
     retry: Annotated[
-        float, _times("SECONDS", "Seconds to wait for a repeated delivery.", min=0.1)
+        float, _times("SECONDS", "How long to wait until a failed delivery is retried.", min=0.1)
     ] = 60.0,
-    at_once: Annotated[int, option(None, "N", "How many checks run at the same time.", min=1)] = 4,
+    at_once: Annotated[int, option(None, "N", "Number of checks to run concurrently.", min=1)] = 4,
     only: Annotated[
-        list[str] | None, option(None, "NAME", "A check's name, or a part of it; may be repeated.")
+        list[str] | None, option(None, "NAME", "A check's name or a part of it; can be repeated.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Also fail for requirements of the level SHOULD.")
+        bool, typer.Option("--strict", help="Also fail if a SHOULD requirement is broken.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     junit: JunitFile = None,
     badge: BadgeFile = None,
 ) -> None:
-    """Check a WebSub hub against the W3C Recommendation, from outside.
+    """Check over HTTP whether a WebSub hub conforms to the W3C Recommendation.
 
     Exit code 0: it meets all requirements. 1: it does not. 2: it could not be checked.
 
@@ -254,7 +256,7 @@ def check(
     chosen = _chosen(only or [""])
     check_badge_file(badge)
     if badge is not None and only:
-        raise WrongOption("badge", "it stands for all checks; leave out --only")
+        raise WrongOption("badge", "it represents all checks; omit --only")
     try:
         results = asyncio.run(
             _run(chosen, settings, _address(listen), base_url, at_once, verbose=not json)
@@ -265,7 +267,7 @@ def check(
             text = f"the hub at {url} cannot be checked: {error}"
         write_failure(_LABEL, url, text, junit, badge)
         raise complain(text, 2) from None
-    checks = reported(url, results, strict=strict)
+    checks = report_checks(url, results, strict=strict)
     write_reports(checks, badge_of(results, strict=strict), junit, badge)
     is_conforming = conforms(results, strict=strict)
     if json:
@@ -273,7 +275,7 @@ def check(
         report = {"suite": suite, "hub": url, "conforms": is_conforming, "checks": results}
         typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
     else:
-        typer.echo(summary(results))
+        typer.echo(format_summary(results))
     raise typer.Exit(0 if is_conforming else 1)
 
 
@@ -292,7 +294,7 @@ async def _run(
         async for result in run_checks(chosen, settings, endpoints, at_once=at_once):
             results.append(result)
             if verbose:
-                typer.echo("\n".join(map(printable, line(result).split("\n"))))
+                typer.echo("\n".join(map(printable, format_result(result).split("\n"))))
     return results
 
 

@@ -1,6 +1,6 @@
 """Checks of subscribing: requests, callbacks, verification, leases and renewals (WebSub §5).
 
-A check is a coroutine that raises an error if the hub does not meet the requirement.
+A check is a coroutine that raises an error if the hub breaks the requirement.
 """
 
 from __future__ import annotations
@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rsnotify_hub_check.distribution_checks import SIGNATURE, is_signed
-from rsnotify_hub_check.hub_under_test import (
+from rsnotify_hub_check.hub_under_test import HubUnderTest, check, request_form
+from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
+from rsnotify_hub_check.simulated_endpoints import (
     CallbackReply,
-    HubUnderTest,
     ReceivedVerification,
     SimulatedCallback,
     SimulatedTopic,
-    check,
     decline,
-    request_form,
 )
-from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
 
 _NOT_ENDED = "the callback receives a delivery after it unsubscribed"
 
@@ -121,7 +119,7 @@ def _expect_the_request(
 
 
 #: A challenge with fewer characters than this can be guessed.
-_MIN_CHALLENGE = 16
+_MIN_CHALLENGE_LENGTH = 16
 
 
 @check("5.3", RequirementLevel.MUST, 100, 101, 102, 103, 104)
@@ -148,7 +146,7 @@ async def challenges_are_random_and_used_once(hub: HubUnderTest) -> None:
     found = [(await hub.subscribe(topic, callback)).challenge for _ in range(4)]
     expect(len(set(found)) == len(found), "a challenge is used twice")
     shortest = min(map(len, found))
-    expect(shortest >= _MIN_CHALLENGE, f"a challenge has {shortest} characters only")
+    expect(shortest >= _MIN_CHALLENGE_LENGTH, f"a challenge has only {shortest} characters")
 
 
 @check("5.3.1", RequirementLevel.MUST)
@@ -225,7 +223,7 @@ def _expect_parameters(appended: dict[str, str], mode: str, topic: SimulatedTopi
     expect(appended.get("hub.challenge"), "hub.challenge is missing")
 
 
-_DAY = 86_400
+_DAY_SECONDS = 86_400
 
 
 def _lease(appended: dict[str, str]) -> int:
@@ -243,14 +241,14 @@ async def no_lease_is_perpetual(hub: HubUnderTest) -> None:
         if response.status != 202:
             continue  # a refusal is also allowed
         lease = _lease((await hub.wait_for_verification(callback)).appended)
-        expect(lease < 3650 * _DAY, f"a lease of {lease} s is granted")
+        expect(lease < 3650 * _DAY_SECONDS, f"a lease of {lease} s is granted")
 
 
 @check("8.2", RequirementLevel.SHOULD)
 async def leases_are_short(hub: HubUnderTest) -> None:
     """The lease that is granted without a request for one is 10 days or less."""
     lease = _lease((await hub.subscribe(hub.topic(), hub.callback())).appended)
-    expect(0 < lease <= 10 * _DAY, f"a lease of {lease} s is granted")
+    expect(0 < lease <= 10 * _DAY_SECONDS, f"a lease of {lease} s is granted")
 
 
 @check("5.1", RequirementLevel.MAY)

@@ -17,10 +17,10 @@ from rsnotify.errors import WrongOption
 from rsnotify.runtime.command_check_reports import Outcome
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub_check.hub_under_test import ConformanceCheck, HubUnderTest, serve_endpoints
+from rsnotify_hub_check.check_settings import CheckSettings
+from rsnotify_hub_check.hub_under_test import ConformanceCheck, HubUnderTest
 from rsnotify_hub_check.outcomes import (
     CheckResult,
-    CheckSettings,
     CheckVerdict,
     RequirementBroken,
     RequirementLevel,
@@ -30,11 +30,12 @@ from rsnotify_hub_check.run import (
     app,
     badge_of,
     conforms,
-    line,
-    reported,
+    format_result,
+    format_summary,
+    report_checks,
     run_checks,
-    summary,
 )
+from rsnotify_hub_check.simulated_endpoints import serve_endpoints
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.waiting import PATIENCE
 
@@ -252,17 +253,19 @@ def test_a_hub_conforms_if_it_meets_every_must():
         (undecided, False, "conforms, 1 undecided"),
     ):
         assert badge_of(results, strict=strict).message == message
-    outcomes = [one.outcome for one in reported("hub", [*must, *should, *undecided], strict=False)]
+    outcomes = [
+        one.outcome for one in report_checks("hub", [*must, *should, *undecided], strict=False)
+    ]
     assert outcomes == [Outcome.FAILED, Outcome.SKIPPED, Outcome.SKIPPED]
 
 
 def test_a_line_has_the_requirement_the_verdict_and_the_reason():
-    text = line(result(RequirementLevel.MUST, CheckVerdict.FAILED))
+    text = format_result(result(RequirementLevel.MUST, CheckVerdict.FAILED))
     assert text.startswith("FAILED  MUST")
     assert text.endswith("a-check [100]: A rule.\n        why")
-    assert line(result(RequirementLevel.MAY, CheckVerdict.FAILED)).startswith("no ")
+    assert format_result(result(RequirementLevel.MAY, CheckVerdict.FAILED)).startswith("no ")
     assert (
-        summary([result(RequirementLevel.MUST, CheckVerdict.PASSED)])
+        format_summary([result(RequirementLevel.MUST, CheckVerdict.PASSED)])
         == "MUST 1 of 1, SHOULD 0 of 0, MAY 0 of 0"
     )
 

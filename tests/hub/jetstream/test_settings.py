@@ -35,7 +35,7 @@ def test_a_url_names_servers_login_prefix_and_replicas():
         ("nats://me:c@nary@a,,b", "not a host and port"),
         ("nats://me:c@nary@a?prefix=a.b", "up to 64 letters"),
         ("nats://me:c@nary@a?replicas=2", "must be 1, 3 or 5"),
-        ("nats://me:c@nary@a?copies=2", "there are prefix and replicas"),
+        ("nats://me:c@nary@a?copies=2", "use prefix or replicas"),
     ],
 )
 def test_a_wrong_url_is_a_clear_error_without_the_password(url: str, expected: str):
