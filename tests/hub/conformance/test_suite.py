@@ -200,7 +200,7 @@ async def test_an_unexpected_error_in_a_check_does_not_prevent_other_results():
         found = run_checks([odd, right], settings(hub, PATIENCE), endpoints, at_once=2)
         first, second = [result async for result in found]
     assert (first.verdict, second.verdict) == (CheckVerdict.FAILED, CheckVerdict.PASSED)
-    assert first.reason == "the check ended with an error: ValueError: unexpected"
+    assert first.reason == "the check raised an error: ValueError: unexpected"
 
 
 async def test_no_subscriptions_of_the_suite_remain_at_the_hub(tmp_path: Path):

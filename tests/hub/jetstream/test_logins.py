@@ -40,7 +40,7 @@ async def test_a_hub_logs_in_with_user_and_password(tmp_path: Path, clock: Clock
         await works(parse_nats_url(server.url.replace("//", "//me:right@")), clock)
         for login in ("", f"me:{SECRET}@", "me@"):
             reason = await refused(parse_nats_url(server.url.replace("//", f"//{login}")))
-            assert "refuses the login: check user and password" in reason
+            assert "refuses the login: check the user and password" in reason
             assert SECRET not in reason
 
 
