@@ -60,7 +60,7 @@ class Authorizer:
             self.check_publisher(request, topic)
 
     def is_open(self, topic: str) -> bool:
-        """Return whether anybody may make the hub fetch a topic."""
+        """Return whether anyone may make the hub fetch a topic."""
         return self.grants.is_open(topic)
 
     def is_admin(self, request: web.Request) -> bool:
@@ -143,7 +143,7 @@ def _bearer(request: web.Request) -> str | None:
 def _is_direct(request: web.Request) -> bool:
     """Return whether a request comes from this machine, and not through a proxy.
 
-    A proxy may act for anybody. A proxy that adds no header field, such as nginx by default, is
+    A proxy may act for anyone. A proxy that adds no header field, such as nginx by default, is
     recognized by its use of HTTP/1.0.
     """
     if request.version < HttpVersion11 or any(name in request.headers for name in _PROXY_HEADERS):

@@ -79,7 +79,7 @@ class Grants:
     """All configured grants. They contain digests of tokens, but no tokens.
 
     Args:
-        open_topics: Topics that anybody may make the hub fetch.
+        open_topics: Topics that anyone may make the hub fetch.
         mqtt_topics: Topics published through an MQTT broker, which decides who may publish.
         anonymous: Whether programs on this machine need no token. Always false if there are
             publishers, admins or JSON Web Tokens.
@@ -117,7 +117,7 @@ class Grants:
         return Grant(claims.publish, admin=claims.admin, until=claims.until)
 
     def is_open(self, topic: str) -> bool:
-        """Return whether anybody may make the hub fetch a topic."""
+        """Return whether anyone may make the hub fetch a topic."""
         return prefixes_grant(self.open_topics, topic)
 
     def is_served(self, topic: str) -> bool:

@@ -283,7 +283,7 @@ async def import_records(store: Store, records: Iterable[Exported], now: Instant
 
 
 async def _import_content(store: Store, log: LogState | None, record: ExportedFragment) -> bool:
-    """Append a content, unless the log has a newer entry. Return whether it was appended."""
+    """Append a whole content unless the log has a newer entry. Return whether it was appended."""
     content = content_of(record)
     if log is not None and not (log.whole and log.through < content.until):
         return False

@@ -127,9 +127,9 @@ function open(id) {
 }
 
 function done(sentence) {
-  const told = find("#told");
-  setText(told, sentence);
-  setTimeout(() => setText(told, ""), 5000);
+  const message = find("#message");
+  setText(message, sentence);
+  setTimeout(() => setText(message, ""), 5000);
   poller.now();
 }
 
