@@ -118,7 +118,8 @@ async def test_a_node_with_another_public_url_is_named(settings: NatsSettings, c
         stream = one.store.describe().stream
         assert stream is not None
         (warning,) = [text for text in stream.warnings if "public URL" in text]
-        assert "https://b.example/, and this node https://a.example/" in warning
+        assert "a node with the public URL https://b.example/" in warning
+        assert "this node, whose public URL is https://a.example/" in warning
         assert "?prefix=NAME" in warning
 
 

@@ -149,7 +149,7 @@ async def test_each_node_describes_the_whole_cluster(
         await page.until(f"{LIVE} && {STATES}.join() === 'running,running'")
         shown = await page.text("#nodes")
         assert f"2 nodes · {SHARDS} shards" in shown
-        assert "(this one)" in shown
+        assert "(this node)" in shown
         assert "leader, current" in shown
         assert "one copy of the log" in shown
         spoken = await page.spoken()
