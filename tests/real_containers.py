@@ -103,7 +103,7 @@ def _previous_commit() -> str:
     tag = run("git", "describe", "--tags", "--abbrev=0", "HEAD^").stdout.strip()
     if tag:
         return tag
-    database = "hub/rsnotify_hub/store/sqlite_schema.py"
+    database = "hub/rsnotify_hub/store/sqlite_store.py"
     changed = run("git", "log", "-1", "--format=%H", "-G^_VERSION = ", "--", database).stdout
     return changed.strip() + "^"
 

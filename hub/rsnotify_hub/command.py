@@ -82,9 +82,8 @@ def run_hub(
         _refuse_options_before(context, context.invoked_subcommand)
         return
 
-    from rsnotify_hub.application import serve
+    from rsnotify_hub.application import serve, use_json_logs
     from rsnotify_hub.config.loading import ConfigurationSource
-    from rsnotify_hub.json_logs import use_json_logs
 
     # The configuration reads the environment itself, because any setting may be there.
     options = given_options(context, variables=False)

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC
 from functools import cache
 from shutil import disk_usage
@@ -20,8 +21,10 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import HubDocument
 from rsnotify.runtime.mqtt_broker import parse_broker
+from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.settings import convert_settings
 from rsnotify.runtime.status_endpoints import MetricsText
+from rsnotify.runtime.tasks import retrieve_exception
 from rsnotify.runtime.transport_extensions import ChannelPlace, place_of, transport_of
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.authorization import Authorizer
@@ -52,8 +55,9 @@ from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge
 from rsnotify_hub.open_store import open_store
-from rsnotify_hub.readiness import Readiness
+from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.interface import Store
 from rsnotify_hub.store.providers import OpenStore
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
@@ -64,6 +68,55 @@ from rsnotify_hub.websub.websub_channel import WebSubChannel
 from rsnotify_hub.websub.websub_handler import WebSubHandler
 
 logger = logging.getLogger("rsnotify.hub")
+
+#: The timeout of the readiness check, in seconds.
+_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(eq=False, repr=False)
+class Readiness:
+    """Checks whether this node can use the store."""
+
+    store: Store
+    trouble: Callable[[], str | None] = lambda: None
+    seconds: float = _TIMEOUT_SECONDS
+    is_draining: bool = False
+
+    def __post_init__(self) -> None:
+        self._checking: asyncio.Task[None] | None = None
+        self._reported = Repetitions()
+
+    def check_open(self) -> None:
+        if self.is_draining:
+            raise Refusal(Code.UNAVAILABLE, "this node is draining: use another one")
+
+    async def check(self) -> None:
+        """Check whether this node is ready. Concurrent calls share one test write.
+
+        Raises:
+            Refusal: The node is draining, or cannot use the store.
+            StorageError: The test write failed.
+        """
+        self.check_open()
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self.store.check())
+            self._checking.add_done_callback(retrieve_exception)
+        checking = self._checking
+        trouble = self.trouble()
+        if trouble is None:
+            await asyncio.wait([checking], timeout=self.seconds)
+            trouble = self.trouble()
+        if trouble is None and not checking.done():
+            trouble = f"the store did not answer within {self.seconds:.0f} seconds"
+        if trouble is not None:
+            if self._reported.is_new(trouble):
+                logger.error("this node is not ready: %s", trouble)
+            raise Refusal(Code.UNAVAILABLE, trouble)
+        checking.result()
+
+    async def close(self) -> None:
+        if self._checking is not None:
+            await asyncio.wait([self._checking])
 
 
 Clock = Callable[[], Instant]

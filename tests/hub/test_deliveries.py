@@ -16,7 +16,7 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websub.callback_requests import redacted
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, DeliveryAttempt
-from rsnotify_hub.websub.retries import RetryPolicy
+from rsnotify_hub.websub.sender import RetryPolicy
 from rsnotify_hub.websub_subscription import DeliveryState, Subscription
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
@@ -71,7 +71,7 @@ async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_not
     monkeypatch: pytest.MonkeyPatch,
 ):
     caplog.set_level(logging.INFO, "rsnotify.hub.websub")
-    monkeypatch.setattr("rsnotify_hub.websub.retries.RECENT_FAILURES", 2)
+    monkeypatch.setattr("rsnotify_hub.websub.sender.RECENT_FAILURES", 2)
     callback.answers = [500] * 10_000
     async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
         delivery = await deliveries.given_up(callback, clock)

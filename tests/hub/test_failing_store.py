@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import read_content
-from rsnotify_hub.store import cursor_writer as cursors
+from rsnotify_hub.store import group_commit
+from rsnotify_hub.store.group_commit import CursorWriter
 from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.failing_disk import Disk, again, hub
 from tests.hub.helpers import TOPIC, Clock, LogWatch, at
@@ -151,9 +152,9 @@ async def turns() -> None:
 
 
 async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cursors, "FLUSH_DELAY_SECONDS", 0)
+    monkeypatch.setattr(group_commit, "FLUSH_DELAY_SECONDS", 0)
     writer = Writer()
-    moving = cursors.CursorWriter(writer, "")  # type: ignore[arg-type]
+    moving = CursorWriter(writer, "")  # type: ignore[arg-type]
     moving.move(TOPIC, "https://a.example/", 1)
     await turns()
     moving.forget(TOPIC, "https://a.example/")  # nothing of the running write remains
@@ -168,8 +169,8 @@ async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyP
 async def test_cursors_are_written_again_after_a_failure(
     tmp_path: Path, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cursors, "FLUSH_DELAY_SECONDS", 0)
-    monkeypatch.setattr(cursors, "RETRY_DELAY_SECONDS", 0)
+    monkeypatch.setattr(group_commit, "FLUSH_DELAY_SECONDS", 0)
+    monkeypatch.setattr(group_commit, "RETRY_DELAY_SECONDS", 0)
     async with hub(tmp_path, disk := Disk()) as (store, _, _):
         await store.save(SUBSCRIPTION)
         disk.failing = {len(disk.asked)}

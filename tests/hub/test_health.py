@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.readiness import Readiness
+from rsnotify_hub.hub import Readiness
 from rsnotify_hub.refusals import Refusal
 from tests.waiting import PATIENCE
 

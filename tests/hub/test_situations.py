@@ -20,9 +20,9 @@ from rsnotify_hub.admin import text_tables
 from rsnotify_hub.admin.connection_operations import CLOSE_REASON
 from rsnotify_hub.admin.schemas import StatusInfo
 from rsnotify_hub.live import connections
+from rsnotify_hub.open_store import OpenFolder
 from rsnotify_hub.store.group_commit import GroupCommit
 from rsnotify_hub.store.nodes import NodeInfo, NodeList
-from rsnotify_hub.store.sqlite_provider import OpenFolder
 from tests.browser import Browser, Page
 from tests.hub.event_streams import events
 from tests.hub.helpers import (

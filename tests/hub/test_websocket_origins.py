@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify_hub.live.origins import Origins
+from rsnotify_hub.live.connections import Origins
 from tests.hub.conftest import RunHub
 from tests.hub.raw_sockets import connect
 

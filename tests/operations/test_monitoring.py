@@ -16,7 +16,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify.runtime.status_endpoints import MetricsText
-from rsnotify_hub.json_logs import JsonLogFormatter
+from rsnotify_hub.application import JsonLogFormatter
 from rsnotify_hub.metrics import metric_families
 from rsnotify_publisher import Publisher, SourceMetrics
 from rsnotify_subscriber import FollowMetrics, Subscriber

@@ -48,7 +48,7 @@ from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.store.nodes import HubNodes, NodeCall, NodeList
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
-from rsnotify_hub.websub.retries import RECENT_FAILURES
+from rsnotify_hub.websub.sender import RECENT_FAILURES
 from rsnotify_hub.websub.websub_channel import WebSubChannel
 from rsnotify_hub.websub_subscription import DeliveryState
 

@@ -18,29 +18,208 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from random import Random
 from typing import Any
+
+from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.http_client import HttpReply
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import WebSubConfig
+from rsnotify_hub.fragments import (
+    MERGED_CONTENT_TYPE,
+    FragmentKind,
+    count_chained,
+    merge_fragments,
+)
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.store.interface import NotOwner
+from rsnotify_hub.store.interface import LogEntry, LogState, NotOwner
 from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
-from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
-from rsnotify_hub.websub.notifications import Notification, Notifications
+from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, DeliveryAttempt
 from rsnotify_hub.websub.registry import SubscriptionUpdates
 from rsnotify_hub.websub.request_scheduler import RequestScheduler, RequestSlot
-from rsnotify_hub.websub.retries import RetryPolicy
-from rsnotify_hub.websub_subscription import is_expired
+from rsnotify_hub.websub_subscription import Subscription, is_expired
 
 logger = logging.getLogger("rsnotify.hub.websub")
+
+#: Number of recent failures kept in memory.
+RECENT_FAILURES = 200
+
+
+class RetryPolicy:
+    """Records failed attempts, and decides when the next attempt is due."""
+
+    def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
+        self.recent_failures: deque[tuple[CallbackSubscriber, DeliveryAttempt]] = deque(
+            maxlen=RECENT_FAILURES
+        )
+        self._retry = retry
+        self._give_up_seconds = give_up_seconds
+        self._statistics = statistics
+        self._random = Random()
+
+    def record(
+        self, subscriber: CallbackSubscriber, attempt: DeliveryAttempt, retry_after: float | None
+    ) -> float | None:
+        """Record a failed attempt.
+
+        Returns:
+            The seconds until the next attempt; None if the hub has given up.
+        """
+        now = attempt.at
+        subscriber.record_failure(attempt)
+        self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED)
+        self.recent_failures.append((subscriber, attempt))
+        facts = _facts(subscriber, attempt)
+        # Warn only about the first of consecutive failures; the others are details.
+        level = logging.WARNING if subscriber.failures == 1 else logging.INFO
+        logger.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
+        if subscriber.has_failed_for(self._give_up_seconds, now):
+            subscriber.give_up(now)
+            subscriber.is_extra = False
+            self._statistics.count(DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP)
+            logger.warning(
+                "gave up delivering %(topic)s to %(host)s until the topic is updated",
+                facts,
+                extra=facts,
+            )
+            return None
+        is_extra, subscriber.is_extra = subscriber.is_extra, False
+        at_least = min(retry_after or 0.0, self._retry.most)
+        if is_extra and subscriber.backoff_until is not None and subscriber.backoff_until > now:
+            wait = (subscriber.backoff_until - now).total_seconds()
+            return max(at_least, min(wait, self._retry.most))
+        return self._retry.delay(subscriber.failures, self._random, at_least=at_least)
+
+    def restore(self, subscribers: Iterable[CallbackSubscriber]) -> None:
+        """Fill `recent_failures` with the last failures from before a restart."""
+        found = [(each, each.last_failure) for each in subscribers if each.last_failure is not None]
+        self.recent_failures.extend(sorted(found, key=lambda failure: failure[1].at))
+
+    def remaining_wait(self, subscriber: CallbackSubscriber, now: Instant) -> float:
+        """Return the seconds that a subscriber must still wait after a failure.
+
+        Without this wait, every update of a busy topic would cause a request to a dead callback.
+        """
+        if not subscriber.failures or subscriber.last_failure is None:
+            return 0.0
+        wait = self._retry.delay(subscriber.failures, self._random)
+        # The failure may be dated by the clock of another node, or by a clock that was set back.
+        age = max(0.0, (now - subscriber.last_failure.at).total_seconds())
+        return wait - age
+
+
+def _facts(subscriber: CallbackSubscriber, attempt: DeliveryAttempt) -> dict[str, object]:
+    return {
+        "id": subscriber.id,
+        "topic": subscriber.subscription.topic,
+        "host": subscriber.host,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "failures": subscriber.failures,
+    }
+
+
+#: Maximum size of a merged fragment, in bytes.
+MERGED_BYTES = 256 * 1024
+
+
+class Notification(Struct, frozen=True):
+    """The next request body for a subscription, and the log position that it reaches.
+
+    The body is None if there is nothing to send.
+    """
+
+    body: bytes | None
+    content_type: str
+    position: int
+
+
+class Notifications:
+    """Builds notifications. Subscriptions at the same position of a log share one notification."""
+
+    def __init__(self, topics: TopicLogs) -> None:
+        self._topics = topics
+        self._last: tuple[LogState, int, Notification] | None = None
+
+    def next_in_memory(self, subscription: Subscription) -> Notification | None:
+        """Return the next notification, or None if building it requires reading or merging."""
+        topic, after = subscription.topic, subscription.position
+        state = self._topics.state(topic)  # replaced by a new object whenever the log changes
+        if (found := self._known(state, after)) is not None:
+            return found
+        entries = _drop_replaced(self._topics.recent(topic, after=after) or [])
+        if state is None or not entries or (len(entries) > 1 and _count_chained(entries) > 1):
+            return None
+        return self._remember(state, after, _unmerged(entries[0]))
+
+    async def next(self, subscription: Subscription) -> Notification:
+        """Return the next notification.
+
+        Contiguous fragments are merged. If several entries have whole content, only the newest is
+        used.
+        """
+        topic, after = subscription.topic, subscription.position
+        state = self._topics.state(topic)
+        if (found := self._known(state, after)) is not None:
+            return found
+        if state is None:
+            return Notification(None, "", 0)
+        entries = _drop_replaced(await self._topics.read(topic, after=after))
+        if not entries:  # the undelivered entries were trimmed
+            return Notification(None, "", state.position)
+        return self._remember(state, after, await _merged(entries[: _count_chained(entries)]))
+
+    async def rebuild(self, topic: str, attempt: DeliveryAttempt) -> bytes | None:
+        """Rebuild the body that an attempt sent. Return None if the log no longer has all of it."""
+        read = await self._topics.read(topic, after=attempt.after)
+        entries = _drop_replaced([each for each in read if each.position <= attempt.through])
+        if not entries or entries[-1].position != attempt.through:
+            return None
+        body = (await _merged(entries)).body
+        return body if body is not None and len(body) == attempt.size else None
+
+    def _known(self, state: LogState | None, after: int) -> Notification | None:
+        if self._last is not None and self._last[0] is state and self._last[1] == after:
+            return self._last[2]
+        return None
+
+    def _remember(self, state: LogState, after: int, found: Notification) -> Notification:
+        self._last = state, after, found
+        return found
+
+
+def _count_chained(entries: Sequence[LogEntry]) -> int:
+    return count_chained([entry.fragment for entry in entries], max_bytes=MERGED_BYTES)
+
+
+def _unmerged(entry: LogEntry) -> Notification:
+    return Notification(entry.fragment.body, entry.fragment.content_type, entry.position)
+
+
+async def _merged(entries: Sequence[LogEntry]) -> Notification:
+    if len(entries) == 1:
+        return _unmerged(entries[0])
+    # Merge in a thread, so that other deliveries do not have to wait.
+    body = await asyncio.to_thread(merge_fragments, [entry.fragment for entry in entries])
+    return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
+
+
+def _drop_replaced(entries: Sequence[LogEntry]) -> Sequence[LogEntry]:
+    """Return the entries from the newest whole content on."""
+    wholes = (
+        number for number, entry in enumerate(entries) if entry.fragment.kind is FragmentKind.WHOLE
+    )
+    return entries[max(wholes, default=0) :]
+
 
 #: Seconds that running deliveries have to finish when the hub stops.
 CLOSE_SECONDS = 3.0

@@ -28,7 +28,7 @@ from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
 from rsnotify_hub.websub.intent_requests import IntentRequests
-from rsnotify_hub.websub.subscription_quota import (
+from rsnotify_hub.websub.registry import (
     QUOTA_COUNTS,
     QuotaCounts,
     QuotaQuestion,

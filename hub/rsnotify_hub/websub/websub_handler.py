@@ -17,7 +17,7 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.forms import Ping, parse_form
 from rsnotify_hub.websub.pings import TopicFetcher
-from rsnotify_hub.websub.subscription_quota import client_of
+from rsnotify_hub.websub.registry import client_of
 from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest, IntentVerification
 
 _FORM = "application/x-www-form-urlencoded"

@@ -26,7 +26,7 @@ from rsnotify.selection import PushSelection
 from rsnotify.sync.retry import parse_retry_after
 from rsnotify_hub.access.client_addresses import TrustedProxies, client_network
 from rsnotify_hub.access.grants import JsonWebTokens
-from rsnotify_hub.live.origins import Origins
+from rsnotify_hub.live.connections import Origins
 from rsnotify_hub.refusals import Refusal, parse_since
 from rsnotify_hub.urls import authority_of, check_url, has_dot_segments, host_of
 from rsnotify_hub.websocket import websocket_connection as frames

@@ -151,8 +151,8 @@ def short(instant: Instant) -> str:
 _fragment = EndpointConnection.fragment
 _gap = EndpointConnection.gap
 _join = HubMembership.join
-_appended = TopicLog.appended
-_forgotten = TopicLog.forgotten
+_record_append = TopicLog.record_append
+_reset = TopicLog.reset
 _sending = HubFeed._sending
 
 
@@ -178,16 +178,16 @@ def patch() -> None:
         _wire().note("the hub states a gap")
         _gap(self)
 
-    def appended(self: Any, entries: Any, state: Any, replaced: Any) -> None:
+    def record_append(self: Any, entries: Any, state: Any, replaced: Any) -> None:
         _wire().appended(self.topic, entries)
-        _appended(self, entries, state, replaced)
+        _record_append(self, entries, state, replaced)
 
-    def forgotten(self: Any) -> None:
+    def reset(self: Any) -> None:
         machine = current_machine()
         assert machine is not None
         if machine.name not in _wire().sharing:
             _wire().forgotten(machine.name, self.topic)
-        _forgotten(self)
+        _reset(self)
 
     def sending(self: Any, sent: Any) -> Any:
         check_leads(f"feeds a hub through {short(sent.until)}")
@@ -198,8 +198,8 @@ def patch() -> None:
         (EndpointConnection, "fragment", fragment),
         (EndpointConnection, "gap", gap),
         (HubMembership, "join", join),
-        (TopicLog, "appended", appended),
-        (TopicLog, "forgotten", forgotten),
+        (TopicLog, "record_append", record_append),
+        (TopicLog, "reset", reset),
         (HubFeed, "_sending", sending),
     ):
         setattr(target, name, replacement)
