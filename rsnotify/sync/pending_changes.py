@@ -586,7 +586,10 @@ class PendingChanges:
 
 
 def merged(before: Change, change: Change) -> Change:
-    """Return the change that replaces two consecutive untried changes of a resource."""
+    """Return the change that replaces two consecutive untried changes of the same resource.
+
+    `rsnotify audit` uses the same function.
+    """
     return _successor(_verified_if_needed(change, before), before) or before
 
 

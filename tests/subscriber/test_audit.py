@@ -5,18 +5,18 @@ import os
 import sqlite3
 import tempfile
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
-from rsnotify.format.model import Link, Resource
 from rsnotify.format.writer import write_document
+from rsnotify.selection import Selection
 from rsnotify_subscriber import ActivityKind, Audit, SyncActivity, audit
 from rsnotify_subscriber.auditing import auditor
-from rsnotify_subscriber.auditing.expected_resources import Expectation, expected_resources
+from rsnotify_subscriber.auditing.expected_resources import expected_resources
 from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, status
 from tests.test_terminal import terminal
@@ -175,27 +175,10 @@ async def test_an_audit_that_is_cancelled_leaves_no_temporary_files(
     assert list(place.iterdir()) == []
 
 
-def test_an_entry_keeps_how_exactly_it_was_dated(tmp_path: Path) -> None:
-    day = datetime(2025, 6, 11, tzinfo=UTC, fold=1)
-    link = Link("alternate", "http://a.example/b", modified=day)
-    entry = Resource("http://a.example/a", day, datetime=day, links=(link, Link("up", "b:")))
-    exact = replace(entry, datetime=day.replace(fold=0))
-    with expected_resources(tmp_path / "expected.sqlite") as expected:
-        expected.store({"a": Expectation(entry, exact, 1), "b": Expectation(before=entry)})
-        found = expected.find(["a", "b", "c"])
-    assert found == {"a": Expectation(entry, exact, 1), "b": Expectation(before=entry)}
-    for one, fold in ((found["a"].entry, 1), (found["a"].listed, 0), (found["b"].before, 1)):
-        assert one is not None
-        assert one.lastmod is not None
-        assert one.datetime is not None
-        assert one.links[0].modified is not None
-        assert (one.lastmod.fold, one.datetime.fold, one.links[0].modified.fold) == (1, fold, 1)
-
-
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(StorageError, match=r"expected\.sqlite: .*full"),
-        expected_resources(tmp_path / "expected.sqlite"),
+        expected_resources(tmp_path / "expected.sqlite", Selection()),
     ):
         raise sqlite3.OperationalError("database or disk is full")
 

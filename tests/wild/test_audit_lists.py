@@ -16,6 +16,7 @@ from rsnotify_subscriber import audit
 from tests.wild.documents import (
     change_list,
     change_package,
+    days,
     entry,
     index,
     ln,
@@ -373,6 +374,152 @@ async def test_a_copy_is_right_and_in_step_for_both(source: Source, folder: Path
     outcome = await audited(source, folder)
     assert_honest(folder, source, outcome)
     assert outcome.code == 0, outcome
+
+
+# Entries that do not show whether they are later than the Resource List, so that only the server of
+# a resource can tell. The Resource List, of 10, has `a` and `b` with their hashes.
+
+
+def of_that_day(source: Source, name: str, what: str) -> str:
+    return source.changed(name, what, days(source.t(20)), hashed=False)
+
+
+def an_update_of_the_day(source: Source) -> None:
+    source.file("a", b"2", 20)
+    source.list_changes(of_that_day(source, "a", "updated"))
+
+
+def an_update_of_the_day_in_a_list_of_many_days(source: Source) -> None:
+    source.file("a", b"2", 20)
+    source.list_changes(of_that_day(source, "a", "updated"), from_=-200_000)
+
+
+def a_deletion_of_the_day(source: Source) -> None:
+    source.remove("a")
+    source.list_changes(of_that_day(source, "a", "deleted"))
+
+
+def a_creation_of_the_day(source: Source) -> None:
+    source.file("c", b"2", 20)
+    source.list_changes(of_that_day(source, "c", "created"))
+
+
+def two_updates_of_the_day(source: Source) -> None:
+    day = days(source.t(20))
+    source.file("a", b"3", 15)
+    first = source.changed("a", "updated", day)
+    source.file("a", b"2", 20)
+    source.list_changes(first, source.changed("a", "updated", day))
+
+
+def a_deletion_and_a_creation_of_the_day(source: Source) -> None:
+    source.file("a", b"2", 20)
+    entries = of_that_day(source, "a", "deleted"), of_that_day(source, "a", "created")
+    source.list_changes(*entries)
+
+
+def a_creation_and_a_deletion_of_the_day(source: Source) -> None:
+    source.remove("a")
+    entries = of_that_day(source, "a", "created"), of_that_day(source, "a", "deleted")
+    source.list_changes(*entries)
+
+
+def a_deletion_without_a_date(source: Source) -> None:
+    source.remove("a")
+    source.list_changes(source.changed("a", "deleted"))
+
+
+def a_creation_without_a_date(source: Source) -> None:
+    source.file("c", b"2", 20)
+    source.list_changes(source.changed("c", "created"))
+
+
+def a_deletion_with_the_date_of_the_version(source: Source) -> None:
+    source.remove("a")
+    source.list_changes(source.changed("a", "deleted", lastmod=source.start), from_=-1)
+
+
+UNCLEAR: list[Shape] = [
+    an_update_of_the_day,
+    an_update_of_the_day_in_a_list_of_many_days,
+    a_deletion_of_the_day,
+    a_creation_of_the_day,
+    two_updates_of_the_day,
+    a_deletion_and_a_creation_of_the_day,
+    a_creation_and_a_deletion_of_the_day,
+    a_deletion_without_a_date,
+    a_creation_without_a_date,
+    a_deletion_with_the_date_of_the_version,
+]
+
+
+@pytest.mark.usefixtures("two_files")
+@pytest.mark.parametrize("shape", UNCLEAR, ids=lambda shape: shape.__name__)
+async def test_what_may_be_later_than_the_resource_list_is_compared_with_the_server(
+    source: Source, folder: Path, shape: Shape
+):
+    shape(source)
+    assert (await honest_audit(source, folder)).code == 1
+    copy = folder.with_name("followed")
+    await run_right(source, copy)
+    source.forget()
+    outcome = await honest_audit(source, copy)
+    assert outcome.code == 0, outcome
+    changed = "c" if "c" in source.resources else "a"
+    assert 1 <= len(source.requests(changed)) <= 2
+    assert source.requests("b") == []
+
+
+@pytest.mark.usefixtures("two_files")
+@pytest.mark.parametrize("shape", [a_deletion_of_the_day, a_deletion_without_a_date])
+async def test_a_deletion_before_the_resource_list_does_not_count(
+    source: Source, folder: Path, shape: Shape
+):
+    there = source.answers["/set/a"]
+    shape(source)
+    source.put("a", there)
+    source.resources["a"] = b"1"
+    assert (await honest_audit(source, folder)).code == 0
+    (folder / "a").unlink()
+    assert (await honest_audit(source, folder)).code == 1
+
+
+@pytest.mark.usefixtures("two_files")
+async def test_a_restored_file_that_keeps_its_date_is_not_taken_for_the_listed_version(
+    source: Source, folder: Path
+):
+    source.file("a", b"2", 8)
+    (folder / "a").write_bytes(b"2")
+    changes = [
+        source.changed("b", "updated", lastmod=source.t(6)),
+        source.changed("a", "updated", lastmod=source.t(8)),
+    ]
+    source.list_entries(*source.listed("a", lastmod=source.t(8)), *source.listed("b"))
+    source.file("a", b"1", 7)
+    source.list_changes(*changes, source.changed("a", "updated", lastmod=source.t(7)))
+    assert (await honest_audit(source, folder)).code == 1
+    (folder / "a").write_bytes(b"1")
+    assert (await honest_audit(source, folder)).code != 1
+
+
+@pytest.mark.usefixtures("two_files")
+@pytest.mark.parametrize("what", ["created", "updated"])
+async def test_a_contradiction_that_a_later_change_settles_is_none(
+    what: str, source: Source, folder: Path
+):
+    lists(source, at=100)
+    earlier = "deleted" if what == "created" else "updated"
+    members = []
+    for name, change_ in (
+        ("1.xml", change(source, "a", 20, earlier, None if what == "created" else b"2")),
+        ("2.xml", change(source, "a", 30, what, b"1")),
+    ):
+        source.put(name, change_list([change_], from_=source.t(5)))
+        members.append(member(source.uri(name), from_=source.t(5)))
+    source.put("changelist.xml", index("changelist", members, from_=source.t(5)))
+    assert (await honest_audit(source, folder)).code == 0
+    source.put("2.xml", change_list([], from_=source.t(5)))
+    assert (await honest_audit(source, folder)).code == (0 if what == "created" else 2)
 
 
 async def test_a_version_that_is_older_than_announced_is_in_doubt_for_both(

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,17 +21,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, FetchError, NotFound, without_credentials
-from rsnotify.format.coverage import Change
+from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.hashes import Digester, agree, matches
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.uris import normalize
 from rsnotify.runtime.temporary_sets import TemporarySet
-from rsnotify.selection import WantedRepresentation, describe_representation, wanted_representation
+from rsnotify.selection import describe_representation, wanted_representation
 from rsnotify.sync.progress import Progress
 from rsnotify_subscriber.auditing.expected_resources import (
     ExpectationReader,
-    ExpectedFile,
     ExpectedResources,
     expected_resources,
 )
@@ -169,10 +167,13 @@ async def audit(
             offer, identity = await _identified(fetcher, descriptions, url, folder, known)
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
             stored = Path(temporary, "expected.sqlite")
-            with expected_resources(stored) as expected, closing(TemporarySet()) as paths:
+            with (
+                expected_resources(stored, identity.selection) as expected,
+                closing(TemporarySet()) as paths,
+            ):
                 membership = SetMembership(fetcher, descriptions, url, links)
                 expectation = ExpectationReader(
-                    fetcher, offer, identity.selection, made_from, membership, expected, activity
+                    fetcher, offer, made_from, membership, expected, activity
                 )
                 comparison = _MirrorComparison(
                     fetcher, tree, expected, paths, identity, place, activity
@@ -215,15 +216,18 @@ async def _identified(
 
 
 class _ComparedFile(NamedTuple):
-    """A file to compare, without `uri` and `entry` if it belongs to no resource."""
+    """A file to compare."""
 
     path: str
-    uri: str = ""  # in normal form
-    entry: Resource | None = None
-    #: Whether the resource exists according to the documents.
-    is_expected: bool = False
+    #: The latest change of the resource, as in `ExpectedResource`; None if it is no resource.
+    change: Change | None = None
     #: None if the file does not exist.
     size: int | None = None
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the resource exists according to the documents."""
+        return self.change is not None and self.change.change is not ChangeType.DELETED
 
 
 @dataclass
@@ -307,28 +311,17 @@ class _MirrorComparison:
         yield from map(_ComparedFile, left)
 
     def _resource_files(self) -> Iterator[list[_ComparedFile]]:
-        expected, after = self.expected, ""
-        while page := expected.page(after, _PAGE):
-            after = page[-1].uri
-            yield self._located(page, is_expected=True)
-        # Resources that should not exist may exist all the same.
-        others = expected.contested | expected.respelled
-        others |= {uri: Resource(uri) for uri in expected.ambiguous}
-        exist = {uri for uri, one in expected.find(list(others)).items() if one.entry is not None}
-        others = {uri: entry for uri, entry in others.items() if uri not in exist}
-        names = expected.held_names(list(others))
-        page = [ExpectedFile(uri, one, names.get(uri, one.uri)) for uri, one in others.items()]
-        yield self._located(page, is_expected=False)
-
-    def _located(self, page: list[ExpectedFile], *, is_expected: bool) -> list[_ComparedFile]:
-        found = []
-        files = self.tree.find_files([one.name for one in page])
-        for one, (path, status) in zip(page, files, strict=True):
-            size = None if status is None else status.st_size
-            if size is None:
-                path = self.tree.find(one.name)  # `find` refuses a file behind a symbolic link
-            found.append(_ComparedFile(path, one.uri, one.entry, is_expected, size))
-        return found
+        after = ""
+        while page := self.expected.page(after, _PAGE):
+            after = page[-1].change.uri
+            files = self.tree.find_files([one.name for one in page])
+            yield [
+                # `find` refuses a file behind a symbolic link.
+                _ComparedFile(self.tree.find(one.name), one.change)
+                if status is None
+                else _ComparedFile(path, one.change, status.st_size)
+                for one, (path, status) in zip(page, files, strict=True)
+            ]
 
     async def _differing(self, resources: int) -> dict[str, _Difference]:
         differing: dict[str, _Difference] = {}
@@ -344,7 +337,8 @@ class _MirrorComparison:
                 kinds = await asyncio.gather(*(self._kind(*each) for each in undecided))
                 for (file, _), kind in zip(undecided, kinds, strict=True):
                     if kind is not None and kind in self._kinds:
-                        name = file.entry.uri if file.entry else self._relative(file.path)
+                        entry = file.change and file.change.resource
+                        name = entry.uri if entry else self._relative(file.path)
                         differing[file.path] = (kind, name, file.is_expected)
                 activity.done += len(part)
                 activity.bytes += sum(file.size or 0 for file in part)
@@ -362,9 +356,9 @@ class _MirrorComparison:
         return part, [(one, self._digest(one)) for one in part if not self._has_listed_hash(one)]
 
     def _has_listed_hash(self, file: _ComparedFile) -> bool:
-        if file.entry is None or file.size is None or not self._is_decided(file):
+        if file.change is None or file.size is None or self._is_contested(file.change):
             return False
-        listed = self._announced(file.entry).hash
+        listed = self._announced(file.change).hash
         if listed is None:
             return False
         try:
@@ -372,22 +366,20 @@ class _MirrorComparison:
         except FileNotFoundError:
             return False  # just removed
 
-    def _is_decided(self, file: _ComparedFile) -> bool:
-        """Return whether the documents determine if a resource exists, and which content it has."""
-        uri, expected = file.uri, self.expected
-        is_contested = uri in expected.contested or uri in expected.respelled
-        return not is_contested and uri not in expected.ambiguous
+    def _is_contested(self, change: Change) -> bool:
+        """Return whether only its server can tell if a resource exists."""
+        return change.change is ChangeType.DELETED or change.uri in self.expected.contested
 
     def _digest(self, file: _ComparedFile) -> Digester | None:
         """Return the digests of a file; None if there is no file.
 
         A file without a resource is not read, and may be a symbolic link.
         """
-        if file.entry is None:
+        if file.change is None:
             return Digester(None) if os.path.lexists(file.path) else None
         if file.size is None:
             return None
-        digester = Digester(self._announced(file.entry).hash)
+        digester = Digester(self._announced(file.change).hash)
         try:
             for piece in pieces_of(file.path, file.size):
                 digester.update(piece)
@@ -398,9 +390,11 @@ class _MirrorComparison:
     def _relative(self, path: str) -> str:
         return path[len(self._root) :]
 
-    def _announced(self, resource: Resource) -> Resource:
-        """Return the entry of the representation that is mirrored."""
-        return describe_representation(resource, self.identity.prefer)
+    def _announced(self, change: Change) -> Resource:
+        """Return the entry of the representation that is mirrored, as far as it counts."""
+        entry = describe_representation(change.resource, self.identity.prefer)
+        is_clear = change.check is not CheckMethod.FETCH
+        return entry if is_clear else replace(entry, hash=None, length=None)
 
     def _unknown(self, resource: Resource, reason: str) -> str:
         self._reasons[resource.uri] = reason
@@ -408,54 +402,49 @@ class _MirrorComparison:
 
     async def _kind(self, file: _ComparedFile, local: Digester | None) -> str | None:
         """Return the field of `Audit` for a file that differs; None if it does not."""
-        resource = file.entry
-        if resource is None:
+        change = file.change
+        if change is None:
             return None if local is None else "deleted"
-        if file.uri in self.expected.ambiguous:
-            return self._unknown(resource, "the lists do not say which of its changes is the last")
+        resource = change.resource
         try:
-            if not self._is_decided(file):
-                return await self._contested(file, local, resource)
+            if self._is_contested(change):
+                return await self._contested(file, local, change)
             if local is None:
-                return await self._missing(resource)
-            same = agree(self._announced(resource).hash, local.hashes)
+                return await self._missing(change)
+            same = agree(self._announced(change).hash, local.hashes)
             if same is None:
-                return await self._compare_content(local, resource)
+                return await self._compare_content(local, change)
         except FetchError as error:
             return self._unknown(resource, error.reason)
         return None if same else "updated"
 
     async def _contested(
-        self, file: _ComparedFile, local: Digester | None, resource: Resource
+        self, file: _ComparedFile, local: Digester | None, change: Change
     ) -> str | None:
         """Request a resource to find out whether it exists: the lists contradict each other."""
-        is_there = await self.fetcher.exists(resource.uri)
-        is_decided = file.uri in self.expected.respelled
-        if not is_decided and is_there != file.is_expected:
-            return self._unknown(resource, "the lists and its server contradict each other")
+        is_there = await self.fetcher.exists(change.resource.uri)
+        if change.uri in self.expected.contested and is_there != file.is_expected:
+            reason = "the lists and its server contradict each other"
+            return self._unknown(change.resource, reason)
         if is_there:
-            return "created" if local is None else await self._compare_content(local, resource)
+            return "created" if local is None else await self._compare_content(local, change)
         return None if local is None else "gone"
 
-    async def _missing(self, resource: Resource) -> str:
+    async def _missing(self, change: Change) -> str:
         """Return "absent" if the Source itself lacks a resource, else "created"."""
         self._checks += 1
         if self._checks > _MOST_CHECKS:
             return "created"
-        home = self._wanted(resource).home.uri
+        home = wanted_representation(change, self.identity.prefer).home.uri
         return "created" if await self.fetcher.exists(home) else "absent"
 
-    def _wanted(self, resource: Resource) -> WantedRepresentation:
-        change = Change(normalize(resource.uri), ChangeType.UPDATED, datetime.now(UTC), resource)
-        return wanted_representation(change, self.identity.prefer)
-
-    async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
+    async def _compare_content(self, local: Digester, change: Change) -> str | None:
         """Compare a file with the resource itself, because the Source announces no usable hash.
 
         If a follower would doubt the content, the audit reports it as unknown.
         """
-        wanted = self._wanted(resource)
-        entry = replace(wanted.entry, uri=wanted.home.uri)
+        wanted = wanted_representation(change, self.identity.prefer)
+        entry = replace(self._announced(change), uri=wanted.home.uri)
         try:
             content = await self.fetcher.content(entry, fresh=True)
         except NotFound:
@@ -463,6 +452,6 @@ class _MirrorComparison:
         await asyncio.to_thread(content.discard)
         if not agree(content.hashes, local.hashes):
             return "updated"
-        if doubt := contradiction_in(content, wanted) or self._doubted.get(normalize(resource.uri)):
-            return self._unknown(resource, doubt)
+        if doubt := contradiction_in(content, wanted) or self._doubted.get(change.uri):
+            return self._unknown(change.resource, doubt)
         return None

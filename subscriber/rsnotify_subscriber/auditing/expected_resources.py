@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, FetchError, StorageError, without_credentials
-from rsnotify.format.coverage import Change, Coverage, Frontier, is_ahead
-from rsnotify.format.datetimes import Instant, format_datetime, postponed, to_microseconds
-from rsnotify.format.hashes import agree
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage, Frontier, is_ahead
+from rsnotify.format.datetimes import (
+    Instant,
+    format_datetime,
+    is_undecided,
+    postponed,
+    time_span,
+    to_microseconds,
+)
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Capability, ChangeType, Document, Rel, Resource
 from rsnotify.format.offer import Offer
@@ -32,21 +36,22 @@ from rsnotify.runtime.reasons import reason_of
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.change_intake import ReducedChanges, reduce_changes
+from rsnotify.sync.change_intake import reduce_changes
 from rsnotify.sync.closed_lists import ClosedLists, KnownLists
 from rsnotify.sync.doubts import BEHIND, OLDER_LIST, describe_undated
+from rsnotify.sync.pending_changes import merged
 from rsnotify.sync.progress import Progress
 from rsnotify.sync.pull import Pull, PullStep, change_documents, resource_documents
 from rsnotify_subscriber.content.packages import DumpPackages
 from rsnotify_subscriber.discovery.set_membership import SetMembership
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.status import SyncActivity
+from rsnotify_subscriber.storage.backlog_table import decode_changes, encode_changes
 from rsnotify_subscriber.storage.baseline_tables import same_resource
 from rsnotify_subscriber.storage.resource_state import deletes, needs_request, select_in
 
 #: An interval may be rounded to whole seconds.
 _ROUNDED = timedelta(seconds=1)
-_EARLIEST = datetime.min.replace(tzinfo=UTC)
 #: Maximum number of gaps to skip, since a Source could have any number of them.
 _GAPS = 16
 #: Maximum number of resources that one doubt names.
@@ -57,37 +62,13 @@ _PART = 2_000
 T = TypeVar("T")
 
 
-class Expectation(Struct):
-    """The information in the documents about one resource.
+class ExpectedResource(NamedTuple):
+    """A resource that the copy should have, or that only its server can tell to exist."""
 
-    Args:
-        entry: The resource's latest entry; None if it no longer exists or is not followed.
-        listed: The resource's entry in the Resource List.
-        listed_at: The `at` of that part of the Resource List, in microseconds since 1970.
-        changed_at: The datetime of the latest change after the Resource List, in the same unit.
-        before: The entry of the latest change that is not later than the Resource List.
-    """
-
-    entry: Resource | None = None
-    listed: Resource | None = None
-    listed_at: int | None = None
-    changed_at: int | None = None
-    before: Resource | None = None
-
-
-class ExpectedFile(NamedTuple):
-    """A resource that the copy should have, with its latest entry."""
-
-    uri: str  # in normal form
-    entry: Resource
+    #: The latest change, or the entry in the Resource List. If it is a deletion, the documents do
+    #: not determine whether the resource exists.
+    change: Change
     name: str  # the URI as spelled in the copy
-
-
-class _StoredEntry(Struct, array_like=True):
-    """An entry with the `fold` of its datetimes, which the encoding does not keep."""
-
-    entry: Resource
-    folds: tuple[int, ...] = ()
 
 
 _SCHEMA = """
@@ -95,18 +76,14 @@ PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA cache_size = -8000;
-CREATE TABLE resources (uri TEXT PRIMARY KEY, entry BLOB, is_undated INTEGER, listed BLOB,
-    listed_at INTEGER, changed_at INTEGER, before BLOB) WITHOUT ROWID;
+CREATE TABLE resources
+    (uri TEXT PRIMARY KEY, is_expected INTEGER, is_undated INTEGER, change BLOB) WITHOUT ROWID;
 CREATE TABLE held (uri TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
 BEGIN;
 """
-_COLUMNS = "uri, entry, listed, listed_at, changed_at, before"
-_CHANGED_BEFORE = f"""
-SELECT {_COLUMNS} FROM resources WHERE before IS NOT NULL AND uri > ? ORDER BY uri LIMIT ?
-"""
 _PAGE = """
-SELECT uri, entry, coalesce(name, '') FROM resources LEFT JOIN held USING (uri)
-    WHERE entry IS NOT NULL AND uri > ? ORDER BY uri LIMIT ?
+SELECT change, coalesce(name, '') FROM resources LEFT JOIN held USING (uri)
+    WHERE is_expected IS NOT NULL AND uri > ? ORDER BY uri LIMIT ?
 """
 
 
@@ -117,30 +94,18 @@ class ExpectedResources:
 
     Attributes:
         has_spellings: Whether the documents contain a URI that is not in normal form.
-        contested: The last entry of each resource that exists according to the Resource List but
-            not according to the Change Lists, or the reverse.
-        respelled: The last entry of each resource that the Change Lists have in several spellings,
-            deleted in one and not in another. Its server decides whether it exists.
-        ambiguous: The resources whose latest change cannot be determined from the documents.
+        contested: The latest earlier change of each resource that exists according to the Resource
+            List but not according to that change, or the reverse.
         doubts: The reasons why the documents may be incomplete.
         limits: The limits of what the documents can show, in sentences.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self._selection = selection
         self._lock = Lock()
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._database.executescript(_SCHEMA)
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(_StoredEntry).decode
-        self._forget()
-
-    def _forget(self) -> None:
-        self.has_spellings = False
-        self.contested: dict[str, Resource] = {}
-        self.respelled: dict[str, Resource] = {}
-        self.ambiguous: set[str] = set()
-        self.doubts: tuple[str, ...] = ()
-        self.limits: tuple[str, ...] = ()
+        self.clear()
 
     def close(self) -> None:
         with self._lock:  # a thread may still be using it
@@ -148,91 +113,54 @@ class ExpectedResources:
 
     def clear(self) -> None:
         """Remove everything that was read."""
-        self._forget()
+        self.has_spellings = False
+        self.contested: dict[str, Change] = {}
+        self.doubts: tuple[str, ...] = ()
+        self.limits: tuple[str, ...] = ()
         self.clear_resources()
 
     def clear_resources(self) -> None:
         with self._lock:
             self._database.execute("DELETE FROM resources")
 
-    def find(self, uris: Sequence[str]) -> dict[str, Expectation]:
-        """Return the stored expectations by URI. URIs without one are left out."""
-        query = f"SELECT {_COLUMNS} FROM resources WHERE uri IN"
+    def find(self, uris: Sequence[str]) -> dict[str, Change]:
+        """Return the latest stored changes by URI. URIs without one are left out."""
+        query = "SELECT change FROM resources WHERE uri IN"
         with self._lock:
             rows = list(select_in(self._database.execute, query, uris))
-        return dict(map(self._expectation, rows))
+        return {change.uri: change for (stored,) in rows for change in decode_changes(stored)}
 
-    def store(self, found: Mapping[str, Expectation]) -> None:
-        rows = [self._row(uri, one) for uri, one in found.items()]
+    def store(self, changes: Collection[Change]) -> None:
+        """Store changes, each in place of an earlier one of its resource."""
+        self.has_spellings |= any(one.uri != one.resource.uri for one in changes)
+        rows = list(map(self._row, changes))
         with self._lock:
-            self._database.executemany(
-                "INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?, ?, ?, ?)", rows
-            )
+            self._database.executemany("INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?)", rows)
 
-    def _row(self, uri: str, one: Expectation) -> tuple[object, ...]:
-        entry = one.entry
-        is_undated = entry is not None and entry.hash is None and entry.changed_at is None
-        listed = None if one.listed is entry else self._stored(one.listed)
-        before = self._stored(one.before)
-        return uri, self._stored(entry), is_undated, listed, one.listed_at, one.changed_at, before
-
-    def _expectation(self, row: tuple[Any, ...]) -> tuple[str, Expectation]:
-        uri, entry, listed, listed_at, changed_at, before = row
-        latest = self._entry(entry)
-        first = latest if listed is None and listed_at is not None else self._entry(listed)
-        return uri, Expectation(latest, first, listed_at, changed_at, self._entry(before))
-
-    def _stored(self, entry: Resource | None) -> bytes | None:
-        if entry is None:
-            return None
-        dates = (entry.lastmod, entry.datetime, *(link.modified for link in entry.links))
-        folds = tuple(0 if date is None else date.fold for date in dates)
-        return self._encode(_StoredEntry(entry, folds if any(folds) else ()))
-
-    def _entry(self, stored: bytes | None) -> Resource | None:
-        if stored is None:
-            return None
-        decoded = self._decode(stored)
-        entry = decoded.entry
-        if not decoded.folds:
-            return entry
-        first, second, *others = decoded.folds
-        links = (
-            replace(link, modified=_folded(link.modified, fold))
-            for link, fold in zip(entry.links, others, strict=True)
-        )
-        return replace(
-            entry,
-            lastmod=_folded(entry.lastmod, first),
-            datetime=_folded(entry.datetime, second),
-            links=tuple(links),
-        )
+    def _row(self, change: Change) -> tuple[object, ...]:
+        entry, is_expected = change.resource, change.change is not ChangeType.DELETED
+        may_exist = is_expected or change.check is CheckMethod.FETCH
+        is_followed = may_exist and self._selection.wants(entry)
+        is_undated = is_followed and is_expected and not (entry.hash or entry.changed_at)
+        stored = encode_changes([change])
+        return change.uri, is_expected if is_followed else None, is_undated, stored
 
     def count(self) -> tuple[int, int]:
         """Return the number of existing resources, and of those without a hash and a date."""
-        query = "SELECT count(entry), coalesce(sum(is_undated), 0) FROM resources"
+        query = "SELECT coalesce(sum(is_expected), 0), coalesce(sum(is_undated), 0) FROM resources"
         with self._lock:
             resources, undated_ones = self._database.execute(query).fetchone()
         return resources, undated_ones
 
-    def changed_before(self) -> Iterator[tuple[str, Expectation]]:
-        """Yield the resources with a change that is not later than the Resource List."""
-        after = ""
-        while rows := self._rows(_CHANGED_BEFORE, after, _PART):
-            after = rows[-1][0]
-            yield from map(self._expectation, rows)
-
-    def page(self, after: str, limit: int) -> list[ExpectedFile]:
-        """Return the next existing resources after a URI, in the order of their URIs."""
-        return [
-            ExpectedFile(uri, entry, name or entry.uri)
-            for uri, stored, name in self._rows(_PAGE, after, limit)
-            if (entry := self._entry(stored)) is not None
-        ]
-
-    def _rows(self, query: str, after: str, limit: int) -> list[tuple[Any, ...]]:
+    def page(self, after: str, limit: int) -> list[ExpectedResource]:
+        """Return the next followed resources after a URI, in the order of their URIs."""
         with self._lock:
-            return self._database.execute(query, (after, limit)).fetchall()
+            rows = self._database.execute(_PAGE, (after, limit)).fetchall()
+        return [
+            ExpectedResource(change, name or change.resource.uri)
+            for stored, name in rows
+            for change in decode_changes(stored)
+        ]
 
     # The resources of the copy
 
@@ -248,25 +176,15 @@ class ExpectedResources:
             self._database.execute("DELETE FROM held")
             self._database.executemany("INSERT OR REPLACE INTO held VALUES (?, ?)", rows)
 
-    def held_names(self, uris: Sequence[str]) -> dict[str, str]:
-        """Return the URIs as spelled in the copy, for those resources that it has."""
-        query = "SELECT uri, name FROM held WHERE uri IN"
-        with self._lock:
-            return dict(select_in(self._database.execute, query, uris))
-
 
 @contextmanager
-def expected_resources(path: Path) -> Iterator[ExpectedResources]:
+def expected_resources(path: Path, selection: Selection) -> Iterator[ExpectedResources]:
     """Open a temporary database for the context, and raise its errors as `StorageError`."""
     try:
-        with closing(ExpectedResources(path)) as expected:
+        with closing(ExpectedResources(path, selection)) as expected:
             yield expected
     except sqlite3.Error as error:
         raise StorageError(f"{path}: {reason_of(error)}") from error
-
-
-def _folded(date: Instant | None, fold: int) -> Instant | None:
-    return date if date is None else date.replace(fold=fold)
 
 
 def _in_parts(things: Iterable[T]) -> Iterator[list[T]]:
@@ -279,6 +197,9 @@ def _in_parts(things: Iterable[T]) -> Iterator[list[T]]:
 class ExpectationReader:
     """Reads the expected resources from the Resource List and the Change Lists after its `at`.
 
+    Entries are merged by the rules of the follower. Where it would fetch a resource, because the
+    documents do not determine its latest change, the copy is compared with the server.
+
     If a Source has only dumps, the manifests of their packages take the place of these lists. If
     lists are older than those from which the copy was made, according to its `progress`, this is
     noted as a doubt. The number of bytes received is recorded in `activity`.
@@ -286,7 +207,6 @@ class ExpectationReader:
 
     fetcher: Fetcher
     offer: Offer
-    selection: Selection
     progress: Progress | None
     membership: SetMembership
     expected: ExpectedResources
@@ -300,6 +220,8 @@ class ExpectationReader:
         self.expected.clear()
         #: Maps each spelling of a URI that is left out to the spelling of the entry that counts.
         self._twofold: dict[str, str] = {}
+        #: The resources whose hash in the Resource List differs from that of an earlier change.
+        self._differing: dict[str, str] = {}
         self._received = self.fetcher.received
         try:
             self._at = await self._read_resources()
@@ -310,7 +232,7 @@ class ExpectationReader:
             await self._packages.close()
         await asyncio.to_thread(self._note_undated)
         self._check_age(frontier.instant)
-        await asyncio.to_thread(self._compare_lists)
+        await asyncio.to_thread(self._note_contradictions)
 
     def _doubt(self, reason: str) -> None:
         if reason not in self.expected.doubts:
@@ -364,8 +286,8 @@ class ExpectationReader:
     async def _read_resources(self) -> Instant:
         if not resource_documents(self.offer):
             self._doubt("the Source offers no list of its resources")
-            return _EARLIEST
-        baseline = Baseline(self.offer, _EARLIEST)
+            return EARLIEST
+        baseline = Baseline(self.offer, EARLIEST)
         following: Fetch | None = baseline.current
         while following is not None:
             if following is baseline.root:
@@ -393,23 +315,19 @@ class ExpectationReader:
             baseline.skip(error.at(uri))
         else:
             if part is not None:
-                await asyncio.to_thread(self._list, part.resources, to_microseconds(part.at))
+                await asyncio.to_thread(self._list, part.resources, part.at)
 
-    def _list(self, resources: Sequence[Resource], at: int) -> None:
+    def _list(self, resources: Sequence[Resource], at: Instant) -> None:
         for part in _in_parts(resources):
-            keys = [normalize(resource.uri) for resource in part]
-            self.expected.has_spellings |= keys != [resource.uri for resource in part]
-            found = self.expected.find(keys)
-            for key, resource in zip(keys, part, strict=True):
-                before = found.get(key)
-                if before is None or before.listed is None or before.listed.uri == resource.uri:
-                    found[key] = Expectation(self._followed(resource), resource, at)
+            changes = [Change(normalize(one.uri), ChangeType.UPDATED, at, one) for one in part]
+            found = self.expected.find([change.uri for change in changes])
+            for change in changes:
+                first = found.setdefault(change.uri, change).resource.uri
+                if first == change.resource.uri:
+                    found[change.uri] = change
                 else:
-                    self._twofold[resource.uri] = before.listed.uri
-            self.expected.store(found)
-
-    def _followed(self, resource: Resource) -> Resource | None:
-        return resource if self.selection.wants(resource) else None
+                    self._twofold[change.resource.uri] = first
+            self.expected.store(found.values())
 
     # The changes after the Resource List
 
@@ -420,7 +338,7 @@ class ExpectationReader:
             if gap is None:
                 return
             since = f"from {format_datetime(frontier.instant)} to"
-            since = "before" if frontier.instant == _EARLIEST else since
+            since = "before" if frontier.instant == EARLIEST else since
             cure = f"; {step.cure}" if step.cure else ""
             self._doubt(f"no document covers the time {since} {format_datetime(gap)}{cure}")
             frontier.advance(gap)
@@ -443,73 +361,52 @@ class ExpectationReader:
         return step
 
     def _add(self, coverage: Coverage, frontier: Frontier) -> None:
-        reduced = reduce_changes(coverage.changes, ordered=coverage.ordered)
+        reduced = reduce_changes(
+            coverage.changes, ordered=coverage.ordered, compare=True, from_=coverage.from_
+        )
         for part in _in_parts(reduced.latest.values()):
             found = self.expected.find([change.uri for change in part])
-            for change in part:
-                known = found.setdefault(change.uri, Expectation())
-                self._add_change(change, known, reduced)
-            self.expected.store(found)
+            self.expected.store([self._merged(found.get(one.uri), one) for one in part])
         if coverage.until is not None:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
 
-    def _add_change(self, change: Change, known: Expectation, reduced: ReducedChanges) -> None:
-        is_ambiguous = change.uri in reduced.ambiguous
-        self.expected.has_spellings |= change.uri != change.resource.uri
-        at = to_microseconds(change.at)
-        if self._is_listed_later(change, known):
-            self._ignore_content(change, known)
-            if not is_ambiguous and known.changed_at is None:
-                known.before = change.resource
-        elif known.changed_at is None or at >= known.changed_at:
-            # Documents may overlap: one may contain earlier changes that another lacks.
-            known.changed_at, known.before = at, None
-            is_deleted = change.change is ChangeType.DELETED
-            known.entry = None if is_deleted else self._followed(change.resource)
-            self._note_doubtful(change, reduced)
+    def _merged(self, known: Change | None, change: Change) -> Change:
+        """Return what is known of a resource after a change, by the rule of the follower.
 
-    def _note_doubtful(self, change: Change, reduced: ReducedChanges) -> None:
-        """Mark the resource of an added change as respelled or ambiguous, if it is."""
-        uri, expected = change.uri, self.expected
-        expected.respelled.pop(uri, None)
-        expected.ambiguous.discard(uri)
-        if uri in reduced.respelled:
-            expected.respelled[uri] = change.resource
-        elif uri in reduced.ambiguous:
-            expected.ambiguous.add(uri)
-
-    def _ignore_content(self, change: Change, known: Expectation) -> None:
-        """Ignore the listed content of a resource if a change may refer to a later version."""
-        entry = known.entry
-        if entry is None:
-            return
+        If the Resource List contradicts an earlier change, its `at` may be wrong. The list counts,
+        and the contradiction is noted until another change settles it.
+        """
+        uri = change.uri
+        if known is None:  # the Resource List states that it does not exist
+            known = Change(uri, ChangeType.DELETED, self._at, Resource(uri))
+        entry, latest = known.resource, merged(known, change)
         lastmod = to_microseconds(entry.lastmod) if entry.lastmod else None
-        if needs_request(change, lastmod):
-            known.entry = self._followed(replace(entry, hash=None, length=None, lastmod=None))
+        self.expected.contested.pop(uri, None)
+        self._differing.pop(uri, None)
+        if latest is known and needs_request(change, lastmod):
+            return replace(known, resource=replace(entry, hash=None, length=None, lastmod=None))
+        if (
+            latest.check is not CheckMethod.FETCH
+            or change.check is CheckMethod.FETCH
+            or change.resource.changed_at is None
+            or is_undecided(change.stated_at, known.stated_at)
+            or deletes(change, entry.hash, lastmod)
+        ):
+            return latest
+        if ChangeType.DELETED in (change.change, known.change):
+            self.expected.contested[uri] = latest
+        else:
+            self._differing[uri] = change.resource.uri
+        return known
 
-    def _is_listed_later(self, change: Change, known: Expectation) -> bool:
-        """Return whether the Resource List describes the resource as it was after a change."""
-        listed = known.listed
-        if listed is None or known.listed_at is None:
-            return change.at < self._at
-        lastmod = to_microseconds(listed.lastmod) if listed.lastmod else None
-        is_later = known.listed_at > to_microseconds(change.at)
-        return is_later and not deletes(change, listed.hash, lastmod)
-
-    def _compare_lists(self) -> None:
-        """Compare the Resource List with the changes before it, because its `at` may be wrong."""
-        differing = []
-        for uri, known in self.expected.changed_before():
-            before, listed = known.before, known.listed
-            if before is None:
-                continue
-            is_there = before.change is not ChangeType.DELETED
-            if is_there != (listed is not None):
-                if self.selection.wants(before) or known.entry is not None:
-                    self.expected.contested[uri] = before
-            elif listed is not None and agree(before.hash, listed.hash or "") is False:
-                differing.append(before.uri)
-        if differing:
+    def _note_contradictions(self) -> None:
+        """Add the contested resources that are not listed, and a doubt for differing hashes."""
+        for part in _in_parts(self.expected.contested.values()):
+            found = self.expected.find([change.uri for change in part])
+            self.expected.store(
+                [one for one in part if found[one.uri].change is ChangeType.DELETED]
+            )
+        if differing := sorted(self._differing.values()):
             more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
             self._doubt(
                 "the Resource List and the Change List have different hashes for "
@@ -531,15 +428,16 @@ def _contradiction_in(document: Document, sent: Instant | None) -> str | None:
             )
     if document.capability != Capability.CHANGE_LIST or document.index:
         return None
-    outside = [
-        resource.uri
-        for resource in document.resources
-        if (at := resource.changed_at) is not None
-        and (
-            (document.from_ is not None and postponed(at, _ROUNDED) < document.from_)
-            or (document.until is not None and at > postponed(document.until, _ROUNDED))
-        )
-    ]
+    dated = [(one.uri, one.changed_at) for one in document.resources if one.changed_at is not None]
+    outside = [uri for uri, at in dated if _is_outside(at, document)]
     if not outside:
         return None
     return f"{len(outside)} entries, as that of {outside[0]}, lie outside of its interval"
+
+
+def _is_outside(at: Instant, document: Document) -> bool:
+    from_, until = document.from_, document.until
+    first, last = time_span(at) if at.fold else (at, at)
+    return (from_ is not None and postponed(last, _ROUNDED) < from_) or (
+        until is not None and first > postponed(until, _ROUNDED)
+    )
