@@ -202,7 +202,11 @@ class Baseline:
         is_last = document.link(Rel.NEXT) is None
         self.share_read = self._parts / (self._parts + len(self._queue)) if is_last else None
         package = self.current.package
-        return ListedResources(document.resources, at, package.uri if package else None)
+        # An entry that states a change would not count as one of a list of resources.
+        resources = tuple(
+            one if one.change is None else replace(one, change=None) for one in document.resources
+        )
+        return ListedResources(resources, at, package.uri if package else None)
 
     def _enqueue(self, members: tuple[Resource, ...], *, packaged: bool) -> None:
         self._queue.put_first(

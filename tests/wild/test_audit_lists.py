@@ -105,6 +105,22 @@ async def test_a_deletion_that_is_only_left_out_of_the_resource_list_counts(
     assert (await honest_audit(source, folder)).code == (0 if gone else 2)
 
 
+@pytest.mark.usefixtures("two_files")
+async def test_a_resource_list_that_states_changes_lists_resources_all_the_same(
+    source: Source, folder: Path
+):
+    entries = [source.changed(name, "created", -100) for name in "ab"]
+    source.list_entries(*entries, at=100)
+    assert (await honest_audit(source, folder)).code == 0
+    await run_right(source, folder.with_name("followed"))
+    source.list_changes(source.delete("a", 20))
+    outcome = await honest_audit(source, folder)
+    assert outcome.code == 2
+    assert "the lists and its server contradict each other" in outcome.reasons
+    await run_right(source, folder.with_name("followed"))
+    await run_right(source, folder.with_name("another"))
+
+
 def an_at_later_than_the_answer(source: Source) -> None:
     source.list_resources(90_000, dated=True)
 
