@@ -17,6 +17,7 @@ uses this function, so both agree. In a chronological list (core §12.1), the la
 resource is final. In other lists, for example with the newest change first, datetimes decide. The
 resource itself is fetched if its final change is ambiguous:
 
+- A `lastmod` may be older than its change, and may contradict the order of the list.
 - The datetimes are too coarse, such as dates without times.
 - The URI has two spellings, one of them deleted. A Source that respells its URIs may list this as
   the creation of one resource and the deletion of another.
@@ -40,6 +41,9 @@ from rsnotify.sync.closed_lists import ClosedLists
 from rsnotify.sync.list_fingerprint import ListFingerprint, fingerprint_of
 from rsnotify.sync.sync_state import SyncState
 from rsnotify.sync.unconfirmed_changes import Verification, verification
+
+#: Maximum number of datetimes that restored files may have put in reverse order by accident.
+_BY_ACCIDENT = 10
 
 
 class ReducedChanges(Struct, frozen=True):
@@ -76,6 +80,7 @@ def reduce_changes(
     undecided: set[str] = set()
     respelled: set[str] = set()
     newest_first = not ordered and _is_newest_first(changes)
+    is_reversed = newest_first and len({change.at for change in changes}) > _BY_ACCIDENT
     for change in changes:
         uri = change.uri
         before = latest.get(uri)
@@ -94,7 +99,7 @@ def reduce_changes(
                 undecided.add(uri)  # the clock went back, or the newest entries are first
             latest[uri] = change
             continue
-        if _contradict(before, change, newest_first=newest_first):
+        if _contradict(before, change, is_reversed=is_reversed):
             ambiguous.add(uri)
         if change.at > before.at or (change.at == before.at and not newest_first):
             latest[uri] = change
@@ -134,13 +139,13 @@ def _is_newest_first(changes: Sequence[Change]) -> bool:
     return all(map(ge, times, times[1:]))
 
 
-def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
+def _contradict(before: Change, change: Change, *, is_reversed: bool) -> bool:
     """Return whether neither position nor datetime determines which of two changes is later."""
     if change.at == before.at:
         return not _is_equal(before, change)
     # A `lastmod` may be older than the change (core §7), for example of a restored file. Position
     # and datetime then contradict each other, unless the whole list is in reverse order.
-    return change.at < before.at and not newest_first and _is_dated_by_lastmod(change)
+    return change.at < before.at and not is_reversed and _is_dated_by_lastmod(change)
 
 
 def _is_older(change: Change, from_: Instant) -> bool:

@@ -43,12 +43,22 @@ def test_entries_that_are_dated_by_their_order_are_fetched_if_they_state_the_rev
     assert not reduce_changes([*oldest, *newest], ordered=True).ambiguous
 
 
-def test_the_first_entry_counts_in_a_list_that_begins_with_the_newest() -> None:
-    entries = [change("a", UPDATED, 2, dated=False), change("a", CREATED, 0, dated=False)]
+@pytest.mark.parametrize(("others", "dated"), [(9, False), (0, True)])
+def test_the_first_entry_counts_in_a_list_that_begins_with_the_newest(
+    others: int, dated: bool
+) -> None:
+    entries = [change("a", UPDATED, 20, dated=dated), change("a", CREATED, 0, dated=dated)]
+    entries[1:1] = [change(f"b{n}", UPDATED, 19 - n, dated=dated) for n in range(others)]
     reduced = reduce_changes(entries, ordered=False)
     assert reduced.latest["a"].change is UPDATED
     assert reduced.latest["a"].check is CheckMethod.COMPARE
     assert not reduced.ambiguous
+
+
+def test_a_short_list_of_modification_times_may_be_in_reverse_order_by_accident() -> None:
+    entries = [change("a", UPDATED, 20, dated=False), change("a", UPDATED, 0, dated=False)]
+    entries[1:1] = [change(f"b{n}", UPDATED, 19 - n // 2, dated=False) for n in range(16)]
+    assert reduce_changes(entries, ordered=False).ambiguous == {"a"}
 
 
 def test_a_restored_file_with_its_old_lastmod_is_ambiguous() -> None:

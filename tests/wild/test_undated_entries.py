@@ -14,7 +14,9 @@ from tests.wild.documents import entry, md, resource_list, seconds, sha256, urls
 from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     Copy,
+    Folder,
     assert_honest,
+    audited,
     command_follow_once,
     command_honest,
     follow_once,
@@ -224,6 +226,32 @@ async def test_the_command_compares_when_told_to_and_says_when_it_did(source: So
     write(source, at=100)
     outcome = await command_honest(source, folder, "--compare", "0")
     assert outcome.claims, outcome
+
+
+# A file that is restored keeps its `lastmod` (core §7), so that a short list in chronological order
+# may seem to begin with the newest entry.
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("hashed", [True, False])
+async def test_a_restored_file_is_not_taken_for_an_older_version(
+    source: Source, folder: Path, hashed: bool, at_once: bool
+):
+    source.begin("a")
+    source.list_resources(hashed=hashed)
+    await run_right(source, folder)
+    source.file("a", b"2", 60)
+    first = source.changed("a", "updated", lastmod=source.t(60), hashed=hashed)
+    if not at_once:
+        source.list_changes(first)
+        await run_right(source, folder)
+    source.file("a", b"3", 40)
+    then = source.changed("a", "updated", lastmod=source.t(40), hashed=hashed)
+    source.list_changes(first, then)
+    await run_honest(source, folder)
+    assert Folder(folder).files() == source.resources
+    (folder / "a").write_bytes(b"2")
+    assert (await audited(source, folder)).code == 1
 
 
 # A hash that the Source's own content contradicts stays a doubt, in whichever lists it is.
