@@ -164,18 +164,14 @@ def decode_changes(record: bytes) -> list[Change]:
 
 
 def _with_fold(change: Change, names: Sequence[str]) -> Change:
-    def dated(name: str, date: Instant | None) -> Instant | None:
-        return date.replace(fold=1) if date is not None and name in names else date
-
     entry = change.resource
-    links = (
-        replace(link, modified=dated(str(number), link.modified))
+    dated = [name for name in ("datetime", "lastmod") if name in names]
+    dates = {name: getattr(entry, name).replace(fold=1) for name in dated}
+    links = tuple(
+        replace(link, modified=link.modified.replace(fold=1))
+        if link.modified is not None and str(number) in names
+        else link
         for number, link in enumerate(entry.links)
     )
-    resource = replace(
-        entry,
-        datetime=dated("datetime", entry.datetime),
-        lastmod=dated("lastmod", entry.lastmod),
-        links=tuple(links),
-    )
-    return replace(change, at=change.at.replace(fold="at" in names), resource=resource)
+    at = change.at.replace(fold=1) if "at" in names else change.at
+    return replace(change, at=at, resource=replace(entry, links=links, **dates))
