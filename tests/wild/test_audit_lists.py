@@ -23,6 +23,7 @@ from tests.wild.documents import (
     md,
     member,
     resource_list,
+    sha256,
     urlset,
 )
 from tests.wild.running import Outcome, assert_honest, audited, follow_once, run_right
@@ -519,6 +520,40 @@ async def test_a_restored_file_that_keeps_its_date_is_not_taken_for_the_listed_v
 
 
 @pytest.mark.usefixtures("two_files")
+async def test_a_change_without_a_hash_that_has_another_date_than_the_listed_version_is_compared(
+    source: Source, folder: Path
+):
+    source.list_entries(*source.listed("a", lastmod=source.t(8)), *source.listed("b"))
+    source.file("a", b"2", 7)
+    source.list_changes(source.changed("a", "updated", lastmod=source.t(7), hashed=False))
+    assert (await honest_audit(source, folder)).code == 1
+    (folder / "a").write_bytes(b"2")
+    assert (await honest_audit(source, folder)).code == 0
+
+
+async def test_the_hash_of_an_alternate_does_not_count_where_the_last_change_is_unclear(
+    source: Source, folder: Path
+):
+    def version(number: bytes, change: str | None = None, **dates: Any) -> str:
+        about = {"type": "text/plain", "hash": sha256(b"text " + number)}
+        links = [ln("alternate", source.uri("a.txt"), **about)]
+        return entry(source.uri("a"), change, content=number, links=links, **dates)
+
+    source.offer()
+    source.file("a", b"1")
+    source.file("a.txt", b"text 1", headers={"Content-Type": "text/plain"})
+    source.list_entries(version(b"1"))
+    source.list_changes()
+    assert (await follow_once(source, folder, prefer=("text/plain",))).claims
+    assert (await audited(source, folder)).code == 0
+    source.file("a.txt", b"text 2", 20, headers={"Content-Type": "text/plain"})
+    of_day = {"datetime": days(source.t(20))}
+    changes = version(b"2", "updated", **of_day), version(b"1", "updated", **of_day)
+    source.list_changes(*changes)
+    assert (await audited(source, folder)).code == 1
+
+
+@pytest.mark.usefixtures("two_files")
 @pytest.mark.parametrize("what", ["created", "updated"])
 async def test_a_contradiction_that_a_later_change_settles_is_none(
     what: str, source: Source, folder: Path
@@ -534,6 +569,7 @@ async def test_a_contradiction_that_a_later_change_settles_is_none(
         members.append(member(source.uri(name), from_=source.t(5)))
     source.put("changelist.xml", index("changelist", members, from_=source.t(5)))
     assert (await honest_audit(source, folder)).code == 0
+    assert source.requests("a") == []
     source.put("2.xml", change_list([], from_=source.t(5)))
     assert (await honest_audit(source, folder)).code == (0 if what == "created" else 2)
 
