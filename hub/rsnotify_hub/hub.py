@@ -34,11 +34,10 @@ from rsnotify_hub.admin.api import AdminApi
 from rsnotify_hub.admin.change_operations import ChangeOperations
 from rsnotify_hub.admin.connection_operations import ConnectionOperations
 from rsnotify_hub.admin.history import HubHistory
-from rsnotify_hub.admin.hub_readings import HubReadings, lag_seconds
+from rsnotify_hub.admin.hub_readings import HubReadings, TopicRates, lag_seconds
 from rsnotify_hub.admin.operations import AdminOperations
 from rsnotify_hub.admin.read_operations import ReadOperations
 from rsnotify_hub.admin.schemas import DiskInfo
-from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.bridging import Bridge, BridgeDependencies, Bridges, HubTransport
 from rsnotify_hub.change_memory import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfig

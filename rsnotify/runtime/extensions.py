@@ -6,7 +6,7 @@ scheme or a media type. An extension is imported on first use, and the cores wor
 | group                 | name            | object                                                |
 |-----------------------|-----------------|-------------------------------------------------------|
 | `rsnotify.commands`   | subcommand      | a typer function or application                       |
-| `rsnotify.hub`        | `follow`        | `rsnotify_hub.config.hub_follower.HubFollower`        |
+| `rsnotify.hub`        | `follow`        | `rsnotify_hub.config.loading.HubFollower`        |
 | `rsnotify.origins`    | type of origin  | `rsnotify_gateway.OriginType`                         |
 | `rsnotify.patches`    | media type      | `rsnotify_subscriber.Patch`                           |
 | `rsnotify.stores`     | scheme of a URL | a subclass of `StoreProvider`, in `rsnotify_hub`      |

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from rsnotify.errors import WrongDocument
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
 from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.poll_schedule import DocumentNotices, DocumentsToRead
 from rsnotify.sync.progress import Progress
 from tests.core.source import EPOCH, at
 

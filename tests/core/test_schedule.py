@@ -11,9 +11,8 @@ from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.catch_up import FailurePolicy
-from rsnotify.sync.document_notices import DocumentsToRead
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.poll_schedule import PollInterval, PollSchedule
+from rsnotify.sync.poll_schedule import DocumentsToRead, PollInterval, PollSchedule
 from rsnotify.sync.pull import Pull
 from rsnotify.sync.retry import Retry
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rsnotify_demo.push_link import PushLink, open_link
+from rsnotify_demo.destination_process import PushLink, open_link
 
 #: Seconds; only what hangs takes them.
 PATIENCE = 120

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from rsnotify_gateway.adapter import is_due
-from rsnotify_gateway.poll_pace import PollPace
-from rsnotify_gateway.robots_txt import parse_robots
+from rsnotify_gateway.client import parse_robots
+from rsnotify_gateway.config import PollPace
 
 PACE = PollPace(least=10, most=100)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rsnotify_hub.admin.topic_rates import WINDOW_SECONDS, TopicRates
+from rsnotify_hub.admin.hub_readings import WINDOW_SECONDS, TopicRates
 from rsnotify_hub.fragments import read_fragment
 from rsnotify_hub.store.interface import LogEntry
 from tests.hub.admin.admin_user import AdminUser

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_publisher.changes import check_uri
-from rsnotify_relay.relay_naming import RelayNaming
+from rsnotify_relay.republisher import RelayNaming
 
 BASE = "http://a.example/data/"
 OURS = "https://relay.example/r/"

@@ -21,7 +21,7 @@ from rsnotify_publisher import Publisher, asgi_application, routes, wsgi_applica
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.folder_publishing import PublishedFolder
 from rsnotify_publisher.folder.server import folder_application
-from rsnotify_relay.relay_naming import RelayNaming
+from rsnotify_relay.republisher import RelayNaming
 from rsnotify_subscriber import FolderMirror, Received, audit
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.mirror.paths import MirrorLayout, PathNames

@@ -15,10 +15,9 @@ import typer
 from rsnotify.runtime.command_reports import StatusReport
 from rsnotify.runtime.processes import Process, ProcessError
 from rsnotify.runtime.tasks import running, wait_for_event
-from rsnotify_demo.destination_process import DemoDestination, DestinationStatus
+from rsnotify_demo.destination_process import DemoDestination, DestinationStatus, open_link
 from rsnotify_demo.monitor import SENSORS, DemoMonitor, Observations
 from rsnotify_demo.page import Facts, serve_page
-from rsnotify_demo.push_link import open_link
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

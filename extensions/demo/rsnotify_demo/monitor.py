@@ -26,8 +26,12 @@ from msgspec import Struct, field
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.state_folders import flush_milliseconds
-from rsnotify_demo.destination_process import DemoDestination, DestinationStatus, ProcessState
-from rsnotify_demo.push_link import PushLink
+from rsnotify_demo.destination_process import (
+    DemoDestination,
+    DestinationStatus,
+    ProcessState,
+    PushLink,
+)
 
 #: Number of sensors, which report all the time.
 SENSORS = 60

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from rsnotify_hub.admin.paging import NodeRows, RowOrder, merge_rows, rows_of_node
-from rsnotify_hub.admin.read_operations import UnknownId
+from rsnotify_hub.admin.read_operations import (
+    NodeRows,
+    RowOrder,
+    UnknownId,
+    merge_rows,
+    rows_of_node,
+)
 from rsnotify_hub.admin.schemas import (
     ClientRole,
     ConnectionInfo,

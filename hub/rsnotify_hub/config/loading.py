@@ -6,17 +6,17 @@ A failed check raises `WrongSetting`. Tokens are replaced by their digests as so
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_network
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_type_hints
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.extensions import MissingExtension, missing_package
+from rsnotify.runtime.extensions import MissingExtension, load_extension, missing_package
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.settings import (
     MIN_TOKEN,
@@ -40,10 +40,47 @@ from rsnotify_hub.config.configuration import (
     PublisherGrant,
     configuration_of,
 )
-from rsnotify_hub.config.hub_follower import load_hub_follower
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.providers import StoreProvider, provider_of
 from rsnotify_hub.urls import check_url, has_dot_segments
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from aiohttp import web
+
+    from rsnotify_hub.access.grants import Grants
+    from rsnotify_hub.config.configuration import FollowConfig, HubConfig
+
+
+class HubFollower(Protocol):
+    """Follows origins and publishes their changes on the hub.
+
+    The extension is the entry point `follow` in the group `rsnotify.hub`. It is imported only if
+    the settings list origins. The hub listens on `listener`, and `public_url` ends in `/`.
+    """
+
+    def __init__(self, configuration: HubConfig, public_url: str, listener: socket) -> None: ...
+
+    @staticmethod
+    def check(config: FollowConfig) -> None:
+        """Raise WrongSetting if an origin's settings are wrong."""
+
+    def add_routes(self, app: web.Application) -> None:
+        """Add routes that serve the documents of the origins."""
+
+    def running(self, grants: Grants) -> AbstractAsyncContextManager[None]:
+        """Follow the origins while the context is active. The hub already serves their documents.
+
+        Raises:
+            RsnotifyError: The stored state cannot be used.
+        """
+
+
+def load_hub_follower() -> type[HubFollower]:
+    """Import the extension, or raise MissingExtension if it is not installed."""
+    return cast(type[HubFollower], load_extension("hub", "follow", "the gateway"))
+
 
 #: Digests of the example secrets in the documentation.
 _EXAMPLE_DIGESTS = frozenset({digest("a long random secret")})

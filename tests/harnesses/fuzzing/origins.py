@@ -17,7 +17,7 @@ from rsnotify_gateway.adapters.ldes import StreamTerms
 from rsnotify_gateway.adapters.ldes import parse_page as parse_stream
 from rsnotify_gateway.adapters.oai_pmh import OaiParser
 from rsnotify_gateway.change_detection import usable_uri
-from rsnotify_gateway.robots_txt import parse_robots
+from rsnotify_gateway.client import parse_robots
 from tests.harnesses.fuzzing.surface import Surface
 
 _URI = "http://e.example/a"

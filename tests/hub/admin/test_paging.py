@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.admin.paging import RowOrder, RowPage, page_of
-from rsnotify_hub.admin.read_operations import SUBSCRIPTION_ORDERS, TOPIC_ORDERS
+from rsnotify_hub.admin.read_operations import (
+    SUBSCRIPTION_ORDERS,
+    TOPIC_ORDERS,
+    RowOrder,
+    RowPage,
+    page_of,
+)
 from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.store.interface import LogState

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify_hub.admin.topic_rates import WINDOW_SECONDS, TopicRates
+from rsnotify_hub.admin.hub_readings import WINDOW_SECONDS, TopicRates
 from rsnotify_hub.fragments import read_fragment
 from rsnotify_hub.store.interface import LogEntry
 from tests.hub.helpers import TOPIC, Clock, fragment
