@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
-from rsnotify_publisher.captured_content import CapturedContent
 from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.counters import SourceCounters
 from rsnotify_publisher.files import check_writable
@@ -20,7 +19,7 @@ from rsnotify_publisher.job_schedule import parse_schedule
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.options import Options, check_options
 from rsnotify_publisher.rotation_and_retention import parse_retention, parse_rotation
-from rsnotify_publisher.source_contents import ContentCallback, SourceContents
+from rsnotify_publisher.source_contents import CapturedContent, ContentCallback, SourceContents
 from rsnotify_publisher.source_documents import PARTS, SourceDocuments
 from rsnotify_publisher.view import load_views
 

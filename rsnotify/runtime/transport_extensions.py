@@ -3,7 +3,7 @@
 An entry point in the group `rsnotify.transports` has the name of the scheme, and refers to an
 object with a login and up to three of these methods, one for each core:
 
-- `feed`, which a Source uses to publish (`rsnotify_publisher.push.feeding.SourceTransport`)
+- `feed`, which a Source uses to publish (`rsnotify_publisher.push.hub_push.SourceTransport`)
 - `bridge`, which a hub uses to publish (`rsnotify_hub.bridging.HubTransport`)
 - `receive_from`, which a Destination uses to receive (`rsnotify_subscriber.push.endpoints`,
   `DestinationTransport`)

@@ -16,8 +16,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
-from rsnotify_publisher.captured_content import CapturedContent
 from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.source_contents import CapturedContent
 from rsnotify_validation import validate
 from tests.publisher.packed import BASE, UP, manifest, sha256
 

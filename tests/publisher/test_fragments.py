@@ -22,11 +22,11 @@ from rsnotify.sync.retry import Retry
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.hubs import advertised, parse_hubs
 from rsnotify_publisher.journal import JournalState
-from rsnotify_publisher.push.fragment_writer import (
+from rsnotify_publisher.push.hub_feed import (
     FragmentWriter,
     OutgoingFragment,
+    resume_at,
 )
-from rsnotify_publisher.push.hub_feed import resume_at
 from rsnotify_publisher.push.hub_push import NodeRotation
 from tests.publisher.helpers import BASE, chain_of
 

@@ -21,8 +21,7 @@ from watchfiles import Change, awatch
 from rsnotify.format.model import Capability, ChangeType, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, Record, SourceDescription
-from rsnotify_publisher.background.journal_poller import JournalPoller
-from rsnotify_publisher.background.pool import FunctionThreads
+from rsnotify_publisher.background.pool import FunctionThreads, JournalPoller
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.folder_publishing import PublishedFolder
 from rsnotify_publisher.folder.scanner import FolderScanner

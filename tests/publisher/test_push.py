@@ -21,8 +21,7 @@ from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.push.change_stream import ChangeStream
-from rsnotify_publisher.push.fragment_writer import OutgoingFragment
-from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
 from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.websocket import HubConnections
 from tests.fork_server import forked

@@ -14,7 +14,7 @@ from rsnotify.format.model import ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.push.fragment_writer import FragmentWriter
+from rsnotify_publisher.push.hub_feed import FragmentWriter
 from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
 from tests.publisher.published import members
 

@@ -1,4 +1,4 @@
-"""The demo's Destination, a process that the user can stop, and its link, which the user can cut."""
+"""The demo's Destination, which the user can stop, and its link, which the user can cut."""
 
 from __future__ import annotations
 

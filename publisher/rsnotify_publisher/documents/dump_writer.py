@@ -31,15 +31,15 @@ from rsnotify.format.model import (
     Resource,
 )
 from rsnotify.format.writer import Profile, entry, write_document
-from rsnotify_publisher.bitstreams import (
+from rsnotify_publisher.documents.packages import PackageFile
+from rsnotify_publisher.files import all_or_none, atomic, write_atomically
+from rsnotify_publisher.source_contents import (
     Bitstream,
     EntryBitstream,
     EntryContent,
     opened,
     with_bitstreams,
 )
-from rsnotify_publisher.documents.packages import PackageFile
-from rsnotify_publisher.files import all_or_none, atomic, write_atomically
 from rsnotify_publisher.source_documents import (
     compact,
     stem,

@@ -17,7 +17,7 @@ from rsnotify.format.hashes import Digester, are_included
 from rsnotify.format.media_types import extension
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
-from rsnotify_publisher.bitstreams import CHUNK_SIZE, Bitstream
+from rsnotify_publisher.source_contents import CHUNK_SIZE, Bitstream
 
 _MANIFEST = "manifest.xml"
 #: The values of `ZipInfo` for a regular file on Unix, readable by all.

@@ -1,7 +1,13 @@
 """The journal of a Source: durable, ordered, shared by processes, written by group commit."""
 
-from rsnotify_publisher.journal.journal import FinishedDocument, Journal, JournalState, system_clock
-from rsnotify_publisher.journal.recorded_changes import RecordedChanges, consecutive
+from rsnotify_publisher.journal.journal import (
+    FinishedDocument,
+    Journal,
+    JournalState,
+    RecordedChanges,
+    consecutive,
+    system_clock,
+)
 from rsnotify_publisher.journal.recorder import Recorder
 
 __all__ = [

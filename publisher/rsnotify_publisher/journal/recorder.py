@@ -22,8 +22,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.counters import SourceCounters
-from rsnotify_publisher.journal.journal import DEFAULT_CACHE_SIZE, Journal, JournalState
-from rsnotify_publisher.journal.recorded_changes import RecordedChanges
+from rsnotify_publisher.journal.journal import (
+    DEFAULT_CACHE_SIZE,
+    Journal,
+    JournalState,
+    RecordedChanges,
+)
 
 T = TypeVar("T")
 

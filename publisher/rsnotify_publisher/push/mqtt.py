@@ -19,8 +19,7 @@ from rsnotify.runtime.addresses import Dialer
 from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
 from rsnotify_publisher.hubs import Hub
-from rsnotify_publisher.push.fragment_writer import OutgoingFragment
-from rsnotify_publisher.push.hub_feed import FragmentFeed
+from rsnotify_publisher.push.hub_feed import FragmentFeed, OutgoingFragment
 
 logger = logging.getLogger("rsnotify.publisher")
 

@@ -25,9 +25,8 @@ from rsnotify.runtime.addresses import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
 from rsnotify.runtime.tasks import settle
 from rsnotify_publisher.hubs import Hub, HubFailure
-from rsnotify_publisher.push.fragment_writer import OutgoingFragment
 from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, remedy
-from rsnotify_publisher.push.hub_feed import FragmentFeed
+from rsnotify_publisher.push.hub_feed import FragmentFeed, OutgoingFragment
 
 #: Seconds between pings, and seconds after which a hub that has not answered one counts as dead.
 _PING_INTERVAL, _PONG_TIMEOUT = 5.0, 10.0
