@@ -72,7 +72,7 @@ class HubFailure(RsnotifyError):
         reason: The cause, as a clause.
         retry_after: The delay that the hub requested, in seconds.
         remedy: What the user must do, as a clause; None if a retry may help.
-        everywhere: Whether every node of the hub would answer the same.
+        everywhere: Whether every node of the hub would give the same answer.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ def parse_hubs(
     if not advertise:
         return hubs
     if not hubs:
-        raise ConfigurationError("there is a hub to advertise, but no hub to push to")
+        raise ConfigurationError("there is a hub to advertise, but no hub to push to; add one")
     urls = advertised(tuple(map(parse_hub, advertise)))
     return tuple(replace(hub, advertised=urls, documents=()) for hub in hubs)
 

@@ -64,7 +64,7 @@ class View(ABC):
         """
 
     def remark(self, page: bytes, entries: Sequence[bytes], end: int) -> bytes:
-        """Return data for `resume` to append to a page after its entries.
+        """Return data to append to a page after its entries, for `resume`.
 
         Args:
             page: The previous page, or empty if there is none.

@@ -17,7 +17,7 @@ from rsnotify.format.model import Resource
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.state_folders import make_durably
 from rsnotify.sync.retry import Retry
-from rsnotify_publisher.changes import Record, check_record
+from rsnotify_publisher.changes import check_record
 from rsnotify_publisher.publisher import Publisher, Startable
 
 
@@ -192,11 +192,11 @@ class Forwarder(Startable):
 
     def _record(self, lines: Sequence[OutboxLine]) -> Mapping[int, str]:
         """Record changes durably. Return why rows were refused, keyed by number."""
-        changes: list[Record] = []
+        changes: list[Resource] = []
         refused: dict[int, str] = {}
         for line in lines:
             try:
-                changes.append(check_record(self._decode(line.entry)))
+                changes.append(check_record(self._decode(line.entry)).resource)
             except (DecodeError, RecursionError, ConfigurationError) as error:
                 refused[line.number] = str(error)
                 logger.error(

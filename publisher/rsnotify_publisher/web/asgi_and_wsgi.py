@@ -36,7 +36,7 @@ def asgi_application(
 
     Args:
         source: A set of resources, or several.
-        app: The application for all other paths. By default, they are answered with 404.
+        app: The application for all other paths. By default, the response for them is 404.
     """
     return _DocumentsASGI(source, app)
 
@@ -105,7 +105,7 @@ def wsgi_application(
 
     Args:
         source: A set of resources, or several.
-        app: The application for all other paths. By default, they are answered with 404.
+        app: The application for all other paths. By default, the response for them is 404.
     """
     paths = DocumentPaths(source, with_robots=app is None)
     others = app or wsgi_not_found
