@@ -302,7 +302,7 @@ async def hub_deliveries(world: World, urls: list[str], anywhere: bool) -> None:
         )
         for url in urls:
             subscription = Subscription(TOPIC, url, None, START + timedelta(days=1), 0)
-            assert (await requests.deliver(subscription, b"", "text/plain")).status is None
+            assert (await requests.send(subscription, b"", "text/plain")).status is None
         requests.close()
 
 

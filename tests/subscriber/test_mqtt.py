@@ -167,7 +167,7 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
         login = BrokerLogin(user="reader", password="secret")
         async with following(destination, mqtt=MqttOptions(url=broker.url, login=login)):
             pass
-        with pytest.raises(FetchError, match="it refuses the login"):
+        with pytest.raises(FetchError, match="it refuses a login without a user"):
             await transport_to(broker.url).receive(None, Heard())
 
 
