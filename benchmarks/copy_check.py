@@ -61,7 +61,7 @@ def compare(handler: FolderMirror, state: DestinationState) -> tuple[float, floa
     """Return the seconds that passed, and those of a processor."""
     begun, worked = time.perf_counter(), time.process_time()
     scan = FileScan(handler, state, verify=False)
-    while (part := scan.compare_part()) is not None:
+    while (part := scan.compare_next()) is not None:
         assert part == ([], [])
     assert not scan.unknown_paths()
     return time.perf_counter() - begun, time.process_time() - worked

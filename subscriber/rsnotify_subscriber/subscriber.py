@@ -338,11 +338,11 @@ class Subscriber:
             worker=worker,
             fetcher=fetcher,
             offers=offers,
-            ways=self._endpoints,
+            endpoints=self._endpoints,
             handler=handler,
             options=options,
             announce=self._announcer,
-            moved=self._wake,
+            on_status_changed=self._wake,
             on_committed=self._on_committed,
         )
         self._following = self._followed = Following(context)

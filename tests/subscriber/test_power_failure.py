@@ -92,9 +92,9 @@ class Copy:
         states = [state for state in map(PreparedChange.new_state, batch) if state is not None]
         if not commit:
             self._applier._commit = _nothing  # type: ignore[method-assign,assignment]
-        assert self._applier._blocking is not None
+        assert self._applier._apply_blocking is not None
         assert self._applier._call_and_commit(
-            self._applier._blocking, batch, states, Progress(through, through)
+            self._applier._apply_blocking, batch, states, Progress(through, through)
         )
         if commit:
             self.through = through
@@ -110,7 +110,7 @@ class Copy:
             covered = self._prepared("a", None)
             batch.append(replace(covered, decided=None, unchanged=held))
         self.incoming.rename(self.folder / "hidden")
-        asyncio.run(self._applier._apply(batch))
+        asyncio.run(self._applier._apply_batch(batch))
         (self.folder / "hidden").rename(self.incoming)
 
     def do(self, steps: Sequence[dict[str, bytes | None] | str]) -> None:

@@ -548,13 +548,13 @@ async def test_a_copy_is_not_level_before_its_files_were_compared(
     await copied(Shape(source, "resourcelist+changelist", "hashes"), folder)
     truncated(folder, folder)
     gate = asyncio.Event()
-    compare = copy_check.CopyCheck._compare
+    compare = copy_check.CopyCheck._compare_files
 
     async def compare_later(*arguments: object, **options: bool) -> None:
         await gate.wait()
         await compare(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(copy_check.CopyCheck, "_compare", compare_later)
+    monkeypatch.setattr(copy_check.CopyCheck, "_compare_files", compare_later)
     async with following(source, folder) as one:
         await until(one, lambda status: len(status.doubts) == 1 and status.through is not None)
         assert not one.status.level

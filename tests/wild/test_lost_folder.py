@@ -60,7 +60,7 @@ async def test_a_folder_that_was_removed_is_missed(source: Source, copied: Path)
     shutil.rmtree(copied)
     outcome = await command_honest(source, copied)
     assert outcome.code == 2
-    assert "lacks 3 of the 3 files" in outcome.reasons[0]
+    assert "lacks all 3 files" in outcome.reasons[0]
     assert "copy.rsnotify" in outcome.reasons[0]
     assert not copied.exists()
     assert f"the folder and {default_state(copied)}" in outcome.reasons[0]
@@ -148,7 +148,7 @@ async def test_a_file_that_is_missed_and_is_in_no_list_is_fetched_from_its_uri(
 async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
     busy: bool, source: Source, copied: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(copy_check, "_INTERVAL", 0.1)
+    monkeypatch.setattr(copy_check, "_PLACE_CHECK_INTERVAL", 0.1)
     one = subscriber(source, copied)
     run = asyncio.create_task(one.run())
     await until(one, lambda status: status.level)

@@ -2,16 +2,16 @@
 
     submitted ──`Preparation`──> ready ──`Applier`──> applied, or failed
 
-Preparing a change means deciding from the state of the copy what to do, and fetching the content.
+To prepare a change, the state of the resource determines what to do, and its content is fetched.
 Any number of changes are prepared concurrently. If a change is ready immediately, for example
 because of inline content, and the worker is idle, the worker receives it before `submit` returns.
 Changes that become ready during a commit form the next batch. A single change therefore waits only
 for its own flushes, and many changes share them.
 
-A batch is one call of the handler and one commit. If the handler fails, it is called with each
-change alone, and the changes that fail again are reported. While the handler's store is
-unavailable, the batch is kept with its content. This avoids a request for each change, to the store
-as well as to the Source.
+A batch is one call of the handler and one commit. If the handler fails, it is called for each
+change separately, and changes that fail again are reported. While the handler's store is
+unavailable, the batch and its content are kept, so that neither the store nor the Source receives
+requests for each change.
 """
 
 from __future__ import annotations
@@ -57,19 +57,24 @@ from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.recovery import UnflushedContent
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
 
-#: Maximum number of bytes of content that are cheaper to keep in the state than to flush at once.
-_SMALL = 16_384
+logger = logging.getLogger("rsnotify.subscriber")
+
+_ApplyFunction = Callable[[Sequence[Received]], object]
+
+#: Maximum size of content that is kept in the state until the handler flushes it. For larger
+#: content, flushing immediately is cheaper.
+_MAX_KEPT_BYTES = 16_384
 
 
 class PreparedChange(Struct, frozen=True):
-    """A change whose content is available, or that needs no effect.
+    """A change that is ready to be applied.
 
     Args:
         change: The change as received from the follower.
         decided: The change to apply; None if the state covers it or it is not selected.
         wanted: The representation to fetch.
-        content: The content, if the change needs any.
-        unchanged: The resource's state, if its content stays and only the record is updated.
+        content: The new content, if any.
+        unchanged: The resource's state, if only its metadata changes.
         doubt: Why the content may differ from the announcement; empty if nothing indicates that.
     """
 
@@ -80,20 +85,20 @@ class PreparedChange(Struct, frozen=True):
     unchanged: ResourceState | None = None
     doubt: str = ""
 
-    def with_answer(
-        self, answer: Content | Unchanged, held: ResourceState | None
+    def with_response(
+        self, response: Content | Unchanged, held: ResourceState | None
     ) -> PreparedChange:
-        """Return a copy with the answer to a request. `held` is the state of the resource."""
-        if isinstance(answer, Unchanged):
-            assert held is not None, "the request had the validator of the held version"
-            kept = replace(held, fetched_at=answer.fetched_at)
-            return replace(self, decided=None, unchanged=kept, doubt=answer.doubt)
-        ready = replace(self, content=answer, doubt=answer.doubt)
-        if held is None or not held.exists or agree(held.hash, answer.hashes) is not True:
+        """Return a copy with the response to a request. `held` is the state of the resource."""
+        if isinstance(response, Unchanged):
+            assert held is not None, "only a conditional request can have this response"
+            kept = replace(held, fetched_at=response.fetched_at)
+            return replace(self, decided=None, unchanged=kept, doubt=response.doubt)
+        ready = replace(self, content=response, doubt=response.doubt)
+        if held is None or not held.exists or agree(held.hash, response.hashes) is not True:
             return ready
         kept = held
-        if answer.fetched_at is not None:
-            kept = replace(held, validator=answer.validator, fetched_at=answer.fetched_at)
+        if response.fetched_at is not None:
+            kept = replace(held, validator=response.validator, fetched_at=response.fetched_at)
         return replace(ready, decided=None, unchanged=kept)
 
     @property
@@ -125,7 +130,7 @@ class PreparedChange(Struct, frozen=True):
         change, content = self.decided, self.content
         at = to_microseconds(self.change.at)
         entry = self.wanted.entry
-        # After a doubt, the next comparison with a list must find a difference.
+        # If there is a doubt, the next comparison with a list has to find a difference.
         lastmod = to_microseconds(entry.lastmod) if entry.lastmod and not self.doubt else None
         if self.unchanged is not None:
             kept, kind = self.unchanged, self.change.change.value
@@ -153,12 +158,12 @@ class PreparedChange(Struct, frozen=True):
 
 
 def unflushed_contents(batch: Iterable[PreparedChange]) -> list[UnflushedContent] | None:
-    """Return the contents that the state keeps until the handler flushes; None if too large."""
+    """Return the contents that the state keeps until the handler flushes; None if one is large."""
     kept: list[UnflushedContent] = []
     for ready in batch:
         assert ready.decided is not None, "only a decided change is applied"
         data = ready.content.data if ready.content is not None else None
-        if ready.content is not None and (data is None or len(data) > _SMALL):
+        if ready.content is not None and (data is None or len(data) > _MAX_KEPT_BYTES):
             return None
         kept.append((ready.decided.uri, data))
     return kept
@@ -167,49 +172,49 @@ def unflushed_contents(batch: Iterable[PreparedChange]) -> list[UnflushedContent
 def modification_times(batch: Iterable[PreparedChange]) -> dict[str, int]:
     """Set the modification times of files that a handler is about to rename. Return them by URI.
 
-    The times are in nanoseconds. Without this, all files written within a few milliseconds would
-    have the same time, and if one replaced another of the same size, nothing would show it.
+    The times are in nanoseconds. Otherwise, files written within a few milliseconds would have the
+    same time, and a replacement of the same size could not be detected.
     """
     return {
-        ready.decided.uri: _stamped(ready.content.path)
+        ready.decided.uri: _set_modification_time(ready.content.path)
         for ready in batch
         if ready.decided is not None and ready.content is not None
     }
 
 
-def _stamped(path: Path) -> int:
+def _set_modification_time(path: Path) -> int:
     now = time_ns()
     os.utime(path, ns=(now, now))
     return os.stat(path).st_mtime_ns  # the file system may store it with less precision
 
 
-#: A change whose content has to be fetched, and the state of its resource.
-_ToFetch = tuple[PreparedChange, ResourceState | None]
+#: A change without its content, and the state of its resource.
+_Unfetched = tuple[PreparedChange, ResourceState | None]
 
 
 @dataclass
 class Preparation:
-    """Prepares any number of changes concurrently."""
+    """Prepares changes concurrently."""
 
     content: ContentResolver
     state: DestinationState
     tasks: Tasks
     selection: Selection
     #: Called with each prepared change.
-    ready: Callable[[PreparedChange], None]
+    on_ready: Callable[[PreparedChange], None]
     #: Called with each change that cannot be prepared, and the reason.
-    failed: Callable[[Change, RsnotifyError], None]
+    on_failed: Callable[[Change, RsnotifyError], None]
     #: Changes with content in packages, collected while a submission is prepared.
-    _packaged: list[_ToFetch] = field(default_factory=list, init=False)
+    _packaged: list[_Unfetched] = field(default_factory=list, init=False)
 
     def submit(self, changes: Sequence[Change]) -> None:
         uris = [change.uri for change in changes]
         if self.state.database.is_local:
             self._prepare_all(changes, self.state.find_all(uris))
         else:
-            self.tasks.spawn(self._look_up(changes, uris))
+            self.tasks.spawn(self._find_states(changes, uris))
 
-    async def _look_up(self, changes: Sequence[Change], uris: Sequence[str]) -> None:
+    async def _find_states(self, changes: Sequence[Change], uris: Sequence[str]) -> None:
         self._prepare_all(changes, await asyncio.to_thread(self.state.find_all, uris))
 
     def _prepare_all(self, changes: Sequence[Change], held: Mapping[str, ResourceState]) -> None:
@@ -219,47 +224,47 @@ class Preparation:
             self._packaged = []
             self.tasks.spawn(self._unpack(packaged))
 
-    async def _unpack(self, packaged: Sequence[_ToFetch]) -> None:
-        """Prepare changes with content in packages. Small contents are read together."""
+    async def _unpack(self, packaged: Sequence[_Unfetched]) -> None:
+        """Prepare changes with content in packages. Small members are read together."""
         contents = await self.content.members([ready.wanted for ready, _ in packaged])
         for (ready, held), content in zip(packaged, contents, strict=True):
             if content is None:
                 self.tasks.spawn(self._fetch(ready, held))
             else:
-                self.ready(ready.with_answer(content, held))
+                self.on_ready(ready.with_response(content, held))
 
     @contextmanager
     def _reported_errors(self, change: Change) -> Iterator[None]:
         try:
             yield
         except FetchError as error:
-            self.failed(change, error)
+            self.on_failed(change, error)
         except OSError as error:
-            self.failed(change, StorageError(f"{change.resource.uri}: {reason_of(error)}"))
+            self.on_failed(change, StorageError(f"{change.resource.uri}: {reason_of(error)}"))
 
     def _prepare(self, change: Change, held: ResourceState | None) -> None:
         wanted = self.content.wanted(change)
         decided = self._decide(change, held)
         ready = PreparedChange(change, decided, wanted)
         if decided is None:
-            self.ready(ready)
+            self.on_ready(ready)
             return
         match _novelty(decided, change, wanted, held):
             case Novelty.COVERED:
-                self.ready(replace(ready, decided=None))
+                self.on_ready(replace(ready, decided=None))
             case Novelty.FETCH:
                 self.tasks.spawn(self._verify(ready, held))
             case Novelty.APPLY:
-                self._apply(ready, held)
+                self._prepare_content(ready, held)
 
-    def _apply(self, ready: PreparedChange, held: ResourceState | None) -> None:
+    def _prepare_content(self, ready: PreparedChange, held: ResourceState | None) -> None:
         decided, entry = ready.decided, ready.wanted.entry
         if decided is None or decided.change is ChangeType.DELETED:
-            self.ready(ready)
+            self.on_ready(ready)
         elif held is not None and held.exists and agree(held.hash, entry.hash):
-            self.ready(replace(ready, decided=None, unchanged=held))
+            self.on_ready(replace(ready, decided=None, unchanged=held))
         elif (content := self.content.inline(ready.wanted)) is not None:
-            self.ready(ready.with_answer(content, held))
+            self.on_ready(ready.with_response(content, held))
         elif ready.wanted.package is not None:
             self._packaged.append((ready, held))
         else:
@@ -267,32 +272,32 @@ class Preparation:
 
     async def _fetch(self, ready: PreparedChange, held: ResourceState | None) -> None:
         with self._reported_errors(ready.change):
-            answer = await self.content.resolve(ready.wanted, held)
-            self.ready(ready.with_answer(answer, held))
+            response = await self.content.resolve(ready.wanted, held)
+            self.on_ready(ready.with_response(response, held))
 
     async def _verify(self, ready: PreparedChange, held: ResourceState | None) -> None:
-        """Fetch the resource itself, and apply its current version."""
+        """Fetch the current version of the resource."""
         with self._reported_errors(ready.change):
             try:
                 content = await self.content.current(ready.wanted, held)
             except NotFound:
                 if ready.change.change is not ChangeType.DELETED:
                     raise
-                if held is None or not held.exists:  # the copy lacks it, too
+                if held is None or not held.exists:  # the copy does not have it either
                     ready = replace(ready, decided=None, unchanged=held)
-                self.ready(ready)
+                self.on_ready(ready)
             else:
-                ready = replace(ready, decided=self._selected(ready.change, held))
+                ready = replace(ready, decided=self._decide_current(ready.change, held))
                 if ready.decided is None or ready.decided.change is not ChangeType.DELETED:
-                    ready = ready.with_answer(content, held)
+                    ready = ready.with_response(content, held)
                 elif isinstance(content, Content):
-                    content.discard()  # the resource is no longer selected, so it is removed
-                self.ready(ready)
+                    content.discard()  # the resource is no longer selected
+                self.on_ready(ready)
 
-    def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
-        """Return the creation or update for the current version, or None if it is not selected.
+    def _decide_current(self, change: Change, held: ResourceState | None) -> Change | None:
+        """Return the change to apply for the current version; None if it is not selected.
 
-        The result is a deletion if the resource is held but no longer selected.
+        This is a deletion if the copy has a resource that is no longer selected.
         """
         exists = held is not None and held.exists
         kind = ChangeType.UPDATED if exists else ChangeType.CREATED
@@ -304,7 +309,7 @@ class Preparation:
     def _decide(self, change: Change, held: ResourceState | None) -> Change | None:
         """Return the change to apply; None if it is not selected.
 
-        Its URI is spelled as in the state, or else as in the Source's entry.
+        Its URI is spelled as in the state, or if the state has none, as in the Source's entry.
         """
         decided = self.selection.decide(change, held=held is not None and held.exists)
         if decided is None:
@@ -328,34 +333,29 @@ def _novelty(
     return Novelty.COVERED if is_no_change else Novelty.APPLY
 
 
-_Apply = Callable[[Sequence[Received]], object]
-
-logger = logging.getLogger("rsnotify.subscriber")
-
-
 class ApplyOutcome(Protocol):
     """Receives the results of an `Applier`."""
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress to commit together with these changes."""
+        """Return the progress to commit together with these changes; None if unchanged."""
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Receive durable changes, including those without an effect."""
+        """Handle durable changes, including those without an effect."""
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Receive the durable changes that had an effect."""
+        """Handle the durable changes that had an effect."""
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
-        """Receive a change that could not be applied."""
+        """Handle a change that could not be applied."""
 
 
 class Applier:
     """Applies the changes of a follower.
 
     Args:
-        worker: Runs calls that block on the disk. It has one thread, so commits keep their order.
+        worker: Runs calls that block on the disk. Its single thread keeps commits in order.
         selection: The resources to follow. Others are removed from the copy.
-        retry: How long to wait for a store that is unavailable.
+        retry: The backoff while the handler's store is unavailable.
     """
 
     def __init__(
@@ -370,61 +370,63 @@ class Applier:
         retry: Retry,
     ) -> None:
         self._state = state
-        self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
+        self._preparation = Preparation(
+            content, state, tasks, selection, self._add_ready, outcome.failed
+        )
         self._handler = handler if isinstance(handler, Handler) else None
-        self._within = handler if isinstance(handler, TransactionalHandler) else None
-        #: Applies changes in the worker; None if the handler must be awaited.
-        self._blocking: _Apply | None = self._apply_within
-        if self._handler is not None and self._within is None:
-            self._blocking = in_thread(self._handler)
-        #: Applies changes whose content the state keeps until it is flushed.
-        self._unflushed: _Apply | None = None
+        self._transactional = handler if isinstance(handler, TransactionalHandler) else None
+        #: Applies changes in the worker; None if the handler is asynchronous.
+        self._apply_blocking: _ApplyFunction | None = self._apply_transactional
+        if self._handler is not None and self._transactional is None:
+            self._apply_blocking = in_thread(self._handler)
+        #: Applies changes without flushing, if the state can keep their content until then.
+        self._apply_unflushed: _ApplyFunction | None = None
         if (deferred := deferred_handler(handler)) is not None and state.database.is_local:
-            self._unflushed = deferred.apply_unflushed
-        #: The modification times of files written for the next commit, keyed by URI.
+            self._apply_unflushed = deferred.apply_unflushed
+        #: The modification times of files since the last commit, keyed by URI.
         self._mtimes: dict[str, int] = {}
-        self._has_files = isinstance(handler, LocatedHandler)
+        self._records_mtimes = isinstance(handler, LocatedHandler)
         self._outcome = outcome
         self._worker = worker
         self._ready: list[PreparedChange] = []
-        #: Resources whose changes the handler failed to apply, and may have applied in part.
+        #: Resources for which the handler failed, perhaps after applying a part of the change.
         self._refused: set[str] = set()
-        #: The types and places of handler errors whose traceback was logged.
-        self._logged: set[object] = set()
+        #: The types and source lines of handler errors whose traceback was logged.
+        self._logged_errors: set[object] = set()
         self._wake = asyncio.Event()
-        #: Whether `run` is waiting for changes, which means that the worker is idle.
+        #: Whether `run` is waiting for changes, so that the worker is idle.
         self._is_waiting = False
-        #: The batch that the worker began while `run` was waiting.
-        self._begun: tuple[list[PreparedChange], asyncio.Future[bool]] | None = None
+        #: The batch that the worker started while `run` was waiting.
+        self._started: tuple[list[PreparedChange], asyncio.Future[bool]] | None = None
         self._stopping = asyncio.Event()
         self._retry = retry
-        #: Why the handler's store is unavailable, and since when; None if it is available.
+        #: The error of an unavailable store, and since when; None while it is available.
         self.unavailable: tuple[StoreUnavailable, float] | None = None
         self.idle = True
-        #: Whether a batch is being applied, which will be committed together with its progress.
+        #: Whether a batch is being applied. Its commit includes its progress.
         self.is_applying = False
         #: Whether a call of the handler is in progress.
         self.is_in_handler = False
 
     def submit(self, changes: Sequence[Change]) -> None:
         self._preparation.submit(changes)
-        if self._ready and self._is_waiting and self._blocking is not None:
+        if self._ready and self._is_waiting and self._apply_blocking is not None:
             self._is_waiting = False
             batch = self._next_batch()
-            self._begun = batch, self._call_in_worker(self._blocking, batch)
+            self._started = batch, self._start_in_worker(self._apply_blocking, batch)
 
     def _next_batch(self) -> list[PreparedChange]:
         batch, self._ready = self._ready, []
         self.is_applying = True
         return batch
 
-    def _put(self, ready: PreparedChange) -> None:
+    def _add_ready(self, ready: PreparedChange) -> None:
         self._ready.append(ready)
         self.idle = False
         self._wake.set()
 
     def stop(self) -> None:
-        """Make `run` return after it has committed the current batch."""
+        """Make `run` return after committing the current batch."""
         self._stopping.set()
         self._wake.set()
 
@@ -437,36 +439,36 @@ class Applier:
             finally:
                 self._is_waiting = False
             self._wake.clear()
-            begun, self._begun = self._begun, None
-            if begun is not None:
-                await self._apply(*begun)
+            started, self._started = self._started, None
+            if started is not None:
+                await self._apply_batch(*started)
                 if self._ready:
                     self._wake.set()
             elif self._ready:
-                await self._apply(self._next_batch())
+                await self._apply_batch(self._next_batch())
 
-    async def _apply(
-        self, batch: list[PreparedChange], begun: asyncio.Future[bool] | None = None
+    async def _apply_batch(
+        self, batch: list[PreparedChange], started: asyncio.Future[bool] | None = None
     ) -> None:
-        new = _changing(batch)
+        new = _with_effect(batch)
         failures = 0
         while True:
             try:
-                failed = await self._apply_once(batch, new, begun)
+                failed = await self._try_batch(batch, new, started)
             except StoreUnavailable as error:
-                begun = None
+                started = None
                 failures += 1
-                if await self._stopped_while_away(error, failures):
-                    return
+                if await self._wait_for_store(error, failures):
+                    return  # stopped
             else:
                 break
         if self.unavailable is not None:
             self.unavailable = None
             logger.info("the store is available again")
-        self._report(batch, failed)
+        self._report_results(batch, failed)
 
-    async def _stopped_while_away(self, error: StoreUnavailable, failures: int) -> bool:
-        """Wait until the handler may be called again. Return whether to stop instead."""
+    async def _wait_for_store(self, error: StoreUnavailable, failures: int) -> bool:
+        """Wait until the handler may be called again. Return True if stopped before that."""
         since = asyncio.get_running_loop().time()
         if self.unavailable is None:
             logger.warning("waiting for the store: %s", error)
@@ -477,25 +479,27 @@ class Applier:
         delay = self._retry.delay(failures, Random(), at_least=at_least)
         return await wait_for_event(self._stopping, delay)
 
-    async def _apply_once(
+    async def _try_batch(
         self,
         batch: list[PreparedChange],
         new: list[PreparedChange],
-        begun: asyncio.Future[bool] | None,
+        started: asyncio.Future[bool] | None,
     ) -> dict[str, RsnotifyError]:
         """Apply and commit a batch. Return the errors of failed changes by URI."""
-        if await (begun or self._apply_together(batch, new)):
+        if await (started or self._apply_together(batch, new)):
             return {}
-        failed = await self._apply_alone(new)
+        failed = await self._apply_separately(new)
         done = [ready for ready in batch if ready.change.uri not in failed]
         self._refused.update(failed)
         await call_in(self._worker, self._store_intent, new)
-        # A change that was applied alone has been flushed, and so has everything before it.
+        # A change that was applied separately is flushed, and so is everything before it.
         unflushed = None if len(failed) < len(new) else ()
-        await call_in(self._worker, self._commit, done, *self._to_store(done), unflushed)
+        await call_in(self._worker, self._commit, done, *self._states_and_progress(done), unflushed)
         return failed
 
-    def _report(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
+    def _report_results(
+        self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]
+    ) -> None:
         done = [ready for ready in batch if ready.change.uri not in failed]
         self.is_applying = False
         self._outcome.applied([ready.change for ready in done])
@@ -508,21 +512,23 @@ class Applier:
                 self._outcome.failed(ready.change, failed[ready.change.uri])
 
     async def _apply_together(self, batch: list[PreparedChange], new: list[PreparedChange]) -> bool:
-        """Apply the new changes of a batch and commit all of it. Return False if that failed."""
-        if self._blocking is not None:
-            return await self._call_in_worker(self._blocking, batch)
+        """Apply a batch with one call of the handler, and commit it. Return False on failure."""
+        if self._apply_blocking is not None:
+            return await self._start_in_worker(self._apply_blocking, batch)
         if new:
             await call_in(self._worker, self._store_intent, new)
-            if await self._call(new) is not None:
+            if await self._call_handler(new) is not None:
                 return False
-        await call_in(self._worker, self._commit, batch, *self._to_store(batch))
+        await call_in(self._worker, self._commit, batch, *self._states_and_progress(batch))
         return True
 
-    def _call_in_worker(self, apply: _Apply, batch: list[PreparedChange]) -> asyncio.Future[bool]:
-        """Start to apply a batch. `run_in_executor` would need a second future and more time."""
+    def _start_in_worker(
+        self, apply: _ApplyFunction, batch: list[PreparedChange]
+    ) -> asyncio.Future[bool]:
+        """Start to apply a batch. `run_in_executor` would be slower, with a second future."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bool] = loop.create_future()
-        states, progress = self._to_store(batch)
+        states, progress = self._states_and_progress(batch)
 
         def work() -> None:
             outcome: bool | BaseException
@@ -535,21 +541,23 @@ class Applier:
         self._worker.submit(work)
         return done
 
-    async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
-        """Call the handler with each change alone. Return the errors of failed changes by URI."""
+    async def _apply_separately(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
+        """Call the handler for each change. Return the errors of failed changes by URI."""
         failed: dict[str, RsnotifyError] = {}
         for ready in new:
-            if (reason := await self._call([ready])) is not None:
+            if (reason := await self._call_handler([ready])) is not None:
                 uri = ready.change.uri
                 failed[uri] = StorageError(
                     f"{ready.change.resource.uri}: it could not be applied: {reason}"
                 )
         return failed
 
-    async def _call(self, batch: list[PreparedChange]) -> str | None:
-        """Call the handler with a batch. Return why it failed, or None if it did not."""
-        if self._blocking is not None:
-            return await call_in(self._worker, self._call_blocking, self._blocking, batch)
+    async def _call_handler(self, batch: list[PreparedChange]) -> str | None:
+        """Call the handler with a batch. Return the reason if it fails, or None."""
+        if self._apply_blocking is not None:
+            return await call_in(
+                self._worker, self._call_blocking_handler, self._apply_blocking, batch
+            )
         assert self._handler is not None
         try:
             await call_in(self._worker, self._write, batch)
@@ -569,27 +577,29 @@ class Applier:
         return None
 
     def _failure(self, error: BaseException) -> str:
-        """Return why the handler failed, and log the traceback of each new kind of error."""
-        # The handler is user code. Whatever it raises, following must continue.
+        """Return why the handler failed, and log the traceback of each new kind of error.
+
+        The handler is user code. Following continues whatever it raises.
+        """
         places = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)[-1:]]
         kind = type(error), *places
         is_clear = isinstance(error, RsnotifyError | OSError)
-        level = logging.DEBUG if is_clear or kind in self._logged else logging.WARNING
-        logger.log(level, "the handler failed, and is called again later", exc_info=error)
-        self._logged.add(kind)
+        level = logging.DEBUG if is_clear or kind in self._logged_errors else logging.WARNING
+        logger.log(level, "the handler failed; retrying later", exc_info=error)
+        self._logged_errors.add(kind)
         name, reason = type(error).__name__, str(error)
         if not reason:
             return name
         return reason if is_clear else f"{name}: {reason}"
 
-    def _apply_within(self, received: Sequence[Received]) -> None:
-        within = self._within
-        assert within is not None
+    def _apply_transactional(self, received: Sequence[Received]) -> None:
+        transactional = self._transactional
+        assert transactional is not None
         self._state.transactions.apply_within(
-            lambda connection: within.apply_within(connection, received)
+            lambda connection: transactional.apply_within(connection, received)
         )
 
-    def _to_store(
+    def _states_and_progress(
         self, done: Sequence[PreparedChange]
     ) -> tuple[list[ResourceState], Progress | None]:
         states = [state for state in map(PreparedChange.new_state, done) if state is not None]
@@ -598,29 +608,29 @@ class Applier:
     # In the worker
 
     def _store_intent(self, new: Sequence[PreparedChange]) -> None:
-        """Store which changes are about to be applied, in case of a crash before their commit."""
-        if self._within is None:
+        """Store which resources are about to change, in case of a crash before the commit."""
+        if self._transactional is None:
             uris = [ready.decided.uri for ready in new if ready.decided is not None]
             self._state.store_intent(uris, self._refused)
 
     def _call_and_commit(
         self,
-        apply: _Apply,
+        apply: _ApplyFunction,
         batch: Sequence[PreparedChange],
         states: Sequence[ResourceState],
         progress: Progress | None,
     ) -> bool:
-        """Apply and commit in one call: returning to the event loop can cost a millisecond.
+        """Apply and commit a batch. Return False if the handler failed.
 
-        Return False if the handler failed.
+        Returning to the event loop in between could cost a millisecond.
         """
         unflushed: Sequence[UnflushedContent] | None = ()
-        if new := _changing(batch):
-            unflushed = unflushed_contents(new) if self._unflushed is not None else None
-            if self._unflushed is not None and unflushed is not None:
-                apply = self._unflushed
+        if new := _with_effect(batch):
+            unflushed = unflushed_contents(new) if self._apply_unflushed is not None else None
+            if self._apply_unflushed is not None and unflushed is not None:
+                apply = self._apply_unflushed
             self._store_intent(new)
-            if self._call_blocking(apply, new) is not None:
+            if self._call_blocking_handler(apply, new) is not None:
                 return False
         self._commit(batch, states, progress, unflushed)
         return True
@@ -629,10 +639,12 @@ class Applier:
         for ready in batch:
             if ready.content is not None:
                 ready.content.write()
-        if self._has_files:
+        if self._records_mtimes:
             self._mtimes |= modification_times(batch)
 
-    def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
+    def _call_blocking_handler(
+        self, apply: _ApplyFunction, batch: Sequence[PreparedChange]
+    ) -> str | None:
         try:
             self._write(batch)
             with self._handling():
@@ -660,10 +672,11 @@ class Applier:
         progress: Progress | None,
         unflushed: Sequence[UnflushedContent] | None = None,
     ) -> None:
+        """Commit a batch. `unflushed` is as for `DestinationState.commit`; empty adds nothing."""
         if mtimes := self._mtimes:
             self._mtimes = {}
             states = [replace(one, mtime=mtimes.get(one.uri, one.mtime)) for one in states]
-        if states or progress is not None or self._within is not None:
+        if states or progress is not None or self._transactional is not None:
             doubts = {ready.stored_uri: ready.doubt for ready in batch if ready.doubt}
             dated = {one.stored_uri: one.wanted.entry.length for one in batch if one.is_dated_only}
             self._state.commit(states, progress, doubts, unflushed, dated)
@@ -672,6 +685,6 @@ class Applier:
                 ready.content.discard()
 
 
-def _changing(batch: Iterable[PreparedChange]) -> list[PreparedChange]:
+def _with_effect(batch: Iterable[PreparedChange]) -> list[PreparedChange]:
     """Return the changes that have an effect."""
     return [ready for ready in batch if ready.decided is not None]

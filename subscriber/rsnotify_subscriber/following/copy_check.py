@@ -1,19 +1,19 @@
-"""Checks that the files of a copy are still as they were written, and restores those that are not.
+"""Detects files of a copy that were changed or removed by others, and restores them.
 
     at start   changes that were committed but not flushed before a crash are reapplied
                (`apply_unfinished`); a folder without the copy is refused (`check_folder`)
     running    the folder has to stay the same (`watch_place`), and the files are compared with
-               the state (`CopyCheck`): at once, at each comparison with the whole set, and at
-               intervals (for a store, its `CheckedHandler` does that)
+               the state (`CopyCheck`): immediately, at each comparison with the whole set, and
+               at intervals. For a store, its `CheckedHandler` compares them.
 
-The state has the size and modification time of each file. A file with another time is read. If its
-content is the same, as after a copy to a new disk, only the new time is stored. Otherwise the file
-counts as lost, and the state records this until its content is refetched.
+The state contains the size and modification time of each file. A file with a different time is
+read. If its content is unchanged, for example after a copy to a new disk, only the new time is
+stored. Otherwise the file counts as lost until its content is refetched.
 
-Lost content is fetched from the resource itself, and has to be identical to what was lost. If the
-Source serves other content or none, its lists are read to find out why: the change may have been
-missed, or the content may be in a dump. If the Source lists no such change, it may have changed the
-resource without listing that. The served content is stored then, but only once the lists are read.
+The resource itself has to serve exactly the lost content. If it does not, the lists are read to
+find out why: a change may have been missed, or the content may be in a dump. If they list no
+change, the Source may have changed the resource without listing it, and the served content is
+accepted.
 """
 
 from __future__ import annotations
@@ -63,79 +63,75 @@ T = TypeVar("T")
 logger = logging.getLogger("rsnotify.subscriber")
 
 #: Seconds between two checks that the folder is still the same.
-_INTERVAL = 5.0
-#: Seconds for which a check of the files counts as recent. Comparisons do not repeat it until then.
-_NEW = 300.0
+_PLACE_CHECK_INTERVAL = 5.0
+#: Seconds for which a check of the files is not repeated by comparisons with the whole set.
+_RECENT_CHECK_AGE = 300.0
 #: Number of files to compare in one call in a thread.
-_PART = 1_000
-#: Number of arrays for the hashes of paths.
-_ARRAYS = 64
-#: Maximum number of file checks running at once in a process, however many Sources it follows.
-_CHECKS = 2
-#: Number of lost resources to read from the state at once.
-_PAGE = 500
-#: Seconds between two checks of resources being refetched: at first, and at most.
-_FIRST_WAIT, _MOST_WAIT = 0.05, 1.0
-#: Seconds between two log lines about the progress of a check that reads all files.
-_REPORT = 10.0
-#: Maximum number of files to name that are not part of a copy.
-_NAMED = 10
+_BATCH_SIZE = 1_000
+#: Number of arrays that contain the hashes of paths.
+_HASH_ARRAYS = 64
+#: Maximum number of concurrent file checks in a process, for all its Sources together.
+_MAX_CONCURRENT_CHECKS = 2
+#: Number of lost resources to read from the state in one query.
+_LOST_PAGE_SIZE = 500
+#: Seconds between two checks of resources that are being refetched.
+_MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL = 0.05, 1.0
+#: Seconds between two log messages about the progress of a check that reads all files.
+_PROGRESS_LOG_INTERVAL = 10.0
+#: Maximum number of foreign files to list by name.
+_MAX_LISTED_FILES = 10
 
 
 def check_folder(handler: object, state: DestinationState, identity: Identity, adopt: bool) -> None:
-    """Refuse a folder that has no files of the copy, or that has any files before a first copy.
+    """Refuse a folder without any file of the copy, or a folder with files for a first copy.
 
-    With `adopt`, a first copy may begin with existing files.
-
-    If the handler is not a `LocatedHandler`, invalidate a state that was restored from a backup.
+    With `adopt`, the folder of a first copy may contain files. If the handler is not a
+    `LocatedHandler`, a state that was restored from a backup is only invalidated.
     """
     if not isinstance(handler, LocatedHandler):
         if state.is_restored:
-            logger.warning("the state was restored from a backup; everything is fetched again")
+            logger.warning("the state was restored from a backup; refetching everything")
             state.invalidate()
         return
     if not state.resources and not identity.place and not adopt:
-        # Files of changes that were being applied at a crash are part of the copy.
+        # Files of changes that a crash interrupted are part of the copy.
         unknown = {path for path, _ in handler.find_files(state.unknown_uris())}
         other = next((path for path in handler.paths() if path not in unknown), None)
         if other is not None:
             raise ConfigurationError(
-                f"the folder of a first copy must be empty, and it contains {other}; remove its "
-                "files, or choose another folder. If they are a copy that was made earlier, "
-                f"restore its state, {state.database.name}, or adopt them by --adopt"
+                f"the folder of a first copy must be empty, but it contains {other}; remove its "
+                "files, or choose another folder. If they are an earlier copy, restore its state, "
+                f"{state.database.name}, or adopt them with --adopt"
             )
     example, held = "", state.held_uris()
-    while uris := list(islice(held, _PART)):
+    while uris := list(islice(held, _BATCH_SIZE)):
         example = example or uris[0]
         if any(found for _, found in handler.find_files(uris)):
             break
     else:
         if example:
-            raise ConfigurationError(_lost(state, f", as that of {example}"))
+            raise ConfigurationError(_missing_files_message(state, f", for example {example}"))
     if state.is_restored:
-        logger.warning(
-            "the state was restored from a backup; everything is compared with the Source"
-        )
+        logger.warning("the state was restored from a backup; comparing everything with the Source")
         state.compare_restored()
 
 
 def check_location(handler: object, state: DestinationState) -> None:
-    """Refuse a state with resources if their folder is missing. The folder is not created."""
+    """Refuse a state with resources if their folder is missing."""
     if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
-        raise ConfigurationError(_lost(state))
+        raise ConfigurationError(_missing_files_message(state))
 
 
-def _lost(state: DestinationState, example: str = "") -> str:
+def _missing_files_message(state: DestinationState, example: str = "") -> str:
     files, name = state.resources, state.database.name
     return (
-        f"the copy lacks {files} of the {files} files that it should have according to "
-        f"{name}{example}; mount or restore the folder of the copy, or remove the folder and "
-        f"{name} to copy everything again"
+        f"the copy lacks all {files} files listed in {name}{example}; mount or restore the "
+        f"folder of the copy, or remove the folder and {name} to copy everything again"
     )
 
 
 async def is_in_place(context: RunContext) -> bool:
-    """Return whether the place of a `LocatedHandler` is the same as at the start of the run."""
+    """Return whether a `LocatedHandler` has the same place as at the start of the run."""
     handler = context.handler
     return not isinstance(handler, LocatedHandler) or (
         await call_in(context.worker, lambda: handler.place) == context.identity.place
@@ -149,45 +145,45 @@ async def check_place(context: RunContext) -> None:
         )
 
 
-async def watch_place(context: RunContext, lost: Callable[[], None]) -> None:
-    """Wait until the place has changed, then call `lost`."""
-    while await is_in_place(context):  # noqa: ASYNC110 - no event announces it
-        await asyncio.sleep(_INTERVAL)
-    lost()
+async def watch_place(context: RunContext, on_changed: Callable[[], None]) -> None:
+    """Wait until the place has changed, then call `on_changed`."""
+    while await is_in_place(context):  # noqa: ASYNC110 - there is no event
+        await asyncio.sleep(_PLACE_CHECK_INTERVAL)
+    on_changed()
 
 
 class _PathHashes:
-    """A set of paths, stored as hashes because a million paths would need much memory.
+    """A set of paths, stored as hashes to save memory.
 
-    The hashes are spread over many arrays, because `sort` makes a temporary list of each array.
+    There are many arrays, because sorting creates a temporary list of each.
     """
 
     def __init__(self) -> None:
-        self._arrays = [array("q") for _ in range(_ARRAYS)]
+        self._arrays = [array("q") for _ in range(_HASH_ARRAYS)]
 
     def __len__(self) -> int:
         return sum(map(len, self._arrays))
 
     def add(self, path: str) -> None:
         key = hash(path)
-        self._arrays[key % _ARRAYS].append(key)
+        self._arrays[key % _HASH_ARRAYS].append(key)
 
     def sort(self) -> None:
-        """Prepare for membership tests with `in`. Call this after adding all paths."""
+        """Prepare for membership tests. Call this after adding all paths."""
         for index, each in enumerate(self._arrays):
             self._arrays[index] = array("q", sorted(each))
 
     def __contains__(self, path: str) -> bool:
         key = hash(path)
-        keys = self._arrays[key % _ARRAYS]
+        keys = self._arrays[key % _HASH_ARRAYS]
         index = bisect_left(keys, key)
         return index < len(keys) and keys[index] == key
 
 
 class FileScan:
-    """One comparison of all files with the state, part by part. Not reusable.
+    """One comparison of all files with the state, in batches. Not reusable.
 
-    With `verify`, all files are read, not only those with another size or time.
+    With `verify`, all files are read, not only those with a different modification time.
     """
 
     def __init__(self, handler: LocatedHandler, state: DestinationState, *, verify: bool) -> None:
@@ -204,15 +200,15 @@ class FileScan:
         self.compared = 0
 
     def stop(self) -> None:
-        """Make calls in other threads return soon."""
+        """Make calls in other threads return early."""
         self._stopped.set()
 
-    def compare_part(self) -> tuple[list[tuple[HeldFile, int]], list[HeldFile]] | None:
-        """Compare the next files. Return those with a new time and those that are lost.
+    def compare_next(self) -> tuple[list[tuple[HeldFile, int]], list[HeldFile]] | None:
+        """Compare the next files. Return those with a new time, and lost ones.
 
-        None at the end, or if the scan was stopped or the folder unmounted.
+        None at the end, or if the scan was stopped or the folder was unmounted.
         """
-        held = self._state.held_files(self._after, _PART)
+        held = self._state.held_files(self._after, _BATCH_SIZE)
         if not held or self._stopped.is_set():
             return None
         self._after = held[-1].uri
@@ -221,7 +217,7 @@ class FileScan:
         for each, (path, found) in zip(held, files, strict=True):
             self._known.add(path)
             self._missing += found is None
-            if each.hash is None:  # unknown after a crash, and fetched again
+            if each.hash is None:  # unknown after a crash, so it is refetched
                 continue
             if found is None or found.st_size != (each.length or found.st_size):
                 lost.append(each)
@@ -248,7 +244,7 @@ class FileScan:
             return False  # unreadable, or just removed
 
     def unknown_paths(self) -> set[str]:
-        """Return the paths of files that belonged to no resource during the comparison."""
+        """Return the paths of files that the state did not contain during the comparison."""
         is_same = self._state.commits == self._begun_at
         if is_same and sum(1 for _ in self._paths()) == len(self._known) - self._missing:
             return set()
@@ -256,15 +252,15 @@ class FileScan:
         return {path for path in self._paths() if path not in self._known}
 
     def without_known(self, paths: set[str], applying: Sequence[str]) -> list[str]:
-        """Return the paths from the result of `unknown_paths` that are not part of the copy.
+        """Return those unknown paths that are not part of the copy now.
 
-        Changes applied since the comparison also have files. The state contains the changes
-        committed before this call, and `applying` names the resources of the others.
+        Changes applied since the comparison have created files. They are committed in the state,
+        or `applying` has the URIs of their resources.
         """
         uris, after = list(applying), ""
         while paths and not self._stopped.is_set():
             paths.difference_update(path for path, _ in self._handler.find_files(uris))
-            uris = [each.uri for each in self._state.held_files(after, _PART)]
+            uris = [each.uri for each in self._state.held_files(after, _BATCH_SIZE)]
             if not uris:
                 break
             after = uris[-1]
@@ -275,7 +271,7 @@ class FileScan:
 
 
 class CopyCheck:
-    """Finds resources that the copy has lost, and fetches them again through the follower.
+    """Finds resources that the copy has lost, and refetches them through the follower.
 
     Args:
         perform: Performs the follower's actions.
@@ -297,86 +293,86 @@ class CopyCheck:
         self._can_accept = not context.identity.prefer
         self._follower, self._perform, self._errors = follower, perform, errors
         self._failed = ""
-        self._due = asyncio.Event()
-        self._lost = asyncio.Event()
-        self._checked_at = -_NEW
+        self._scan_requested = asyncio.Event()
+        self._has_lost = asyncio.Event()
+        self._checked_at = -_RECENT_CHECK_AGE
         self._scan: FileScan | None = None
         self.has_compared = self._handler is None and self._store is None
         self._has_tried_all = False
         self._scans = self._last_scan = 0
         #: Number of resources found changed or removed since the start.
         self.damaged = 0
-        #: Number of files that are not part of the copy, and the paths of the first of them.
+        #: Number of files that are not part of the copy, and the first paths.
         self.foreign = 0
         self.foreign_files: tuple[str, ...] = ()
 
     @property
     def verified(self) -> int | None:
-        """Number of files read so far while all of them are being read; otherwise None."""
+        """Number of files read so far by a scan that reads all files; otherwise None."""
         return self._scan.compared if self._scan is not None and self._scan.verify else None
 
     @property
     def doubt(self) -> str:
-        """The reason why the copy may be wrong, in a sentence; empty if there is none."""
+        """A sentence that says why the copy may be wrong, or an empty string."""
         if not self.has_compared and self._store is not None:
             return self._failed or "the store has not been compared with the state of the copy yet"
         if not self.has_compared:
             return "the files of the copy have not been compared with its state yet"
         if self._state.lost:
             lost = counted(self._state.lost, "resource was", "resources were")
-            return f"{lost} changed or removed here, and not fetched again yet"
+            return f"{lost} changed or removed here, and not refetched yet"
         return ""
 
     @property
     def has_ended(self) -> bool:
-        """Whether all files were compared, and a fetch of everything lost was attempted."""
+        """Whether all files were compared, and everything lost was restored or at least tried."""
         is_tried = self._has_tried_all and not self._follower.level
         return self.has_compared and (not self._state.lost or is_tried)
 
     def has_confirmed_foreign(self) -> bool:
-        """Return whether foreign files are confirmed by a scan that began after the first call.
+        """Return whether a scan that began after the first call has confirmed the foreign files.
 
-        The first call requests that scan. A file that was foreign at the start may belong to a
-        resource that was fetched since.
+        The first call requests that scan, because a file that was foreign at the start may belong
+        to a resource that was fetched since.
         """
         if self.foreign and not self._last_scan:
             self._last_scan = self._scans + 1
-            self._due.set()
+            self._scan_requested.set()
         return self._scans >= self._last_scan
 
     def request(self) -> None:
-        """Request a comparison of the files for a new baseline, unless the last one is recent."""
+        """Request a comparison of the files, unless the last one is recent."""
         has_files = self._handler is not None or self._store is not None
-        if has_files and monotonic() - self._checked_at > _NEW:
-            self._due.set()
+        if has_files and monotonic() - self._checked_at > _RECENT_CHECK_AGE:
+            self._scan_requested.set()
 
     def find_lost(self) -> None:
-        """Schedule another fetch of the resources that the state records as lost."""
+        """Schedule another fetch of all lost resources."""
         if self._state.lost:
             self._has_tried_all = False
-            self._lost.set()
+            self._has_lost.set()
 
     async def run(self) -> None:
-        """Compare the files now and whenever that is due."""
+        """Compare the files now, at intervals, and on request."""
         self.find_lost()
         if self._store is not None or self._options.adopt:
-            # Compared with an empty state, everything in the store or folder would be superfluous.
-            while self._follower.progress is None:  # noqa: ASYNC110 - as for the place
-                await asyncio.sleep(_FIRST_WAIT)
+            # With an empty state, everything in the store or folder would seem foreign.
+            while self._follower.progress is None:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(_MIN_POLL_INTERVAL)
         verify = self._options.verify
         while True:
-            self._due.clear()
+            self._scan_requested.clear()
             if self._store is not None:
                 await self._compare_store(self._store)
             if self._handler is not None:
-                await self._compare(self._handler, verify=verify)
+                await self._compare_files(self._handler, verify=verify)
             elif self._store is None:
                 return
             verify = False
-            await wait_for_event(self._due, self._options.check_files or None)
+            await wait_for_event(self._scan_requested, self._options.check_files or None)
 
     async def _compare_store(self, store: CheckedHandler) -> None:
-        """Compare the store with the state, and retry until that works. With `once`, try once."""
+        """Compare the store with the state. Retry failures unless this run only catches up."""
 
         def find_lost() -> int:
             before = self._state.lost
@@ -403,23 +399,23 @@ class CopyCheck:
         if lost:
             self.damaged += lost
             logger.warning(
-                "%s changed or removed in the store: fetched again",
+                "%s changed or removed in the store; refetching",
                 counted(lost, "resource was", "resources were"),
             )
         self.has_compared, self._failed = True, ""
         self.find_lost()
         self._perform(())
 
-    async def _compare(self, handler: LocatedHandler, *, verify: bool) -> None:
+    async def _compare_files(self, handler: LocatedHandler, *, verify: bool) -> None:
         scan = self._scan = FileScan(handler, self._state, verify=verify)
         begun = reported = self._checked_at = monotonic()
         lost = 0
         try:
-            while (part := await self._in_thread(scan, scan.compare_part)) is not None:
+            while (part := await self._in_thread(scan, scan.compare_next)) is not None:
                 touched, missing = part
                 if touched or missing:
                     lost += await call_in(self._worker, self._state.record_files, touched, missing)
-                if verify and monotonic() - reported > _REPORT:
+                if verify and monotonic() - reported > _PROGRESS_LOG_INTERVAL:
                     reported = monotonic()
                     logger.info("%d of %d files verified", scan.compared, self._state.resources)
             foreign: Sequence[str] = ()
@@ -430,65 +426,67 @@ class CopyCheck:
             self._scan = None
             scan.stop()
         logger.debug("%d files compared in %.3f s", scan.compared, monotonic() - begun)
-        self._report(lost, foreign)
+        self._report_files(lost, foreign)
         self._scans += 1
         self.has_compared = True
         self.find_lost()
         self._perform(())
 
-    def _report(self, lost: int, foreign: Sequence[str]) -> None:
+    def _report_files(self, lost: int, foreign: Sequence[str]) -> None:
         if lost > 0:  # negative if more files were restored than lost
             self.damaged += lost
             logger.warning(
-                "%s changed or removed here since they were written: fetched again",
+                "%s changed or removed here since they were written; refetching",
                 counted(lost, "file was", "files were"),
             )
         before = self.foreign, self.foreign_files
-        self.foreign, self.foreign_files = len(foreign), tuple(foreign[:_NAMED])
+        self.foreign, self.foreign_files = len(foreign), tuple(foreign[:_MAX_LISTED_FILES])
         if foreign and before != (self.foreign, self.foreign_files):
             # A run that only catches up reports them at its end.
             level = logging.INFO if self._once else logging.WARNING
             logger.log(level, "%s", foreign_files(self.foreign, self.foreign_files))
 
     async def fetch_lost(self) -> None:
-        """Fetch lost resources again, whenever there are any."""
+        """Refetch lost resources whenever there are any."""
         while True:
-            await self._lost.wait()
-            self._lost.clear()
+            await self._has_lost.wait()
+            self._has_lost.clear()
             refetch = _Refetch(self._follower, self._perform, self._errors, self._can_accept)
-            wait = _FIRST_WAIT
+            wait = _MIN_POLL_INTERVAL
             while self._state.lost:
                 is_left = await self._fetch_round(refetch)
                 if is_left is self._has_tried_all:
                     self._has_tried_all = not is_left
                     self._perform(())
-                wait = _FIRST_WAIT if is_left else min(_MOST_WAIT, 2 * wait)
+                wait = _MIN_POLL_INTERVAL if is_left else min(_MAX_POLL_INTERVAL, 2 * wait)
                 await asyncio.sleep(wait)
             self._perform(())
 
     async def _fetch_round(self, refetch: _Refetch) -> bool:
         """Try all lost resources, a page at a time. Return whether anything is left to try."""
         after, is_left = "", False
-        # The backlog may contain changes of the same resources, which would be fetched twice.
-        while self._follower.state.pending.backlog:  # noqa: ASYNC110 - as for the place
-            await asyncio.sleep(_FIRST_WAIT)
-        while changes := await call_in(self._worker, self._state.lost_changes, after, _PAGE):
+        # Otherwise, resources with changes in the backlog would be fetched twice.
+        while self._follower.state.pending.backlog:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(_MIN_POLL_INTERVAL)
+        while changes := await call_in(
+            self._worker, self._state.lost_changes, after, _LOST_PAGE_SIZE
+        ):
             after = next(reversed(changes))
             is_left = refetch.proceed(changes.values()) or is_left
             most = 2 * self._options.pace.in_flight
-            while self._follower.state.untried >= most:  # noqa: ASYNC110 - as for the place
-                await asyncio.sleep(_FIRST_WAIT)
+            while self._follower.state.untried >= most:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(_MIN_POLL_INTERVAL)
         return is_left
 
     async def _in_thread(self, scan: FileScan, work: Callable[[], T]) -> T:
-        """Return the result of a call outside the worker. The state must stay open until then."""
+        """Run a call outside the worker, and wait for it even if cancelled: it uses the state."""
 
         def call() -> T:
             with self._state.transactions.storage_errors():
                 return work()
 
         loop = asyncio.get_running_loop()
-        called = loop.run_in_executor(_check_threads(os.getpid()), call)
+        called = loop.run_in_executor(_check_executor(os.getpid()), call)
         try:
             return await asyncio.shield(called)
         except asyncio.CancelledError:
@@ -499,10 +497,11 @@ class CopyCheck:
 
 @dataclass
 class _Refetch:
-    """Tries the ways to fetch lost resources, one after another.
+    """Refetches lost resources in up to three steps.
 
-    At first, only the lost content is accepted. Then the lists are read, which may announce other
-    content. If none does, any content is accepted, unless `can_accept` is False.
+    1. Only the lost content is accepted.
+    2. The lists are read, which may announce other content.
+    3. If they do not, any content is accepted, unless `can_accept` is False.
     """
 
     follower: Follower
@@ -514,7 +513,7 @@ class _Refetch:
     _has_compared: bool = field(default=False, init=False)
 
     def proceed(self, changes: Iterable[Change]) -> bool:
-        """Try the next way to fetch each lost resource. Return whether any way is left."""
+        """Try the next step for each lost resource. Return whether any step is left."""
         follower, now = self.follower, asyncio.get_running_loop().time()
         pending = follower.state.pending
         self._sent = {uri: one for uri, one in self._sent.items() if pending.holds(one)}
@@ -548,17 +547,17 @@ class _Refetch:
 
 
 @cache
-def _check_threads(process: int) -> ThreadPoolExecutor:
-    """Return the threads that compare files for all copies. A forked process gets its own."""
-    return ThreadPoolExecutor(_CHECKS, "rsnotify-check")
+def _check_executor(process: int) -> ThreadPoolExecutor:
+    """Return the executor that compares files for all copies, one for each (forked) process."""
+    return ThreadPoolExecutor(_MAX_CONCURRENT_CHECKS, "rsnotify-check")
 
 
 def apply_unfinished(handler: object, state: DestinationState, folder: Path) -> None:
     """Durably reapply the changes that an earlier run has committed but not flushed.
 
-    Their resources are refetched instead if the handler defers nothing, or if it holds the copy in
-    another place: an empty folder may be the mount point of the right one. The handler must be
-    prepared for the state's set of resources. Temporary content is written to `folder`.
+    Their resources are refetched instead if the handler flushes each change, or if its place has
+    changed: an empty folder may be the mount point of the right one. The handler must be prepared
+    for the state's set of resources. Temporary content is written to `folder`.
     """
     unfinished = state.contents.unfinished
     if not unfinished:
@@ -573,18 +572,18 @@ def apply_unfinished(handler: object, state: DestinationState, folder: Path) -> 
     if deferred is not None and not is_elsewhere:
         with state.transactions.storage_errors():
             changes = [
-                _written(uri, data, folder / f"again-{number}")
+                _as_received(uri, data, folder / f"again-{number}")
                 for number, (uri, data) in enumerate(unfinished.items())
             ]
             deferred.apply_again(changes)
-        logger.info("%d changes were put in place again after a crash", len(changes))
+        logger.info("%d changes were reapplied after a crash", len(changes))
     else:
         state.forget(list(unfinished))
     state.contents.set_flushed(state.contents.last)
     state.delete_flushed()
 
 
-def _written(uri: str, data: bytes | None, path: Path) -> Received:
+def _as_received(uri: str, data: bytes | None, path: Path) -> Received:
     resource = Resource(uri)
     if data is None:
         return Received(ChangeType.DELETED, uri, EARLIEST, resource, None)

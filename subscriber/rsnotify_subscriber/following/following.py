@@ -1,13 +1,13 @@
-"""The I/O shell around a `Follower`: it performs the follower's actions and reports their results.
+"""The I/O around a `Follower`: performs its actions, and reports the results to it.
 
     event ──> `Follower` ──actions──> `_perform` ──> worker, `Applier`, `Fetcher` ──result──> event
 
-All calls to the follower are made on the event loop, none from within another, so it needs no lock.
-Calls that block on the disk run in a worker, one at a time, in the order of the actions.
+The follower is called only on the event loop, and never recursively, so it needs no lock. Calls
+that block on the disk run in a worker, one at a time, in the order of the actions.
 
-A run also rereads the Source's offer (`Rediscovery`), and saves progress that moved without a
-change being applied (`ProgressSaver`). A run that only catches up ends when the copy is level, or
-when it can become level only if the Source answers differently (`has_ended`).
+A run also rereads the Source's offer (`Rediscovery`), and saves progress that advanced without a
+change being applied (`ProgressSaver`). A run that only catches up ends when the copy is level or
+cannot become level with the Source's present documents (`can_end`).
 """
 
 from __future__ import annotations
@@ -68,28 +68,34 @@ from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
 from rsnotify_subscriber.status import ActivityKind, Status, StatusCounters, SyncActivity
 from rsnotify_subscriber.storage.identity import Identity, incomparable
 
-#: Number of attempts to read the lists before catching up fails; fewer if a list is too large.
-TRIES = 5
-_TRIES_OF_TOO_LARGE = 2
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: Seconds between two reads of the offer.
+_OFFER_INTERVAL = 600.0
+#: Number of attempts to read the lists before catching up fails.
+_MAX_LIST_ATTEMPTS = 5
+#: The same if a list is too large, which a retry rarely changes.
+_MAX_ATTEMPTS_IF_TOO_LARGE = 2
 
 
-def has_ended(follower: Follower, now: float) -> bool:
+def can_end(follower: Follower, now: float) -> bool:
     """Return whether a run that only catches up is level or cannot become level."""
     failures = follower.failures
-    tries = _TRIES_OF_TOO_LARGE if isinstance(failures.error, TooLarge) else TRIES
-    return follower.level or failures.count >= tries or follower.is_stuck(now)
+    is_too_large = isinstance(failures.error, TooLarge)
+    attempts = _MAX_ATTEMPTS_IF_TOO_LARGE if is_too_large else _MAX_LIST_ATTEMPTS
+    return follower.level or failures.count >= attempts or follower.is_stuck(now)
 
 
-def failure(
+def final_error(
     follower: Follower,
     identity: Identity,
     doubts: Mapping[str, str],
     errors: Mapping[str, RsnotifyError],
 ) -> RsnotifyError | None:
-    """Return why a run that has ended did not succeed; None if it did.
+    """Return the error of a run that has ended without success, or None.
 
-    Both mappings are keyed by URI. `doubts` has the reasons why the copy may be wrong although the
-    follower is level, and `errors` the reasons why changes could not be applied.
+    Both mappings are keyed by URI. `doubts` says why the copy may be wrong although the follower is
+    level, and `errors` why changes could not be applied.
     """
     if follower.level:
         return next((Unavailable(*doubt) for doubt in doubts.items()), None)
@@ -99,27 +105,21 @@ def failure(
     if not failing:
         if (gap := follower.state.frontiers.uncovered_gap) is None:
             return Unavailable(identity.url, follower.doubts[0])
-        cure = gap.cure or _cure(identity)
-        return Unavailable(identity.url, f"its lists leave out a part of the past; {cure}")
+        remedy = gap.cure or _remedy(identity)
+        return Unavailable(identity.url, f"its lists have a gap; {remedy}")
     uris = [change.resource.uri for change in failing]
     error = errors.get(failing[0].uri)
     reason = error.reason if isinstance(error, FetchError) else str(error)
     return NotCopied(uris, reason.removeprefix(f"{uris[0]}: "))
 
 
-def _cure(identity: Identity) -> str:
+def _remedy(identity: Identity) -> str:
     if resource_documents(identity.offer):
-        return "it can be made up for once its Resource List is newer than its oldest Change List"
+        return "it closes once its Resource List is newer than its oldest Change List"
     return (
-        "it offers no list of all its resources that could make up for it, so the copy may differ "
-        "for good; remove its state to begin again with its current documents"
+        "without a list of all its resources, the gap cannot be closed, and the copy may stay "
+        "different; remove the state of the copy to start again from the current documents"
     )
-
-
-logger = logging.getLogger("rsnotify.subscriber")
-
-#: Seconds between two reads of the offer.
-_INTERVAL = 600.0
 
 
 @dataclass
@@ -127,18 +127,18 @@ class Rediscovery:
     """Reads the offer at intervals and on request, and stores it if it has changed.
 
     Args:
-        changed: Called with the offers before and after a change.
-        finished: Called after each read.
+        on_changed: Called with the offers before and after a change.
+        on_finished: Called after each read.
 
     Attributes:
         identity: The Source and its last known offer.
-        doubt: Why the offer may be out of date; empty after a successful read.
+        doubt: Why the offer may be outdated; empty after a successful read.
     """
 
     context: RunContext
     tasks: Tasks
-    changed: Callable[[Offer, Offer], None]
-    finished: Callable[[], None]
+    on_changed: Callable[[Offer, Offer], None]
+    on_finished: Callable[[], None]
     _reading: asyncio.Task[None] | None = field(default=None, init=False)
     #: Whether a read has failed since `run` last waited.
     _failed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -153,7 +153,7 @@ class Rediscovery:
         return self._reading is not None
 
     def start(self) -> asyncio.Task[None]:
-        """Start to read the offer, unless a read is in progress. Return the task."""
+        """Read the offer in a task, unless a read is in progress. Return the task."""
         if self._reading is None:
             self._reading = self.tasks.spawn(self._read())
         return self._reading
@@ -165,7 +165,7 @@ class Rediscovery:
             if not self.doubt:
                 failures = 0
                 # A read on request may fail during the wait.
-                await wait_for_event(self._failed, _INTERVAL)
+                await wait_for_event(self._failed, _OFFER_INTERVAL)
             if self._failed.is_set():
                 failures += 1
                 self._failed.clear()
@@ -185,18 +185,18 @@ class Rediscovery:
                 self.identity = replace(before, offer=offer, memory=offers.memory)
                 store = self.context.state.store_identity
                 await call_in(self.context.worker, store, self.identity)
-                self.changed(before.offer, offer)
-            # Not earlier: without the new offer, the follower may be level by the old documents.
+                self.on_changed(before.offer, offer)
+            # Not earlier: until it has the new offer, the follower may be level by old documents.
             self.doubt = ""
             self._failed.clear()
         self._reading = None
-        self.finished()
+        self.on_finished()
 
 
-#: Minimum time between two stored comparison times: a digest may be compared every few seconds.
-_OFTEN = timedelta(minutes=1)
+#: Minimum time between two writes of the comparison time, as digests may arrive every few seconds.
+_COMPARED_INTERVAL = timedelta(minutes=1)
 #: Seconds between two flushes of changes that a handler has applied but not flushed.
-_FLUSH = 5.0
+_FLUSH_INTERVAL = 5.0
 
 
 class ProgressSaver:
@@ -204,8 +204,8 @@ class ProgressSaver:
 
     Attributes:
         compared: When the copy was last compared, by the local clock.
-        has_compared: Set when a comparison has ended. Its result has to be saved at once: if this
-            process is killed, the next run has to know how recent the copy is.
+        has_compared: Set after each comparison, so that its time is saved at once. The next run
+            then knows how recent the copy is even if this process is killed.
     """
 
     def __init__(self, context: RunContext, follower: Follower) -> None:
@@ -221,7 +221,7 @@ class ProgressSaver:
         self.has_compared = asyncio.Event()
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress to commit together with changes; None if it has not moved."""
+        """Return the progress to commit together with changes; None if it has not advanced."""
         self._committing = self._follower.progress_after(changes)
         return None if self._committing == self._saved else self._committing
 
@@ -234,7 +234,7 @@ class ProgressSaver:
         self._saved = self._committing = None
 
     def check_compared(self) -> None:
-        """Record the time if the follower has just compared the copy with the whole set."""
+        """Record the current time if the follower has compared the copy since the last call."""
         compared = self._follower.catch_up.comparisons.compared
         if compared != self._followers_compared:
             self._followers_compared = compared
@@ -242,15 +242,15 @@ class ProgressSaver:
             self.has_compared.set()
 
     async def save(self, applier: Applier, *, is_ending: bool) -> None:
-        """Store everything that has changed, but the time of a comparison only if that is due.
+        """Store what has changed, but the time of a comparison only if that is due.
 
-        While the applier is applying changes, it is about to commit a later progress with them, so
-        the progress is not stored here.
+        While the applier is applying changes, progress is not stored here, because the applier
+        commits later progress together with the changes.
         """
         progress, before = self._follower.progress, self._saved
         if not applier.is_applying and progress is not None and progress != before:
             await call_in(self._worker, self._state.save_progress, progress)
-            if self._saved is before:  # else a later one was committed, or it was deleted
+            if self._saved is before:  # otherwise, later progress was committed, or it was deleted
                 self._saved = progress
         if self.compared is not None and self._is_due(self.compared, is_ending=is_ending):
             self._stored_compared = self.compared
@@ -260,9 +260,9 @@ class ProgressSaver:
             await call_in(self._worker, self._state.delete_flushed)
 
     async def _flush(self, *, is_ending: bool) -> None:
-        """Flush the changes that were applied but not flushed, while others are being applied."""
+        """Flush applied changes. Others may be applied at the same time."""
         contents, loop = self._state.contents, asyncio.get_running_loop()
-        is_due = is_ending or loop.time() - self._flushed_at >= _FLUSH
+        is_due = is_ending or loop.time() - self._flushed_at >= _FLUSH_INTERVAL
         if self._deferred is None or contents.is_flushed or not is_due:
             return
         last, began = contents.last, loop.time()
@@ -276,14 +276,18 @@ class ProgressSaver:
 
     def _is_due(self, compared: Instant, *, is_ending: bool) -> bool:
         stored = self._stored_compared
-        # The clock may have been set back in between.
-        return stored is None or is_ending or not timedelta() <= compared - stored <= _OFTEN
+        # If the clock was set back, the difference is negative.
+        return (
+            stored is None
+            or is_ending
+            or not timedelta() <= compared - stored <= _COMPARED_INTERVAL
+        )
 
 
-#: Maximum number of seconds until progress is saved that moved without a change being applied.
-_SAVE = 1.0
-#: Seconds for a handler to finish its call when the subscriber stops.
-_PATIENCE = 10.0
+#: Seconds between two saves of progress that advanced without a change being applied.
+_SAVE_INTERVAL = 1.0
+#: Seconds that a handler has to finish its call when the subscriber stops.
+_STOP_TIMEOUT = 10.0
 
 
 class Following:
@@ -304,7 +308,7 @@ class Following:
             progress,
             pace=options.pace,
             random=Random(),
-            compared=self._loop_time(state.compared()),
+            compared=self._to_loop_time(state.compared()),
             pushed=state.changed_after(progress.confirmed) if progress is not None else (),
             last_list=state.last_list(),
             incomparable=incomparable(identity),
@@ -331,18 +335,18 @@ class Following:
             options.pace.retry,
         )
         state.commit_times = context.announce.counters.commits
-        #: The document being fetched, when that began, and the bytes received before.
+        #: The document being fetched, the start time, and the bytes received before.
         self._reading: tuple[Fetch, float, int] | None = None
         #: Whether there was no copy at the start.
         self._is_first = progress is None
-        #: Number of selected resources listed to the last baseline.
+        #: Number of selected resources that the lists of the last baseline have listed so far.
         self._listed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
         self._push = PushChannels(context, self._follower, self._perform)
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
-        self._checked_for_nothing = False
+        self._has_checked_selection = False
         self._membership = SetMembership(
             context.fetcher, context.offers.descriptions, identity.url, state.links()
         )
@@ -351,13 +355,13 @@ class Following:
     @property
     def status(self) -> Status:
         follower, progress = self._follower, self._follower.progress
-        # Failures of the Source's lists come first, failures of push last.
-        listed = follower.failures.error if follower.failures.count else None
-        away, _ = self._applier.unavailable or (None, 0.0)
-        failed = away or next(iter(self._errors.values()), None)
-        error = listed or failed or self._push.changes.error
+        # Report failures of the Source's lists first, and failures of push last.
+        unreadable = follower.failures.error if follower.failures.count else None
+        unavailable, _ = self._applier.unavailable or (None, 0.0)
+        failed = unavailable or next(iter(self._errors.values()), None)
+        error = unreadable or failed or self._push.changes.error
         doubts = {} if follower.level else follower.doubts_by_kind
-        doubts |= self._other_doubts()
+        doubts |= self._local_doubts()
         return Status(
             resources=self._state.resources,
             applied=self._counters.applied,
@@ -426,14 +430,14 @@ class Following:
 
     @property
     def _is_level(self) -> bool:
-        return self._follower.level and not self._doubt
+        return self._follower.level and not self._local_doubt
 
     @property
-    def _doubt(self) -> str:
-        """A doubt that the follower does not know; empty if there is none."""
-        return next((reason for _, reason in self._other_doubts()), "")
+    def _local_doubt(self) -> str:
+        """A doubt about this copy that the follower does not know; empty if there is none."""
+        return next((reason for _, reason in self._local_doubts()), "")
 
-    def _other_doubts(self) -> Iterator[tuple[DoubtKind, str]]:
+    def _local_doubts(self) -> Iterator[tuple[DoubtKind, str]]:
         if (self._state.lost or not self._copy.has_compared) and (reason := self._copy.doubt):
             yield DoubtKind.FILES, reason
         if self._rediscovery.doubt:
@@ -446,14 +450,14 @@ class Following:
             return
 
     def _limits(self) -> Iterator[str]:
-        """Yield the limits of the Source's lists: changes that they cannot reveal."""
+        """Yield sentences about changes that the Source's lists cannot reveal."""
         counts, kept = self._state.counts, self._state.baseline.trusts_dates
         if count := counts.undated if kept else counts.unhashed:
             offer = self._rediscovery.identity.offer
             unlisted = " that no Change List lists" if change_documents(offer) else ""
             entries = describe_undated(count, counts.entries, are_dates_kept=kept)
             yield (
-                f"{entries}; changed content{unlisted} is not seen until each of them is "
+                f"{entries}; changed content{unlisted} is not detected until each of them is "
                 "requested again"
             )
 
@@ -465,14 +469,14 @@ class Following:
         """Follow until stopped or, with `once`, until level.
 
         Raises:
-            RsnotifyError: The run cannot continue, or could not become level.
+            RsnotifyError: The run cannot continue, or the copy cannot become level.
         """
         committer = self._tasks.spawn(self._applier.run())
         try:
             self._tasks.spawn(self._keep_saving())
             self._tasks.spawn(self._copy.run())
             self._tasks.spawn(self._copy.fetch_lost())
-            self._begin_in_worker(self._state.backlog.clear)  # a previous run may have left changes
+            self._queue_in_worker(self._state.backlog.clear)  # a previous run may have left changes
             self._push.start(self._tasks)
             if not self._context.once:
                 self._tasks.spawn(self._rediscovery.run())
@@ -482,7 +486,7 @@ class Following:
             finally:
                 if not self._ended.cancelled():
                     self._applier.stop()
-                    await asyncio.wait([committer], timeout=_PATIENCE)
+                    await asyncio.wait([committer], timeout=_STOP_TIMEOUT)
                     await self._save()
         finally:
             if self._timer is not None:
@@ -505,13 +509,13 @@ class Following:
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            self._do(action)
+            self._perform_action(action)
         self._set_timer()
         if self._packages.opened and self._follower.level:
             self._tasks.spawn(self._packages.close())
         self._check_events()
         self._saver.check_compared()
-        self._check_for_nothing()
+        self._warn_if_nothing_selected()
         self._after_change()
 
     def _set_timer(self) -> None:
@@ -524,34 +528,34 @@ class Following:
         self._timer = None if due is None else self._loop.call_at(due, self._tick)
 
     def _check_events(self) -> None:
-        self._events.check(self._follower, self._loop.time(), self._doubt)
+        self._events.check(self._follower, self._loop.time(), self._local_doubt)
 
     def _after_change(self) -> None:
         if self._errors and self._is_level:
             self._errors.clear()  # the documents no longer list these resources
         self._end_if_caught_up()
-        self._context.moved()
-        self._audit()
+        self._context.on_status_changed()
+        self._compare_digest()
 
-    def _check_for_nothing(self) -> None:
-        """Warn once if nothing is selected, perhaps because of a typo, and the copy is empty."""
-        if self._checked_for_nothing or self._state.resources or not self._is_level:
+    def _warn_if_nothing_selected(self) -> None:
+        """Warn once if the copy is empty and nothing is selected, perhaps because of a typo."""
+        if self._has_checked_selection or self._state.resources or not self._is_level:
             return
-        self._checked_for_nothing = True
+        self._has_checked_selection = True
         selection = self._context.identity.selection
         selected = selection.describe()
         if selected and selection.changes != (ChangeType.DELETED,):
             logger.warning("no resource that the Source lists is selected by %s", selected)
 
-    def _loop_time(self, moment: Instant | None) -> float:
-        """Convert a moment to the event loop's clock; None or the future becomes minus infinity."""
-        if moment is None:
+    def _to_loop_time(self, instant: Instant | None) -> float:
+        """Convert an instant to the event loop's clock; None or the future becomes `-inf`."""
+        if instant is None:
             return -inf
-        age = (datetime.now(UTC) - moment).total_seconds()
-        return self._loop.time() - age if age >= 0 else -inf  # the clock was set back since
+        age = (datetime.now(UTC) - instant).total_seconds()
+        return self._loop.time() - age if age >= 0 else -inf  # the clock was set back
 
-    def _audit(self) -> None:
-        """Compare the copy with the count and digest of the Source's set, if that is due."""
+    def _compare_digest(self) -> None:
+        """Compare the copy with the Source's count and digest, if that is due."""
         if self._follower.audit_due and self._applier.idle and not self._copy.doubt:
             now = self._loop.time()
             self._perform(self._follower.audited(self._state.sum, self._state.latest, now))
@@ -561,7 +565,7 @@ class Following:
         if not self._ended.done():
             self._perform(self._follower.tick(self._loop.time()))
 
-    def _do(self, action: Action) -> None:
+    def _perform_action(self, action: Action) -> None:
         match action:
             case Apply():
                 self._applier.submit(action.changes)
@@ -570,50 +574,54 @@ class Following:
                 self._reading = action, self._loop.time(), self._context.fetcher.received
                 self._tasks.spawn(self._fetch(action))
             case StoreBacklog() | TakeBacklog() | ClearBacklog():
-                self._use_backlog(action)
+                self._perform_backlog_action(action)
             case BeginBaseline():
-                self._begin_in_worker(self._state.begin_baseline)
+                self._queue_in_worker(self._state.begin_baseline)
                 self._listed = 0
                 self._copy.request()
             case Compare():
-                self._tasks.spawn(self._compare(action))
+                self._tasks.spawn(self._compare_resources(action))
             case FindUnlisted():
-                self._tasks.spawn(self._sweep(action))
+                self._tasks.spawn(self._find_unlisted(action))
             case ForgetDatetimes():
                 if action.entirely:
                     self._saver.forget()
-                self._begin_in_worker(self._state.forget_datetimes, action.after, action.entirely)
+                self._queue_in_worker(self._state.forget_datetimes, action.after, action.entirely)
             case Discover():
                 self._rediscovery.start()
             case LogNote():
                 logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
 
-    def _begin_in_worker(self, work: Callable[..., object], *arguments: Any) -> None:
-        """Queue work at once, because the worker has to keep the order of the actions."""
-        begun = self._loop.run_in_executor(self._context.worker, work, *arguments)
-        self._tasks.spawn(_awaited(begun))
+    def _queue_in_worker(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Queue work now, not in a task, so that the worker keeps the order of the actions."""
+        queued = self._loop.run_in_executor(self._context.worker, work, *arguments)
 
-    def _use_backlog(self, action: BacklogAction) -> None:
-        """Queue the action at once: actions must be performed and answered in their order."""
-        begun = self._loop.run_in_executor(self._context.worker, self._state.backlog.use, action)
+        async def report_errors() -> None:
+            await queued
 
-        async def answer() -> None:
-            extent, changes = await begun
+        self._tasks.spawn(report_errors())
+
+    def _perform_backlog_action(self, action: BacklogAction) -> None:
+        """Queue an action now, not in a task, so that actions keep their order."""
+        queued = self._loop.run_in_executor(self._context.worker, self._state.backlog.use, action)
+
+        async def report() -> None:
+            extent, changes = await queued
             if not self._ended.done():
                 now = self._loop.time()
                 self._perform(self._follower.backlog_done(action, extent, changes, now))
 
-        self._tasks.spawn(answer())
+        self._tasks.spawn(report())
 
     async def _fetch(self, fetch: Fetch) -> None:
         found: tuple[Document, Instant | None] | RsnotifyError
         try:
-            found = await self._document(fetch)
+            found = await self._read_document(fetch)
         except RsnotifyError as error:
             found = error
         self._reading = None
         if self._ended.done():
-            return  # the result was reported already
+            return
         if isinstance(found, RsnotifyError):
             self._perform(self._follower.fetch_failed(fetch, found, self._loop.time()))
         else:
@@ -622,10 +630,10 @@ class Following:
             self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
         self._push.pulls.finished()
 
-    async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
-        """GET a document of the set, and store its `rel="up"` link if that is newly accepted.
+    async def _read_document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
+        """Fetch a document of the set, or the manifest of a package.
 
-        The document of a package is its manifest.
+        A newly accepted link with `rel="up"` is stored.
         """
         if fetch.package is not None:
             return await self._packages.open(fetch.package), None
@@ -636,8 +644,8 @@ class Following:
             await call_in(self._context.worker, self._state.store_links, membership.known)
         return found
 
-    async def _compare(self, action: Compare) -> None:
-        # Resources that are not selected are not recorded as listed, so the sweep removes them.
+    async def _compare_resources(self, action: Compare) -> None:
+        # Unselected resources are not recorded as listed, so `_find_unlisted` finds them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
         differing, absent, unproven, checkable = await call_in(
             self._context.worker,
@@ -653,14 +661,14 @@ class Following:
         now = self._loop.time()
         self._perform(self._follower.differing(differing, now, absent, unproven, checkable))
 
-    async def _sweep(self, action: FindUnlisted) -> None:
+    async def _find_unlisted(self, action: FindUnlisted) -> None:
         missing = await call_in(self._context.worker, self._state.baseline.unlisted, action.at)
         await call_in(self._context.worker, self._state.end_baseline)
         if self._ended.done():
             return
         self._perform(self._follower.unlisted(missing, self._loop.time()))
 
-    # The results of an `Apply`: implements `ApplyOutcome` for the applier
+    # Implementation of `ApplyOutcome`, called by the applier
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
         return self._saver.progress_after(changes)
@@ -684,8 +692,8 @@ class Following:
     def _end_if_caught_up(self) -> None:
         if not self._context.once:
             return
-        if (away := self._applier.unavailable) is not None:
-            error, since = away
+        if (unavailable := self._applier.unavailable) is not None:
+            error, since = unavailable
             if self._loop.time() - since >= self._context.options.pace.patience:
                 self._end(error)
             return
@@ -693,11 +701,11 @@ class Following:
             return
         if not (self._copy.has_ended or self._follower.failures.count):
             return
-        is_over = has_ended(self._follower, self._loop.time())
+        is_over = can_end(self._follower, self._loop.time())
         if is_over and self._copy.has_confirmed_foreign():
             identity, doubt = self._rediscovery.identity, self._rediscovery.doubt
             doubts = {identity.url: doubt} if doubt else self._state.doubts
-            self._end(failure(self._follower, identity, doubts, self._errors))
+            self._end(final_error(self._follower, identity, doubts, self._errors))
 
     def _offer_changed(self, before: Offer, offer: Offer) -> None:
         self._context.announce(OfferChanged(before, offer))
@@ -706,7 +714,7 @@ class Following:
 
     async def _keep_saving(self) -> None:
         while True:
-            await wait_for_event(self._saver.has_compared, _SAVE)
+            await wait_for_event(self._saver.has_compared, _SAVE_INTERVAL)
             self._saver.has_compared.clear()
             self._check_events()
             await self._save()
@@ -714,7 +722,3 @@ class Following:
 
     async def _save(self) -> None:
         await self._saver.save(self._applier, is_ending=self._ended.done())
-
-
-async def _awaited(future: asyncio.Future[object]) -> None:
-    await future

@@ -3,11 +3,11 @@
 `PushChannels` subscribes to the changes and document notifications that the Source offers. A
 `PushMonitor` passes the fragments to the follower, and decides whether push works:
 
-    up ──connection lost, and none within `RETURN`; or heartbeats stop──> lost: lists are polled
+    up ──no new connection within `RECONNECT_GRACE`, or no heartbeats──> lost: lists are polled
     lost ──a fragment newer than the changes known at the loss──> up
 
-A `PullMonitor` compares the lists with the pushed changes, so that a subscription that receives
-nothing can be replaced. `RunContext` has the components of one run.
+A `PullMonitor` checks whether lists have changes that push did not deliver, so that a silent
+subscription can be replaced. `RunContext` has the components of one run.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from rsnotify_subscriber.storage.identity import Identity
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: Seconds for which a Source with heartbeats may be silent. Our publisher sends one every 10 s.
-QUIET = 15.0
-#: Maximum number of seconds of silence, even if heartbeats are rare.
-LONGEST_QUIET = 60.0
-#: Seconds within which a new connection makes up for a lost one.
-RETURN = 1.0
+#: Seconds without a heartbeat before push counts as lost. Our publisher sends one every 10 s.
+HEARTBEAT_TIMEOUT = 15.0
+#: Maximum timeout in seconds, even if heartbeats are rare.
+MAX_HEARTBEAT_TIMEOUT = 60.0
+#: Seconds to wait for a new connection before push counts as lost.
+RECONNECT_GRACE = 1.0
 
 
 @dataclass
 class PushMonitor(PushEvents):
-    """Passes pushed fragments to a follower.
+    """Passes pushed fragments to a follower, and decides whether push works.
 
-    After a loss of push, the lists are polled as if there were no push, until something new
-    arrives. The connection alone proves nothing: a broker may be connected without the hub behind
-    it, and a hub before the Source has reached it again. If heartbeats stop, that is also a loss:
-    the Source may no longer reach the hub, or may use another one. Where there are heartbeats, a
-    connection that is replaced within `RETURN` is therefore not a loss. The hub sends the fragments
-    that arrived in between, and if the Source cannot reach the hub, the heartbeats stop.
+    After a loss of push, the lists are polled until a new fragment arrives. A connection alone
+    proves nothing: the broker may have lost its hub, or the hub its Source. Missing heartbeats are
+    also a loss, because the Source may no longer reach the hub, or may use another one.
+
+    With heartbeats, a connection that is replaced within `RECONNECT_GRACE` is not a loss: the hub
+    replays the fragments in between, and if the Source cannot reach the hub, the heartbeats stop.
     """
 
     follower: Follower
@@ -71,33 +71,36 @@ class PushMonitor(PushEvents):
     announce: Announcer
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _is_lost: bool = False
-    _known: Instant | None = None  # the follower's `known` when push was lost
+    #: The follower's `known` when push was lost.
+    _known_at_loss: Instant | None = None
     _received_at: float = 0.0
-    _longest: float = 0.0  # the longest silence so far
-    _silence: asyncio.TimerHandle | None = None  # set while there are heartbeats
-    _return: asyncio.TimerHandle | None = None  # set while waiting for a new connection
+    _longest_silence: float = 0.0
+    #: Set while heartbeats arrive.
+    _silence_timer: asyncio.TimerHandle | None = None
+    #: Set while waiting for a new connection.
+    _reconnect_timer: asyncio.TimerHandle | None = None
 
     def up(self, hub: str | None = None) -> None:
-        if self._return is not None:
-            self._return.cancel()
-            self._return = None
+        if self._reconnect_timer is not None:
+            self._reconnect_timer.cancel()
+            self._reconnect_timer = None
         elif not self._is_lost:
             self.perform(self.follower.push_up(self._loop.time()))
 
     def down(self) -> None:
-        if self._silence is not None and self._return is None:
-            self._return = self._loop.call_later(RETURN, self._lose)
-        elif self._return is None:
-            self._lose()
+        if self._silence_timer is not None and self._reconnect_timer is None:
+            self._reconnect_timer = self._loop.call_later(RECONNECT_GRACE, self._report_loss)
+        elif self._reconnect_timer is None:
+            self._report_loss()
 
     def ended(self) -> None:
-        for timer in filter(None, (self._silence, self._return)):
+        for timer in filter(None, (self._silence_timer, self._reconnect_timer)):
             timer.cancel()
-        self._silence = self._return = None
+        self._silence_timer = self._reconnect_timer = None
 
-    def _lose(self) -> None:
+    def _report_loss(self) -> None:
         self.ended()
-        self._is_lost, self._known = True, self.follower.known
+        self._is_lost, self._known_at_loss = True, self.follower.known
         self.perform(self.follower.push_down(self._loop.time()))
 
     def audience(self, listeners: int) -> None:
@@ -120,37 +123,40 @@ class PushMonitor(PushEvents):
         self.perform(self.follower.fragment(read, now, datetime.now(UTC)))
         self.covered_until = read.until or read.changed_at
         self._end_loss(self.covered_until)
-        self._watch_silence(now, beats=not read.resources or COUNT in dict(read.attributes))
+        has_digest = COUNT in dict(read.attributes)
+        self._measure_silence(now, sends_heartbeats=has_digest or not read.resources)
 
-    def _watch_silence(self, now: float, *, beats: bool) -> None:
+    def _measure_silence(self, now: float, *, sends_heartbeats: bool) -> None:
         """Measure the silence before a fragment, and start the timer at the first heartbeat.
 
-        `beats` means that the fragment shows that there are heartbeats (docs/audit.md).
+        A digest in a fragment also shows that the Source sends heartbeats (docs/audit.md).
         """
-        if self._silence is not None:
-            self._longest = max(self._longest, now - self._received_at)
+        if self._silence_timer is not None:
+            self._longest_silence = max(self._longest_silence, now - self._received_at)
         self._received_at = now
-        if beats and self._silence is None and not self._is_lost:
-            self._silence = self._loop.call_at(self._due, self._check_silence)
+        if sends_heartbeats and self._silence_timer is None and not self._is_lost:
+            self._silence_timer = self._loop.call_at(self._silence_deadline, self._check_silence)
 
     @property
-    def _due(self) -> float:
-        """The time at which the silence will have lasted too long."""
-        return self._received_at + min(LONGEST_QUIET, max(QUIET, 2 * self._longest))
+    def _silence_deadline(self) -> float:
+        """The time at which push counts as lost if no fragment arrives until then."""
+        return self._received_at + min(
+            MAX_HEARTBEAT_TIMEOUT, max(HEARTBEAT_TIMEOUT, 2 * self._longest_silence)
+        )
 
     def _check_silence(self) -> None:
-        """Stop relying on push after a long silence. One timer serves any number of fragments."""
-        if self._loop.time() < self._due:
-            self._silence = self._loop.call_at(self._due, self._check_silence)
+        """Report a loss at the deadline. Fragments only move the deadline, not the timer."""
+        if self._loop.time() < self._silence_deadline:
+            self._silence_timer = self._loop.call_at(self._silence_deadline, self._check_silence)
         else:
-            self._lose()
+            self._report_loss()
 
     def _end_loss(self, until: Instant | None) -> None:
-        """Rely on push again if a fragment is newer than the changes known when push was lost."""
+        """End the loss if a fragment is newer than the changes known when push was lost."""
         known = self.follower.known
-        if self._known is not None and known is not None and known < self._known:
-            self._known = None  # the clock of the Source was set back
-        is_new = until is not None and (self._known is None or until > self._known)
+        if self._known_at_loss is not None and known is not None and known < self._known_at_loss:
+            self._known_at_loss = None  # the clock of the Source was set back
+        is_new = until is not None and (self._known_at_loss is None or until > self._known_at_loss)
         if self._is_lost and is_new:
             self._is_lost = False
             self.up()
@@ -160,7 +166,7 @@ class PushMonitor(PushEvents):
 class NoticeReceiver(PushEvents):
     """Receives notifications about a Source's documents, and ignores all other events.
 
-    Nothing depends on a notification: polling finds documents that are not announced.
+    Notifications are optional, because polling also finds new documents.
     """
 
     received: Callable[[Document], None]
@@ -177,15 +183,15 @@ class NoticeReceiver(PushEvents):
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
-    """The components of one run, and the functions that it calls.
+    """The components and callbacks of one run.
 
     Args:
-        once: Whether the run only catches up, and then ends.
+        once: Whether the run ends when it has caught up.
         identity: The Source and its last known offer.
         offer_checked: Whether that offer was read in this run.
         worker: Runs calls that block on the disk, one after another.
-        moved: Called whenever the status may have changed.
-        on_committed: Called with changes after they are durable.
+        on_status_changed: Called whenever the status may have changed.
+        on_committed: Called with durable changes.
     """
 
     once: bool
@@ -195,17 +201,17 @@ class RunContext(Struct, frozen=True, kw_only=True):
     worker: Executor
     fetcher: Fetcher
     offers: OfferDiscovery
-    ways: EndpointFactory
+    endpoints: EndpointFactory
     handler: Handler | TransactionalHandler
     options: FollowOptions
     announce: Announcer
-    moved: Callable[[], None]
+    on_status_changed: Callable[[], None]
     on_committed: Callable[[Sequence[Change]], None] | None
 
 
 @dataclass
 class PullMonitor:
-    """Announces pulls, and reports to a `PushSubscription` whether they found later changes."""
+    """Announces pulls, and tells a `PushSubscription` whether they found later changes."""
 
     follower: Follower
     push: PushSubscription
@@ -213,27 +219,27 @@ class PullMonitor:
     _pending: int = field(default=0, init=False)
     _kind: DocumentKind | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
-    _has_news: bool = field(default=False, init=False)
+    _found_new: bool = field(default=False, init=False)
 
     def requested(self, fetch: Fetch) -> None:
         if not self._pending or fetch.kind is not self._kind:
             self.announce(Pulling(fetch.kind, fetch.uri))
         if not self._pending:
-            self._began, self._has_news = asyncio.get_running_loop().time(), False
+            self._began, self._found_new = asyncio.get_running_loop().time(), False
         self._pending += 1
         self._kind = fetch.kind
 
     def fetched(self, fetch: Fetch, document: Document) -> None:
-        """Check a document for new changes, before the follower receives it."""
+        """Check whether a document has new changes. Call this before the follower receives it."""
         last, known = document.changed_at, self.follower.known
         if fetch.kind is DocumentKind.CHANGE_LIST and not document.index and last and known:
-            self._has_news = self._has_news or last > known
+            self._found_new = self._found_new or last > known
 
     def finished(self) -> None:
-        """Record that the follower has received a result and made its next requests."""
+        """Record that the follower has received a result and sent its next requests."""
         self._pending -= 1
         if not self._pending:
-            self.push.pulled(self._began, news=self._has_news)
+            self.push.pulled(self._began, news=self._found_new)
 
 
 class PushChannels:
@@ -255,11 +261,11 @@ class PushChannels:
             lambda: follower.known,
             random,
             most=context.options.hubs,
-            announce=self._changed,
+            announce=self._on_push_event,
         )
         self._notices = PushSubscription(
             (),
-            NoticeReceiver(self._notified),
+            NoticeReceiver(self._on_notice),
             lambda: follower.notified_through,
             random,
             needed=False,
@@ -279,15 +285,15 @@ class PushChannels:
             tasks.spawn(self._notices.run())
 
     def offered(self, offer: Offer) -> None:
-        """Use the transports of a new offer. Connections that it still offers are kept."""
+        """Use the transports of a new offer. Keep the connections that it still offers."""
         if not self._context.once:
-            self.changes.set_endpoints(self._context.ways.change_endpoints(offer))
-            self._notices.set_endpoints(self._context.ways.notice_endpoints(offer))
+            self.changes.set_endpoints(self._context.endpoints.change_endpoints(offer))
+            self._notices.set_endpoints(self._context.endpoints.notice_endpoints(offer))
 
-    def _changed(self, event: Event) -> None:
+    def _on_push_event(self, event: Event) -> None:
         self._context.announce(event)
-        self._context.moved()
+        self._context.on_status_changed()
 
-    def _notified(self, document: Document) -> None:
+    def _on_notice(self, document: Document) -> None:
         now = asyncio.get_running_loop().time()
         self._perform(self._follower.notified(document, now))

@@ -16,7 +16,7 @@ from tests.subscriber.destination import PACE
 
 async def main() -> None:
     url, mirror, state = sys.argv[1:]
-    progress_saver._FLUSH = 0.2
+    progress_saver._FLUSH_INTERVAL = 0.2
     options = FollowOptions(pace=PACE, allow_private_addresses=True)
     subscriber = Subscriber(url, FolderMirror(mirror), state=state, options=options)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, subscriber.stop)

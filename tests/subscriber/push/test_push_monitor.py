@@ -12,7 +12,11 @@ from rsnotify.format.model import Capability, Document
 from rsnotify.format.writer import write_document
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer
-from rsnotify_subscriber.following.push_monitor import QUIET, RETURN, PushMonitor
+from rsnotify_subscriber.following.push_monitor import (
+    HEARTBEAT_TIMEOUT,
+    RECONNECT_GRACE,
+    PushMonitor,
+)
 from tests.subscriber.push.virtual import run
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,9 +71,9 @@ async def test_a_connection_that_is_replaced_within_a_second_is_no_loss(
     beat(monitor, 1)
     for _ in range(3):
         monitor.down()
-        await asyncio.sleep(RETURN / 2)
+        await asyncio.sleep(RECONNECT_GRACE / 2)
         monitor.up()
-    await asyncio.sleep(2 * RETURN)
+    await asyncio.sleep(2 * RECONNECT_GRACE)
     assert told == ["up"]
 
 
@@ -79,7 +83,7 @@ async def test_one_that_is_not_replaced_within_a_second_is_lost_until_something_
 ) -> None:
     beat(monitor, 1)
     monitor.down()
-    await asyncio.sleep(1.5 * RETURN)
+    await asyncio.sleep(1.5 * RECONNECT_GRACE)
     assert told == ["up", "down"]
     monitor.up()
     assert told == ["up", "down"]
@@ -102,7 +106,7 @@ async def test_one_that_is_replaced_by_a_hub_without_heartbeats_is_lost_when_the
     beat(monitor, 1)
     monitor.down()
     monitor.up()
-    await asyncio.sleep(1.5 * QUIET)
+    await asyncio.sleep(1.5 * HEARTBEAT_TIMEOUT)
     assert told == ["up", "down"]
 
 
@@ -111,5 +115,5 @@ async def test_nothing_happens_after_the_end(monitor: PushMonitor, told: list[st
     beat(monitor, 1)
     monitor.down()
     monitor.ended()
-    await asyncio.sleep(2 * QUIET)
+    await asyncio.sleep(2 * HEARTBEAT_TIMEOUT)
     assert told == ["up"]

@@ -124,7 +124,7 @@ async def test_another_offer_affects_only_the_hubs_that_changed(
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rediscovery, "_INTERVAL", 0.05)
+    monkeypatch.setattr(rediscovery, "_OFFER_INTERVAL", 0.05)
     hub, other = two
     source.hubs = [hub.url, "ws://127.0.0.1:9/ws"]
     async with followed(destination, pace=PACE, hubs=2) as subscriber:

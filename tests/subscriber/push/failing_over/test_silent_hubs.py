@@ -28,7 +28,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Miss the heartbeats of a hub after a moment."""
-    monkeypatch.setattr(push_intake, "QUIET", 0.2)
+    monkeypatch.setattr(push_intake, "HEARTBEAT_TIMEOUT", 0.2)
 
 
 @pytest.mark.usefixtures("short_grace")
