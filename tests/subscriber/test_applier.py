@@ -282,7 +282,8 @@ async def test_what_a_handler_could_not_apply_is_named_with_the_type_of_its_erro
 
     options = FollowOptions(pace=PACE)
     with pytest.raises(
-        RsnotifyError, match=r"/a: it could not be applied: KeyError: 'title'; several attempts failed"
+        RsnotifyError,
+        match=r"/a: it could not be applied: KeyError: 'title'; several attempts failed",
     ) as caught:
         await Subscriber(source.url, index, state=tmp_path / "state", options=options).catch_up()
     assert str(caught.value).count(source.base) == 1
