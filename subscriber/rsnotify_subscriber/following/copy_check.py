@@ -479,7 +479,7 @@ class CopyCheck:
         return is_left
 
     async def _in_thread(self, scan: FileScan, work: Callable[[], T]) -> T:
-        """Run a call outside the worker, and wait for it even if cancelled: it uses the state."""
+        """Run a call outside the worker. Wait even if cancelled, as the call uses the state."""
 
         def call() -> T:
             with self._state.transactions.storage_errors():

@@ -115,7 +115,7 @@ def final_error(
 
 def _remedy(identity: Identity) -> str:
     if resource_documents(identity.offer):
-        return "it closes once its Resource List is newer than its oldest Change List"
+        return "the gap closes once the Resource List is newer than the oldest Change List"
     return (
         "without a list of all its resources, the gap cannot be closed, and the copy may stay "
         "different; remove the state of the copy to start again from the current documents"
@@ -146,7 +146,7 @@ class Rediscovery:
     def __post_init__(self) -> None:
         is_checked = self.context.offer_checked
         self.identity = self.context.identity
-        self.doubt = "" if is_checked else "what the Source offers has not been read yet"
+        self.doubt = "" if is_checked else "the Source's offer has not been read yet"
 
     @property
     def is_reading(self) -> bool:
@@ -177,7 +177,7 @@ class Rediscovery:
         try:
             offer = await offers.revalidate(before.offer)
         except RsnotifyError as error:
-            self.doubt = f"what the Source offers could not be checked: {error}"
+            self.doubt = f"the Source's offer could not be checked: {error}"
             self._failed.set()
             logger.info("%s", self.doubt)
         else:
@@ -193,8 +193,8 @@ class Rediscovery:
         self.on_finished()
 
 
-#: Minimum time between two writes of the comparison time, as digests may arrive every few seconds.
-_COMPARED_INTERVAL = timedelta(minutes=1)
+#: Minimum time between two saves of the comparison time: digests may arrive every few seconds.
+_COMPARED_SAVE_INTERVAL = timedelta(minutes=1)
 #: Seconds between two flushes of changes that a handler has applied but not flushed.
 _FLUSH_INTERVAL = 5.0
 
@@ -215,7 +215,7 @@ class ProgressSaver:
         self._follower = follower
         self._saved = self._committing = self._state.progress()
         self.compared = self._stored_compared = self._state.compared()
-        self._followers_compared = follower.catch_up.comparisons.compared
+        self._last_seen_compared = follower.catch_up.comparisons.compared
         self._deferred = deferred_handler(context.handler)
         self._flushed_at = -inf
         self.has_compared = asyncio.Event()
@@ -236,8 +236,8 @@ class ProgressSaver:
     def check_compared(self) -> None:
         """Record the current time if the follower has compared the copy since the last call."""
         compared = self._follower.catch_up.comparisons.compared
-        if compared != self._followers_compared:
-            self._followers_compared = compared
+        if compared != self._last_seen_compared:
+            self._last_seen_compared = compared
             self.compared = datetime.now(UTC)
             self.has_compared.set()
 
@@ -280,7 +280,7 @@ class ProgressSaver:
         return (
             stored is None
             or is_ending
-            or not timedelta() <= compared - stored <= _COMPARED_INTERVAL
+            or not timedelta() <= compared - stored <= _COMPARED_SAVE_INTERVAL
         )
 
 
