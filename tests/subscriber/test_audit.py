@@ -121,7 +121,7 @@ async def test_a_listed_file_that_its_server_lacks_is_gone_and_one_that_no_list_
     source.listed_at = source.begins - timedelta(hours=1)
     found = await audited(source, destination)
     assert set(found.unknown) == {source.base + "r1", "stranger"}
-    assert found.reasons == {source.base + "r1": "its server does not have it any more"}
+    assert found.reasons == {source.base + "r1": "the server returned 404 or 410"}
 
 
 async def test_an_audit_of_an_empty_folder_writes_nothing_into_it(
@@ -140,8 +140,8 @@ async def test_a_set_of_many_pages_is_compared_completely(
 ) -> None:
     source.put_some(9)
     await destination.catch_up()
-    monkeypatch.setattr(auditor, "_PAGE", 2)
-    monkeypatch.setattr(auditor, "_PART", 2)
+    monkeypatch.setattr(auditor, "_PAGE_SIZE", 2)
+    monkeypatch.setattr(auditor, "_BATCH_SIZE", 2)
     assert await audited(source, destination) == Audit(9, 9, source=source.url)
     (destination.folder / "r0").unlink()
     (destination.folder / "r8").write_bytes(b"damaged")

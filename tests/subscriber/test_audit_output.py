@@ -33,9 +33,9 @@ A, B = "http://a.example/a", "http://a.example/b"
                 f"different       {B}",
                 "not listed      kept",
                 "not listed      mine: not part of this copy",
-                f"gone            {A}: its server does not have it any more",
-                f"unavailable     {B}: its server does not have it, either",
-                f"could not tell  {A}: the server says 503",
+                f"gone            {A}: the server returned 404 or 410",
+                f"unavailable     {B}: the server returned 404 or 410",
+                f"unknown         {A}: the server says 503",
                 "limit           no dates",
                 "not in step: 9 resources at the Source, 4 equal in the copy, 1 missing, "
                 "1 different, 2 not listed, 1 gone, 1 unavailable, 1 could not be compared",
@@ -44,10 +44,9 @@ A, B = "http://a.example/a", "http://a.example/b"
         (
             Audit(1, 1, unknown=("mine",), doubts=("a list could not be read",)),
             [
-                "could not tell  mine: no list names it, and the lists may be incomplete",
+                "unknown         mine: not listed, but the lists may be incomplete",
                 "doubt           a list could not be read",
-                "could not tell: 1 resource at the Source, 1 equal in the copy, "
-                "1 could not be compared",
+                "unknown: 1 resource at the Source, 1 equal in the copy, 1 could not be compared",
             ],
         ),
     ],

@@ -149,8 +149,8 @@ def contradicting_hashes(source: Source) -> None:
     [
         (an_at_later_than_the_answer, "its at, "),
         (an_until_later_than_the_answer, "its until, "),
-        (an_entry_before_its_list, "outside of its interval"),
-        (an_entry_after_its_list, "outside of its interval"),
+        (an_entry_before_its_list, "outside the list's interval"),
+        (an_entry_after_its_list, "outside the list's interval"),
         (contradicting_hashes, "different hashes"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Audits a mirror: checks that it has every resource of the Source, unchanged, and nothing else.
+"""Audits a mirror: checks that it has exactly the resources that its Source lists.
 
-The Source's current documents determine which resources a copy should have. Each file is compared
-with its entry by hash or, if the entry has no hash, with the resource itself.
+Each file is compared with the hash in the Source's current documents. If there is none, it is
+compared with the resource itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,18 +54,16 @@ from rsnotify_subscriber.storage.identity import (
     read_identity,
 )
 
-#: Maximum number of comparisons: the Source may be changing, and the mirror a moment behind.
-_ATTEMPTS = 5
-#: Number of files to compare at once, and of workers that do so.
-_PART = 64
+#: Maximum number of comparisons. The mirror may lag behind a changing Source for a moment.
+_MAX_COMPARISONS = 5
+#: Number of files that a worker compares in one call in a thread.
+_BATCH_SIZE = 64
 _WORKERS = 4
-#: Number of expected resources to read at once.
-_PAGE = 1_000
-#: Maximum number of missing files for which to request the resource from the Source itself.
-_MOST_CHECKS = 100
-#: The field of `Audit` for a difference, the name to list there, and whether the resource exists
-#: according to the documents.
-_Difference = tuple[str, str, bool]
+#: Number of expected resources to read in one query.
+_PAGE_SIZE = 1_000
+#: Maximum number of missing files whose resources are requested from the server.
+_MAX_EXISTENCE_CHECKS = 100
+NOT_FOUND_REASON = "the server returned 404 or 410"
 
 
 class Audit(Struct, frozen=True):
@@ -75,16 +74,16 @@ class Audit(Struct, frozen=True):
         equal: Number of resources that the mirror has with the same content.
         created: URIs that the Source has and the mirror lacks.
         updated: URIs whose content differs.
-        deleted: Files that no list names, relative to the mirror.
+        deleted: Unlisted files, relative to the mirror.
         foreign: Files in `deleted` that are not part of the copy, according to its state.
-        absent: URIs that the Source lists, and neither its server (404, 410) nor the mirror has.
-        unknown: URIs that could not be compared; with doubts, also files that no list names.
-        reasons: The reasons why resources could not be compared, keyed by URI.
-        doubts: The reasons why the Source's lists may be incomplete.
-        limits: The limits of what the lists can show, in sentences. The affected resources were
-            compared with the server.
+        absent: Listed URIs that the mirror lacks, and for which the server returns 404 or 410.
+        unknown: URIs that could not be compared; with doubts, also unlisted files.
+        reasons: Why resources could not be compared, keyed by URI.
+        doubts: Why the Source's lists may be incomplete.
+        limits: What the lists cannot show, in sentences. The affected resources were compared with
+            the server.
         source: The Capability List of the set, or the document itself if there is no such list.
-        gone: URIs that a list names and the mirror has, but whose server answers 404 or 410.
+        gone: Listed URIs that the mirror has, but for which the server returns 404 or 410.
     """
 
     resources: int
@@ -136,8 +135,8 @@ async def audit(
         url: The URL at which the Source is followed.
         folder: The mirror.
         state: The folder of the mirror's state; by default the one that `rsnotify follow` uses.
-        options: The options for following the Source. Credentials are used, and the permission for
-            hosts at private addresses.
+        options: The options for following the Source, of which an audit uses `credentials` and
+            `allow_private_addresses`.
         pause: Seconds to wait before comparing differences again.
         activity: Updated during the audit with the current activity and its progress.
 
@@ -148,8 +147,8 @@ async def audit(
     folder = Path(folder)
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {folder} to compare with the Source")
-    place = default_state(folder) if state is None else Path(state)
-    known = read_identity(place)
+    state_folder = default_state(folder) if state is None else Path(state)
+    known = read_identity(state_folder)
     activity = activity or SyncActivity(ActivityKind.FINDING)
     sessions = Sessions(
         url,
@@ -160,11 +159,11 @@ async def audit(
     with TemporaryDirectory(prefix="rsnotify-audit-") as temporary:
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
-            made_from = None if known is None else read_fact(place, "progress", Progress)
-            links = None if known is None else read_fact(place, "links", KnownLinks)
+            progress = None if known is None else read_fact(state_folder, "progress", Progress)
+            links = None if known is None else read_fact(state_folder, "links", KnownLinks)
             memory = known.memory if known is not None else None
             descriptions = DescriptionReader(fetcher, memory)
-            offer, identity = await _identified(fetcher, descriptions, url, folder, known)
+            offer, identity = await _resolve_offer(fetcher, descriptions, url, folder, known)
             tree = MirrorTree(folder, identity.base, probe=False)  # an audit only reads
             stored = Path(temporary, "expected.sqlite")
             with (
@@ -173,12 +172,18 @@ async def audit(
             ):
                 membership = SetMembership(fetcher, descriptions, url, links)
                 expectation = ExpectationReader(
-                    fetcher, offer, made_from, membership, expected, activity
+                    fetcher, offer, progress, membership, expected, activity
                 )
                 comparison = _MirrorComparison(
-                    fetcher, tree, expected, paths, identity, place, activity
+                    fetcher=fetcher,
+                    tree=tree,
+                    expected=expected,
+                    paths=paths,
+                    identity=identity,
+                    state_folder=state_folder,
+                    activity=activity,
                 )
-                for attempt in range(_ATTEMPTS):
+                for attempt in range(_MAX_COMPARISONS):
                     if attempt:
                         await asyncio.sleep(pause)
                     activity.kind = ActivityKind.READING
@@ -191,13 +196,14 @@ async def audit(
             return replace(found, source=offer.uri)
 
 
-async def _identified(
+async def _resolve_offer(
     fetcher: Fetcher,
     descriptions: DescriptionReader,
     url: str,
     folder: Path,
     known: Identity | None,
 ) -> tuple[Offer, Identity]:
+    """Read the current offer. Return it with the identity of the copy, or a new one."""
     if known is None:
         offer = await discover(fetcher, url)
         return offer, Identity(url, base_of(offer), offer)
@@ -208,18 +214,39 @@ async def _identified(
     if now is None:
         raise ConfigurationError(
             f"{folder} is a copy of {without_credentials(known.url)}, and "
-            f"{without_credentials(url)} is another set of resources; name the Source that "
-            "was followed, or the folder of its copy, or, to "
-            "compare the files anyway, an empty folder with --state"
+            f"{without_credentials(url)} is another set of resources; give the URL that was "
+            "followed, or the folder of the other copy. To compare the files anyway, give an empty "
+            "folder with --state"
         )
     return now, known
+
+
+class _DifferenceKind(StrEnum):
+    """The fields of `Audit` that list differences."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    DELETED = "deleted"
+    GONE = "gone"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+class _Difference(NamedTuple):
+    """A difference between the mirror and the documents."""
+
+    kind: _DifferenceKind
+    #: The URI of the resource, or the path of a file without a resource.
+    name: str
+    #: Whether the resource exists according to the documents.
+    is_expected: bool
 
 
 class _ComparedFile(NamedTuple):
     """A file to compare."""
 
     path: str
-    #: The latest change of the resource, as in `ExpectedResource`; None if it is no resource.
+    #: As in `ExpectedResource`; None if the file belongs to no resource.
     change: Change | None = None
     #: None if the file does not exist.
     size: int | None = None
@@ -230,9 +257,9 @@ class _ComparedFile(NamedTuple):
         return self.change is not None and self.change.change is not ChangeType.DELETED
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _MirrorComparison:
-    """Compares a mirror with its Source, and later only the files that differed the last time."""
+    """Compares a mirror with its Source, and later only the files that differed before."""
 
     fetcher: Fetcher
     tree: MirrorTree
@@ -240,43 +267,50 @@ class _MirrorComparison:
     #: The paths of resources, relative to the root of the mirror.
     paths: TemporarySet
     identity: Identity
-    state: Path
+    state_folder: Path
     activity: SyncActivity
-    _suspects: set[str] | None = field(default=None, init=False)
-    #: Held while finding the next files.
-    _finding: Lock = field(default_factory=Lock, init=False)
+    _differed_before: set[str] | None = field(default=None, init=False)
+    #: Protects the iterator over files, which all workers share.
+    _files_lock: Lock = field(default_factory=Lock, init=False)
 
     def __post_init__(self) -> None:
         self._root = os.path.join(self.tree.root, "")
-        #: The kinds of difference to report: a copy may ignore deletions, for example.
-        self._kinds = {"unknown", "absent", *(self.identity.selection.changes or ChangeType)}
-        if ChangeType.DELETED in self._kinds:
-            self._kinds.add("gone")
+        #: The kinds of difference to report. A copy may ignore deletions, for example.
+        changes = self.identity.selection.changes or tuple(ChangeType)
+        self._reported_kinds = {
+            _DifferenceKind.UNKNOWN,
+            _DifferenceKind.ABSENT,
+            *(_DifferenceKind(change.value) for change in changes),
+        }
+        if ChangeType.DELETED in changes:
+            self._reported_kinds.add(_DifferenceKind.GONE)
 
     async def compare(self) -> Audit:
-        self._checks = 0
+        self._existence_checks = 0
         self._reasons: dict[str, str] = {}
-        #: The reasons why content may be wrong although it was fetched, keyed by URI.
-        doubts = read_fact(self.state, "doubts", dict[str, str]) or {}
-        self._doubted = {normalize(uri): why for uri, why in doubts.items()}
+        doubts = read_fact(self.state_folder, "doubts", dict[str, str]) or {}
+        #: Why fetched content may be wrong, keyed by URI.
+        self._content_doubts = {normalize(uri): reason for uri, reason in doubts.items()}
         expected = self.expected
         resources, _ = await asyncio.to_thread(expected.count)
-        differing = await self._differing(resources)
-        self._suspects = set(differing)
-        foreign = await asyncio.to_thread(self._foreign, differing)
+        differing = await self._find_differences(resources)
+        self._differed_before = set(differing)
+        foreign = await asyncio.to_thread(self._foreign_files, differing)
         names: dict[str, list[str]] = {}
         for path, (kind, name, _) in sorted(differing.items(), key=lambda one: one[1]):
-            # With doubts, the lists may be incomplete.
-            is_unknown = kind in ("deleted", "gone") and bool(expected.doubts)
-            if is_unknown and kind == "gone":
-                self._reasons[name] = "its server does not have it any more"
-            names.setdefault("unknown" if is_unknown else kind, []).append(name)
-            if path in foreign and not is_unknown:
+            is_surplus = kind in (_DifferenceKind.DELETED, _DifferenceKind.GONE)
+            if is_surplus and expected.doubts:  # the lists may be incomplete
+                names.setdefault(_DifferenceKind.UNKNOWN.value, []).append(name)
+                if kind is _DifferenceKind.GONE:
+                    self._reasons[name] = NOT_FOUND_REASON
+                continue
+            names.setdefault(kind.value, []).append(name)
+            if path in foreign:
                 names.setdefault("foreign", []).append(name)
         return replace(
             Audit(
                 resources,
-                resources - sum(is_expected for _, _, is_expected in differing.values()),
+                resources - sum(difference.is_expected for difference in differing.values()),
                 reasons=self._reasons,
                 doubts=expected.doubts,
                 limits=expected.limits,
@@ -284,35 +318,36 @@ class _MirrorComparison:
             **{kind: tuple(found) for kind, found in names.items()},
         )
 
-    def _foreign(self, differing: Mapping[str, _Difference]) -> set[str]:
+    def _foreign_files(self, differing: Mapping[str, _Difference]) -> set[str]:
         """Return the paths of files that are not part of the copy, according to its state."""
-        unlisted = {path for path, (kind, *_) in differing.items() if kind == "deleted"}
+        unlisted = {path for path, one in differing.items() if one.kind is _DifferenceKind.DELETED}
         has_state = False
-        for uri in read_held(self.state) if unlisted else ():
+        for uri in read_held(self.state_folder) if unlisted else ():
             has_state = True
             unlisted.discard(self.tree.find(uri))
         return unlisted if has_state else set()
 
-    def _files(self) -> Iterator[_ComparedFile]:
-        """Yield the files to compare: files of resources, and all others in the mirror's folder."""
-        suspects = self._suspects
-        self.expected.hold(read_held(self.state))  # file names depend on the copy's spelling
-        left = set(suspects or ())
+    def _files_to_compare(self) -> Iterator[_ComparedFile]:
+        """Yield the files of resources, and all others in the mirror's folder."""
+        differed_before = self._differed_before
+        # File names depend on the copy's spelling of URIs.
+        self.expected.store_held(read_held(self.state_folder))
+        remaining = set(differed_before or ())
         for files in self._resource_files():
-            if suspects is None:
+            if differed_before is None:
                 self.paths.update(self._relative(one.path) for one in files)
                 yield from files
-            elif found := [one for one in files if one.path in suspects]:
-                left.difference_update(one.path for one in found)
+            elif found := [one for one in files if one.path in differed_before]:
+                remaining.difference_update(one.path for one in found)
                 yield from found
-        if suspects is None:
+        if differed_before is None:
             unknown = (one for one in self.tree.paths() if self._relative(one) not in self.paths)
             yield from map(_ComparedFile, unknown)
-        yield from map(_ComparedFile, left)
+        yield from map(_ComparedFile, remaining)
 
     def _resource_files(self) -> Iterator[list[_ComparedFile]]:
         after = ""
-        while page := self.expected.page(after, _PAGE):
+        while page := self.expected.page(after, _PAGE_SIZE):
             after = page[-1].change.uri
             files = self.tree.find_files([one.name for one in page])
             yield [
@@ -323,42 +358,42 @@ class _MirrorComparison:
                 for one, (path, status) in zip(page, files, strict=True)
             ]
 
-    async def _differing(self, resources: int) -> dict[str, _Difference]:
+    async def _find_differences(self, resources: int) -> dict[str, _Difference]:
         differing: dict[str, _Difference] = {}
-        activity, files = self.activity, self._files()
+        activity, files = self.activity, self._files_to_compare()
         activity.kind, activity.bytes = ActivityKind.COMPARING, 0
-        activity.total = resources if self._suspects is None else len(self._suspects)
+        activity.total = resources if self._differed_before is None else len(self._differed_before)
 
         async def work() -> None:
             while True:
-                part, undecided = await asyncio.to_thread(self._compare_part, files)
+                part, undecided = await asyncio.to_thread(self._compare_next, files)
                 if not part:
                     return
-                kinds = await asyncio.gather(*(self._kind(*each) for each in undecided))
+                kinds = await asyncio.gather(*(self._difference_of(*each) for each in undecided))
                 for (file, _), kind in zip(undecided, kinds, strict=True):
-                    if kind is not None and kind in self._kinds:
+                    if kind is not None and kind in self._reported_kinds:
                         entry = file.change and file.change.resource
                         name = entry.uri if entry else self._relative(file.path)
-                        differing[file.path] = (kind, name, file.is_expected)
+                        differing[file.path] = _Difference(kind, name, file.is_expected)
                 activity.done += len(part)
                 activity.bytes += sum(file.size or 0 for file in part)
-                activity.total = max(activity.total or 0, activity.done)  # files of no resource
+                activity.total = max(activity.total or 0, activity.done)  # files without a resource
 
         await asyncio.gather(*(work() for _ in range(_WORKERS)))
         return differing
 
-    def _compare_part(
+    def _compare_next(
         self, files: Iterator[_ComparedFile]
     ) -> tuple[list[_ComparedFile], list[tuple[_ComparedFile, Digester | None]]]:
-        """Return the next files, and those without the listed hash together with their digests."""
-        with self._finding:
-            part = list(islice(files, _PART))
+        """Return the next files, and the digests of those that lack the listed hash."""
+        with self._files_lock:
+            part = list(islice(files, _BATCH_SIZE))
         return part, [(one, self._digest(one)) for one in part if not self._has_listed_hash(one)]
 
     def _has_listed_hash(self, file: _ComparedFile) -> bool:
         if file.change is None or file.size is None or self._is_contested(file.change):
             return False
-        listed = self._announced(file.change).hash
+        listed = self._announced_entry(file.change).hash
         if listed is None:
             return False
         try:
@@ -367,7 +402,7 @@ class _MirrorComparison:
             return False  # just removed
 
     def _is_contested(self, change: Change) -> bool:
-        """Return whether only its server can tell if a resource exists."""
+        """Return whether the documents do not determine if a resource exists."""
         return change.change is ChangeType.DELETED or change.uri in self.expected.contested
 
     def _digest(self, file: _ComparedFile) -> Digester | None:
@@ -379,7 +414,7 @@ class _MirrorComparison:
             return Digester(None) if os.path.lexists(file.path) else None
         if file.size is None:
             return None
-        digester = Digester(self._announced(file.change).hash)
+        digester = Digester(self._announced_entry(file.change).hash)
         try:
             for piece in pieces_of(file.path, file.size):
                 digester.update(piece)
@@ -390,68 +425,71 @@ class _MirrorComparison:
     def _relative(self, path: str) -> str:
         return path[len(self._root) :]
 
-    def _announced(self, change: Change) -> Resource:
-        """Return the entry of the representation that is mirrored, as far as it counts."""
+    def _announced_entry(self, change: Change) -> Resource:
+        """Return the entry of the mirrored representation, without an unreliable hash."""
         entry = describe_representation(change.resource, self.identity.prefer)
         is_clear = change.check is not CheckMethod.FETCH
         return entry if is_clear else replace(entry, hash=None, length=None)
 
-    def _unknown(self, resource: Resource, reason: str) -> str:
+    def _note_unknown(self, resource: Resource, reason: str) -> _DifferenceKind:
         self._reasons[resource.uri] = reason
-        return "unknown"
+        return _DifferenceKind.UNKNOWN
 
-    async def _kind(self, file: _ComparedFile, local: Digester | None) -> str | None:
-        """Return the field of `Audit` for a file that differs; None if it does not."""
+    async def _difference_of(
+        self, file: _ComparedFile, local: Digester | None
+    ) -> _DifferenceKind | None:
         change = file.change
         if change is None:
-            return None if local is None else "deleted"
+            return None if local is None else _DifferenceKind.DELETED
         resource = change.resource
         try:
             if self._is_contested(change):
-                return await self._contested(file, local, change)
+                return await self._check_contested(file, local, change)
             if local is None:
-                return await self._missing(change)
-            same = agree(self._announced(change).hash, local.hashes)
+                return await self._check_missing(change)
+            same = agree(self._announced_entry(change).hash, local.hashes)
             if same is None:
                 return await self._compare_content(local, change)
         except FetchError as error:
-            return self._unknown(resource, error.reason)
-        return None if same else "updated"
+            return self._note_unknown(resource, error.reason)
+        return None if same else _DifferenceKind.UPDATED
 
-    async def _contested(
+    async def _check_contested(
         self, file: _ComparedFile, local: Digester | None, change: Change
-    ) -> str | None:
-        """Request a resource to find out whether it exists: the lists contradict each other."""
-        is_there = await self.fetcher.exists(change.resource.uri)
-        if change.uri in self.expected.contested and is_there != file.is_expected:
+    ) -> _DifferenceKind | None:
+        """Ask the server whether a resource exists, because the lists contradict each other."""
+        exists = await self.fetcher.exists(change.resource.uri)
+        if change.uri in self.expected.contested and exists != file.is_expected:
             reason = "the lists and its server contradict each other"
-            return self._unknown(change.resource, reason)
-        if is_there:
-            return "created" if local is None else await self._compare_content(local, change)
-        return None if local is None else "gone"
+            return self._note_unknown(change.resource, reason)
+        if exists:
+            if local is None:
+                return _DifferenceKind.CREATED
+            return await self._compare_content(local, change)
+        return None if local is None else _DifferenceKind.GONE
 
-    async def _missing(self, change: Change) -> str:
-        """Return "absent" if the Source itself lacks a resource, else "created"."""
-        self._checks += 1
-        if self._checks > _MOST_CHECKS:
-            return "created"
+    async def _check_missing(self, change: Change) -> _DifferenceKind:
+        self._existence_checks += 1
+        if self._existence_checks > _MAX_EXISTENCE_CHECKS:
+            return _DifferenceKind.CREATED
         home = wanted_representation(change, self.identity.prefer).home.uri
-        return "created" if await self.fetcher.exists(home) else "absent"
+        exists = await self.fetcher.exists(home)
+        return _DifferenceKind.CREATED if exists else _DifferenceKind.ABSENT
 
-    async def _compare_content(self, local: Digester, change: Change) -> str | None:
-        """Compare a file with the resource itself, because the Source announces no usable hash.
+    async def _compare_content(self, local: Digester, change: Change) -> _DifferenceKind | None:
+        """Compare a file with the resource itself, because no reliable hash is announced.
 
-        If a follower would doubt the content, the audit reports it as unknown.
+        The result is "unknown" if a follower would doubt the served content.
         """
         wanted = wanted_representation(change, self.identity.prefer)
-        entry = replace(self._announced(change), uri=wanted.home.uri)
+        entry = replace(self._announced_entry(change), uri=wanted.home.uri)
         try:
             content = await self.fetcher.content(entry, fresh=True)
         except NotFound:
-            return "gone"
+            return _DifferenceKind.GONE
         await asyncio.to_thread(content.discard)
         if not agree(content.hashes, local.hashes):
-            return "updated"
-        if doubt := contradiction_in(content, wanted) or self._doubted.get(change.uri):
-            return self._unknown(change.resource, doubt)
+            return _DifferenceKind.UPDATED
+        if doubt := contradiction_in(content, wanted) or self._content_doubts.get(change.uri):
+            return self._note_unknown(change.resource, doubt)
         return None

@@ -1,6 +1,6 @@
-"""The resources that a copy should have, according to the Source's current documents.
+"""The resources that a copy should have according to the Source's current documents.
 
-They are read into a temporary database, so even a large set needs little memory.
+They are stored in a temporary database, so even a large set needs little memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from rsnotify.errors import DocumentError, FetchError, StorageError, without_credentials
+from rsnotify.errors import (
+    DocumentError,
+    FetchError,
+    StorageError,
+    counted,
+    without_credentials,
+)
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage, Frontier, is_ahead
 from rsnotify.format.datetimes import (
     Instant,
@@ -50,25 +56,26 @@ from rsnotify_subscriber.storage.backlog_table import decode_changes, encode_cha
 from rsnotify_subscriber.storage.baseline_tables import same_resource
 from rsnotify_subscriber.storage.resource_state import deletes, needs_request, select_in
 
-#: An interval may be rounded to whole seconds.
-_ROUNDED = timedelta(seconds=1)
-#: Maximum number of gaps to skip, since a Source could have any number of them.
-_GAPS = 16
-#: Maximum number of resources that one doubt names.
-_NAMED = 3
-#: Number of resources to read from the database, or to write to it, at once.
-_PART = 2_000
+#: Tolerance for intervals, which may be rounded to whole seconds.
+_ROUNDING = timedelta(seconds=1)
+#: Maximum number of gaps to skip.
+_MAX_GAPS = 16
+#: Maximum number of resources to name in a doubt.
+_MAX_NAMED_RESOURCES = 3
+#: Number of resources in one query or write.
+_BATCH_SIZE = 2_000
 
 T = TypeVar("T")
 
 
 class ExpectedResource(NamedTuple):
-    """A resource that the copy should have, or that only its server can tell to exist."""
+    """A resource that the copy should have, or that only the server can confirm to exist."""
 
     #: The latest change, or the entry in the Resource List. If it is a deletion, the documents do
     #: not determine whether the resource exists.
     change: Change
-    name: str  # the URI as spelled in the copy
+    #: The URI as spelled in the copy.
+    name: str
 
 
 _SCHEMA = """
@@ -81,7 +88,7 @@ CREATE TABLE resources
 CREATE TABLE held (uri TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
 BEGIN;
 """
-_PAGE = """
+_PAGE_QUERY = """
 SELECT change, coalesce(name, '') FROM resources LEFT JOIN held USING (uri)
     WHERE is_expected IS NOT NULL AND uri > ? ORDER BY uri LIMIT ?
 """
@@ -90,14 +97,14 @@ SELECT change, coalesce(name, '') FROM resources LEFT JOIN held USING (uri)
 class ExpectedResources:
     """The followed resources of a Source, in a temporary database.
 
-    Instances may be used from several threads. All URIs are in normal form.
+    Instances are thread-safe. All URIs are normalized.
 
     Attributes:
-        has_spellings: Whether the documents contain a URI that is not in normal form.
+        has_spellings: Whether the documents contain a URI that is not normalized.
         contested: The latest earlier change of each resource that exists according to the Resource
             List but not according to that change, or the reverse.
-        doubts: The reasons why the documents may be incomplete.
-        limits: The limits of what the documents can show, in sentences.
+        doubts: Why the documents may be incomplete.
+        limits: What the documents cannot show, in sentences.
     """
 
     def __init__(self, path: Path, selection: Selection) -> None:
@@ -108,11 +115,11 @@ class ExpectedResources:
         self.clear()
 
     def close(self) -> None:
-        with self._lock:  # a thread may still be using it
+        with self._lock:  # wait for threads that still use it
             self._database.close()
 
     def clear(self) -> None:
-        """Remove everything that was read."""
+        """Remove everything that was read from the documents."""
         self.has_spellings = False
         self.contested: dict[str, Change] = {}
         self.doubts: tuple[str, ...] = ()
@@ -124,14 +131,14 @@ class ExpectedResources:
             self._database.execute("DELETE FROM resources")
 
     def find(self, uris: Sequence[str]) -> dict[str, Change]:
-        """Return the latest stored changes by URI. URIs without one are left out."""
+        """Return the latest stored changes by URI, as far as there are any."""
         query = "SELECT change FROM resources WHERE uri IN"
         with self._lock:
             rows = list(select_in(self._database.execute, query, uris))
         return {change.uri: change for (stored,) in rows for change in decode_changes(stored)}
 
     def store(self, changes: Collection[Change]) -> None:
-        """Store changes, each in place of an earlier one of its resource."""
+        """Store changes, replacing earlier changes of their resources."""
         self.has_spellings |= any(one.uri != one.resource.uri for one in changes)
         rows = list(map(self._row, changes))
         with self._lock:
@@ -146,16 +153,16 @@ class ExpectedResources:
         return change.uri, is_expected if is_followed else None, is_undated, stored
 
     def count(self) -> tuple[int, int]:
-        """Return the number of existing resources, and of those without a hash and a date."""
+        """Return the numbers of existing resources, and of those without hash and date."""
         query = "SELECT coalesce(sum(is_expected), 0), coalesce(sum(is_undated), 0) FROM resources"
         with self._lock:
-            resources, undated_ones = self._database.execute(query).fetchone()
-        return resources, undated_ones
+            resources, undated = self._database.execute(query).fetchone()
+        return resources, undated
 
     def page(self, after: str, limit: int) -> list[ExpectedResource]:
-        """Return the next followed resources after a URI, in the order of their URIs."""
+        """Return the next followed resources after a URI, sorted by URI."""
         with self._lock:
-            rows = self._database.execute(_PAGE, (after, limit)).fetchall()
+            rows = self._database.execute(_PAGE_QUERY, (after, limit)).fetchall()
         return [
             ExpectedResource(change, name or change.resource.uri)
             for stored, name in rows
@@ -164,10 +171,10 @@ class ExpectedResources:
 
     # The resources of the copy
 
-    def hold(self, uris: Iterable[str]) -> None:
-        """Store the URIs of the resources in the copy, replacing those stored before.
+    def store_held(self, uris: Iterable[str]) -> None:
+        """Store the URIs of the resources in the copy, replacing all stored before.
 
-        URIs that cannot differ from those in the documents are skipped.
+        URIs that are spelled as in the documents are skipped.
         """
         rows = ((normalize(uri), uri) for uri in uris)
         if not self.has_spellings:
@@ -179,7 +186,7 @@ class ExpectedResources:
 
 @contextmanager
 def expected_resources(path: Path, selection: Selection) -> Iterator[ExpectedResources]:
-    """Open a temporary database for the context, and raise its errors as `StorageError`."""
+    """Open a temporary database, and raise its errors as `StorageError`."""
     try:
         with closing(ExpectedResources(path, selection)) as expected:
             yield expected
@@ -187,9 +194,9 @@ def expected_resources(path: Path, selection: Selection) -> Iterator[ExpectedRes
         raise StorageError(f"{path}: {reason_of(error)}") from error
 
 
-def _in_parts(things: Iterable[T]) -> Iterator[list[T]]:
+def _batches(things: Iterable[T]) -> Iterator[list[T]]:
     remaining = iter(things)
-    while part := list(islice(remaining, _PART)):
+    while part := list(islice(remaining, _BATCH_SIZE)):
         yield part
 
 
@@ -197,12 +204,12 @@ def _in_parts(things: Iterable[T]) -> Iterator[list[T]]:
 class ExpectationReader:
     """Reads the expected resources from the Resource List and the Change Lists after its `at`.
 
-    Entries are merged by the rules of the follower. Where it would fetch a resource, because the
+    Entries are merged as in the follower. Where the follower would fetch a resource because the
     documents do not determine its latest change, the copy is compared with the server.
 
-    If a Source has only dumps, the manifests of their packages take the place of these lists. If
-    lists are older than those from which the copy was made, according to its `progress`, this is
-    noted as a doubt. The number of bytes received is recorded in `activity`.
+    If a Source offers only dumps, the manifests of their packages are read instead. Lists older
+    than those that the copy was made from, according to its `progress`, are a doubt. The number of
+    received bytes is recorded in `activity`.
     """
 
     fetcher: Fetcher
@@ -215,13 +222,13 @@ class ExpectationReader:
     _is_comparable: bool = field(default=False, init=False)
 
     async def read(self) -> None:
-        """Read all documents that determine the present set of resources."""
+        """Read all documents that determine the current set of resources."""
         self._packages = DumpPackages(self.fetcher)
         self.expected.clear()
-        #: Maps each spelling of a URI that is left out to the spelling of the entry that counts.
-        self._twofold: dict[str, str] = {}
-        #: The resources whose hash in the Resource List differs from that of an earlier change.
-        self._differing: dict[str, str] = {}
+        #: Ignored spellings of URIs, with the spelling that is used instead.
+        self._duplicates: dict[str, str] = {}
+        #: Resources whose hash in the Resource List differs from that of an earlier change.
+        self._differing_hashes: dict[str, str] = {}
         self._received = self.fetcher.received
         try:
             self._at = await self._read_resources()
@@ -231,37 +238,34 @@ class ExpectationReader:
         finally:
             await self._packages.close()
         await asyncio.to_thread(self._note_undated)
-        self._check_age(frontier.instant)
+        self._note_if_outdated(frontier.instant)
         await asyncio.to_thread(self._note_contradictions)
 
-    def _doubt(self, reason: str) -> None:
+    def _add_doubt(self, reason: str) -> None:
         if reason not in self.expected.doubts:
             self.expected.doubts += (reason,)
 
-    async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
+    async def _read_document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
+        """Read a document and the time when it was sent, or the manifest of a package."""
         try:
-            return await self._requested(fetch)
-        finally:
-            self.activity.bytes = self.fetcher.received - self._received
-
-    async def _requested(self, fetch: Fetch) -> tuple[Document, Instant | None]:
-        """Read a document, or the manifest of a package, and the time when it was sent.
-
-        A copy of the manifest next to the package is enough. The time is by the Source's clock.
-        """
-        package = fetch.package
-        if package is None:
+            if fetch.package is not None:
+                return await self._read_manifest(fetch.uri, fetch.package), None
             document, sent = await self.membership.document(
                 fetch, self.offer, holds_resources=self.progress is not None
             )
-            if (reason := _contradiction_in(document, sent)) is not None:
-                self._doubt(f"{fetch.uri}: {reason}")
-            return document, sent
+        finally:
+            self.activity.bytes = self.fetcher.received - self._received
+        if (reason := _contradiction_in(document, sent)) is not None:
+            self._add_doubt(f"{fetch.uri}: {reason}")
+        return document, sent
+
+    async def _read_manifest(self, dump: str, package: Resource) -> Document:
+        """Read the copy of a manifest next to its package, or if there is none, the package."""
         copy = next((link.href for link in package.links if link.rel == Rel.CONTENTS), None)
         if copy is not None:
             with suppress(FetchError, DocumentError):  # the package also contains the manifest
-                return await self.fetcher.document(resolve(fetch.uri, copy)), None
-        return await self._packages.open(package), None
+                return await self.fetcher.document(resolve(dump, copy))
+        return await self._packages.open(package)
 
     def _note_undated(self) -> None:
         resources, count = self.expected.count()
@@ -269,29 +273,29 @@ class ExpectationReader:
             text = f"{describe_undated(count, resources)}; they were compared with the server"
             self.expected.limits += (text,)
 
-    def _check_age(self, ends: Instant) -> None:
-        """Note a doubt if the documents end before the documents that the copy was made from."""
+    def _note_if_outdated(self, ends: Instant) -> None:
+        """Add a doubt if the documents end before those that the copy was made from."""
         progress = self.progress
         if progress is None:
             return
         if progress.seen and ends < progress.confirmed:
-            self._doubt(BEHIND)
-        # If another document replaces the Resource List, the change documents reach beyond it.
+            self._add_doubt(BEHIND)
+        # If another document replaces the Resource List, the change documents end later.
         known = progress.last_list if self._is_comparable else None
         if known is not None and known.at is not None and ends < known.at:
-            self._doubt(OLDER_LIST)
+            self._add_doubt(OLDER_LIST)
 
     # The set of resources
 
     async def _read_resources(self) -> Instant:
         if not resource_documents(self.offer):
-            self._doubt("the Source offers no list of its resources")
+            self._add_doubt("the Source offers no list of its resources")
             return EARLIEST
         baseline = Baseline(self.offer, EARLIEST)
         following: Fetch | None = baseline.current
         while following is not None:
             if following is baseline.root:
-                self._twofold.clear()
+                self._duplicates.clear()
                 self.expected.clear_resources()
             await self._read_list(baseline)
             following = baseline.next()
@@ -300,25 +304,25 @@ class ExpectationReader:
         is_list = baseline.root.kind is DocumentKind.RESOURCE_LIST
         is_replaced = self.offer.resource_list is not None and not change_documents(self.offer)
         self._is_comparable = is_list or is_replaced
-        for uri, first in islice(self._twofold.items(), 1):
-            more = f" and {len(self._twofold) - 1} more" if len(self._twofold) > 1 else ""
-            self._doubt(f"{without_credentials(uri)}{more}: {same_resource(first)}")
+        for uri, first in islice(self._duplicates.items(), 1):
+            more = f" and {len(self._duplicates) - 1} more" if len(self._duplicates) > 1 else ""
+            self._add_doubt(f"{without_credentials(uri)}{more}: {same_resource(first)}")
         return baseline.at
 
     async def _read_list(self, baseline: Baseline) -> None:
         uri = baseline.current.uri
         try:
-            part = baseline.read(*await self._document(baseline.current))
+            part = baseline.read(*await self._read_document(baseline.current))
         except FetchError as error:
             baseline.skip(error)
         except DocumentError as error:
             baseline.skip(error.at(uri))
         else:
             if part is not None:
-                await asyncio.to_thread(self._list, part.resources, part.at)
+                await asyncio.to_thread(self._add_listed, part.resources, part.at)
 
-    def _list(self, resources: Sequence[Resource], at: Instant) -> None:
-        for part in _in_parts(resources):
+    def _add_listed(self, resources: Sequence[Resource], at: Instant) -> None:
+        for part in _batches(resources):
             changes = [Change(normalize(one.uri), ChangeType.UPDATED, at, one) for one in part]
             found = self.expected.find([change.uri for change in changes])
             for change in changes:
@@ -326,13 +330,13 @@ class ExpectationReader:
                 if first == change.resource.uri:
                     found[change.uri] = change
                 else:
-                    self._twofold[change.resource.uri] = first
+                    self._duplicates[change.resource.uri] = first
             self.expected.store(found.values())
 
     # The changes after the Resource List
 
     async def _read_changes(self, frontier: Frontier) -> None:
-        for _ in range(_GAPS):
+        for _ in range(_MAX_GAPS):
             step = await self._pull(frontier)
             gap = step.gap_ends
             if gap is None:
@@ -340,41 +344,41 @@ class ExpectationReader:
             since = f"from {format_datetime(frontier.instant)} to"
             since = "before" if frontier.instant == EARLIEST else since
             cure = f"; {step.cure}" if step.cure else ""
-            self._doubt(f"no document covers the time {since} {format_datetime(gap)}{cure}")
+            self._add_doubt(f"no document covers the time {since} {format_datetime(gap)}{cure}")
             frontier.advance(gap)
 
     async def _pull(self, frontier: Frontier) -> PullStep:
-        """Read the changes up to a gap, if there is one. Return the last step."""
+        """Read the changes up to the next gap or the end. Return the last step."""
         pull = Pull(self.offer, closed=ClosedLists(KnownLists(frontier.instant)))
         following: Fetch | None = pull.current
         while following is not None:
             try:
-                document, sent = await self._document(following)
+                document, sent = await self._read_document(following)
                 step = pull.read(document, frontier, sent)
             except (FetchError, DocumentError) as error:
                 step = pull.abandon(error, frontier)
             if step.coverage is not None:
-                await asyncio.to_thread(self._add, step.coverage, frontier)
+                await asyncio.to_thread(self._add_changes, step.coverage, frontier)
             if step.failure is not None:
-                self._doubt(str(step.failure))
+                self._add_doubt(str(step.failure))
             following = step.fetch
         return step
 
-    def _add(self, coverage: Coverage, frontier: Frontier) -> None:
+    def _add_changes(self, coverage: Coverage, frontier: Frontier) -> None:
         reduced = reduce_changes(
             coverage.changes, ordered=coverage.ordered, compare=True, from_=coverage.from_
         )
-        for part in _in_parts(reduced.latest.values()):
+        for part in _batches(reduced.latest.values()):
             found = self.expected.find([change.uri for change in part])
             self.expected.store([self._merged(found.get(one.uri), one) for one in part])
         if coverage.until is not None:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
 
     def _merged(self, known: Change | None, change: Change) -> Change:
-        """Return what is known of a resource after a change, by the rule of the follower.
+        """Return the latest change of a resource after merging one, as in the follower.
 
-        If the Resource List contradicts an earlier change, its `at` may be wrong. The list counts,
-        and the contradiction is noted until another change settles it.
+        If the Resource List contradicts an earlier change, its `at` may be wrong. The list takes
+        precedence, and the contradiction is noted until a later change resolves it.
         """
         uri = change.uri
         if known is None:  # the Resource List states that it does not exist
@@ -382,7 +386,7 @@ class ExpectationReader:
         entry, latest = known.resource, merged(known, change)
         lastmod = to_microseconds(entry.lastmod) if entry.lastmod else None
         self.expected.contested.pop(uri, None)
-        self._differing.pop(uri, None)
+        self._differing_hashes.pop(uri, None)
         if latest is known and needs_request(change, lastmod):
             return replace(known, resource=replace(entry, hash=None, length=None, lastmod=None))
         if (
@@ -396,35 +400,32 @@ class ExpectationReader:
         if ChangeType.DELETED in (change.change, known.change):
             self.expected.contested[uri] = latest
         else:
-            self._differing[uri] = change.resource.uri
+            self._differing_hashes[uri] = change.resource.uri
         return known
 
     def _note_contradictions(self) -> None:
-        """Add the contested resources that are not listed, and a doubt for differing hashes."""
-        for part in _in_parts(self.expected.contested.values()):
+        """Store contested resources that are not listed, and add a doubt for differing hashes."""
+        for part in _batches(self.expected.contested.values()):
             found = self.expected.find([change.uri for change in part])
             self.expected.store(
                 [one for one in part if found[one.uri].change is ChangeType.DELETED]
             )
-        if differing := sorted(self._differing.values()):
-            more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
-            self._doubt(
-                "the Resource List and the Change List have different hashes for "
-                + ", ".join(differing[:_NAMED])
-                + more
+        if differing := sorted(self._differing_hashes.values()):
+            names = ", ".join(differing[:_MAX_NAMED_RESOURCES])
+            unnamed = len(differing) - _MAX_NAMED_RESOURCES
+            more = f" and {unnamed} more" if unnamed > 0 else ""
+            self._add_doubt(
+                f"the Resource List and the Change List have different hashes for {names}{more}"
             )
 
 
 def _contradiction_in(document: Document, sent: Instant | None) -> str | None:
-    """Return, in a clause, why the times in a list cannot be true; None if they can.
-
-    `sent` is when the list was sent, if known.
-    """
+    """Return why the times in a list cannot be true, or None. `sent` is when it was sent."""
     for name, instant in (("at", document.at), ("until", document.until)):
         if instant is not None and sent is not None and is_ahead(instant, sent):
             return (
-                f"its {name}, {format_datetime(instant)}, is later than the answer with it, "
-                f"of {format_datetime(sent)}"
+                f"its {name}, {format_datetime(instant)}, is later than the response, which was "
+                f"sent at {format_datetime(sent)}"
             )
     if document.capability != Capability.CHANGE_LIST or document.index:
         return None
@@ -432,12 +433,13 @@ def _contradiction_in(document: Document, sent: Instant | None) -> str | None:
     outside = [uri for uri, at in dated if _is_outside(at, document)]
     if not outside:
         return None
-    return f"{len(outside)} entries, as that of {outside[0]}, lie outside of its interval"
+    entries = counted(len(outside), "entry is", "entries are")
+    return f"{entries} outside the list's interval, for example {outside[0]}"
 
 
 def _is_outside(at: Instant, document: Document) -> bool:
     from_, until = document.from_, document.until
     first, last = time_span(at) if at.fold else (at, at)
-    return (from_ is not None and postponed(last, _ROUNDED) < from_) or (
-        until is not None and first > postponed(until, _ROUNDED)
+    return (from_ is not None and postponed(last, _ROUNDING) < from_) or (
+        until is not None and first > postponed(until, _ROUNDING)
     )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 ROLE = "check"
 
-#: Maximum number of lines of each kind that are printed, unless all are requested.
-_SHOWN = 20
+#: Maximum number of lines of each kind, unless `--all` is given.
+_MAX_SHOWN_PER_KIND = 20
 
 
 @with_arguments
@@ -30,26 +30,32 @@ def audit(
     state: State = None,
     repair: Annotated[
         bool,
-        option(None, None, "Fetch again, or remove, what differs; then audit again.", "--repair"),
+        option(None, None, "Refetch or remove what differs, and audit again.", "--repair"),
     ] = False,
     dry_run: Annotated[
-        bool, option(None, None, "With --repair: only show what would be done.", "--dry-run")
+        bool, option(None, None, "With --repair: only show what it would do.", "--dry-run")
     ] = False,
     remove_foreign: Annotated[
         bool,
         option(
             None,
             None,
-            "With --repair: remove files, too, that are not part of the copy.",
+            "With --repair: also remove files that are not part of the copy.",
             "--remove-foreign",
         ),
     ] = False,
     verify: Annotated[
         bool,
-        option(None, None, "Compare the hashes of all files; an audit always does.", "--verify"),
+        option(None, None, "Has no effect: an audit always verifies all hashes.", "--verify"),
     ] = False,
     everything: Annotated[
-        bool, option(None, None, f"List all differences, not {_SHOWN} of each kind.", "--all")
+        bool,
+        option(
+            None,
+            None,
+            f"List all differences, not only {_MAX_SHOWN_PER_KIND} of each kind.",
+            "--all",
+        ),
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -72,16 +78,16 @@ def audit(
     from rsnotify_subscriber.status import ActivityKind, SyncActivity
 
     if dry_run and not repair:
-        raise WrongOption("dry_run", "it shows what --repair would do; give both")
+        raise WrongOption("dry_run", "it requires --repair")
     if remove_foreign and not repair:
-        raise WrongOption("remove_foreign", "it extends --repair; give both")
+        raise WrongOption("remove_foreign", "it requires --repair")
     options = FollowOptions(
         allow_private_addresses=arguments.allow_private_addresses, credentials=arguments.credentials
     )
 
     activity = SyncActivity(ActivityKind.FINDING)
 
-    async def compare() -> Audit | Repair:
+    async def audit_or_repair() -> Audit | Repair:
         if repair:
             return await repair_mirror(
                 url,
@@ -95,38 +101,38 @@ def audit(
         return await audit_mirror(url, dest, state=state, options=options, activity=activity)
 
     with progress_of(lambda: work_of(activity, compared="files"), quiet=quiet):
-        result = run_until_stopped(compare)
-    lines = _lines(result, url, None if everything else _SHOWN)
-    print_result(_facts(result), lines, json=json)
+        result = run_until_stopped(audit_or_repair)
+    lines = _result_lines(result, url, None if everything else _MAX_SHOWN_PER_KIND)
+    print_result(_json_fields(result), lines, json=json)
     raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
 
 
-def _facts(result: Audit | Repair) -> dict[str, Any]:
-    """Return the last audit as JSON facts, including any repair that preceded it."""
+def _json_fields(result: Audit | Repair) -> dict[str, Any]:
+    """Return the last audit as JSON fields, including the repair before it, if any."""
     from rsnotify_subscriber.auditing.repair import Repair
 
     if not isinstance(result, Repair):
         return msgspec.structs.asdict(result) | {"in_step": result.in_step}
     done = {
-        "found": _facts(result.found),
+        "found": _json_fields(result.found),
         "fetched": result.fetched,
         "removed": result.removed,
         "left": result.left,
         "dry_run": result.after is None,
     }
-    return _facts(result.after or result.found) | {"repair": done}
+    return _json_fields(result.after or result.found) | {"repair": done}
 
 
-_UNKNOWN = "could not tell"
-#: The width of the longest kind of line.
-_WIDTH = len(_UNKNOWN)
-_UNLISTED = "no list names it, and the lists may be incomplete"
+#: The width of the column with the kind of each line.
+_KIND_WIDTH = 14
+_UNKNOWN = "unknown"
+_UNLISTED_REASON = "not listed, but the lists may be incomplete"
 
 
-def _lines(result: Audit | Repair, url: str, shown: int | None) -> Iterator[str]:
-    """Yield the first audit, the repair of each difference (done or planned), and the last.
+def _result_lines(result: Audit | Repair, url: str, shown: int | None) -> Iterator[str]:
+    """Yield the audit, any repair of each difference (done or planned), and the audit after it.
 
-    At most `shown` lines of each kind are listed, or all if it is None.
+    `shown` is the maximum number of lines of each kind, or None.
     """
     from rsnotify_subscriber.auditing.repair import Repair
 
@@ -137,40 +143,42 @@ def _lines(result: Audit | Repair, url: str, shown: int | None) -> Iterator[str]
     if not isinstance(result, Repair):
         return
     is_done = result.after is not None
-    yield from _list("fetched" if is_done else "would fetch", result.fetched, shown)
-    yield from _list("removed" if is_done else "would remove", result.removed, shown)
+    yield from _limited_lines("fetched" if is_done else "would fetch", result.fetched, shown)
+    yield from _limited_lines("removed" if is_done else "would remove", result.removed, shown)
     left = [f"{name}: {reason}" for name, reason in result.left.items()]
-    yield from _list("left" if is_done else "would leave", left, shown)
+    yield from _limited_lines("left" if is_done else "would leave", left, shown)
     if result.after is not None:
         yield from audit_lines(result.after, shown)
 
 
-def _list(kind: str, names: Sequence[str], shown: int | None) -> Iterator[str]:
+def _limited_lines(kind: str, names: Sequence[str], shown: int | None) -> Iterator[str]:
     for name in names[:shown]:
-        yield f"{kind:{_WIDTH}}  {name}"
+        yield f"{kind:{_KIND_WIDTH}}  {name}"
     if shown is not None and len(names) > shown:
-        yield f"{kind:{_WIDTH}}  … and {len(names) - shown:,} more; --all shows all"
+        yield f"{kind:{_KIND_WIDTH}}  … and {len(names) - shown:,} more; --all shows all"
 
 
 def audit_lines(result: Audit, shown: int | None = None) -> Iterator[str]:
-    """Yield the differences by kind, at most `shown` of each, and the verdict."""
-    for kind, names in _kinds(result).items():
-        yield from _list(kind, names, shown)
-    yield from _list("doubt", result.doubts, None)
-    yield from _list("limit", result.limits, None)
-    yield _verdict(result)
+    """Yield the differences by kind, at most `shown` of each, and a summary."""
+    for kind, names in _differences_by_kind(result).items():
+        yield from _limited_lines(kind, names, shown)
+    yield from _limited_lines("doubt", result.doubts, None)
+    yield from _limited_lines("limit", result.limits, None)
+    yield _summary(result)
 
 
-def _kinds(result: Audit) -> dict[str, list[str]]:
+def _differences_by_kind(result: Audit) -> dict[str, list[str]]:
     """Return the names of differing files and resources, with reasons, by kind of difference."""
+    from rsnotify_subscriber.auditing.auditor import NOT_FOUND_REASON
+
     foreign = dict.fromkeys(result.foreign, "not part of this copy")
     kinds: dict[str, dict[str, str | None]] = {
         "missing": dict.fromkeys(result.created),
         "different": dict.fromkeys(result.updated),
         "not listed": {name: foreign.get(name) for name in result.deleted},
-        "gone": dict.fromkeys(result.gone, "its server does not have it any more"),
-        "unavailable": dict.fromkeys(result.absent, "its server does not have it, either"),
-        _UNKNOWN: {name: result.reasons.get(name, _UNLISTED) for name in result.unknown},
+        "gone": dict.fromkeys(result.gone, NOT_FOUND_REASON),
+        "unavailable": dict.fromkeys(result.absent, NOT_FOUND_REASON),
+        _UNKNOWN: {name: result.reasons.get(name, _UNLISTED_REASON) for name in result.unknown},
     }
     return {
         kind: [f"{name}: {reason}" if reason else name for name, reason in reasons.items()]
@@ -179,13 +187,13 @@ def _kinds(result: Audit) -> dict[str, list[str]]:
     }
 
 
-def _verdict(result: Audit) -> str:
+def _summary(result: Audit) -> str:
     listed = f"{counted(result.resources, 'resource')} at the Source"
     if result.in_step:
         return f"in step: {listed}"
-    verdict = "could not tell" if result.in_step is None else "not in step"
+    verdict = _UNKNOWN if result.in_step is None else "not in step"
     counts = [
         f"{len(names):,} {'could not be compared' if kind == _UNKNOWN else kind}"
-        for kind, names in _kinds(result).items()
+        for kind, names in _differences_by_kind(result).items()
     ]
     return f"{verdict}: {listed}, {', '.join([f'{result.equal:,} equal in the copy', *counts])}"
