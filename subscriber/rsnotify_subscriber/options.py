@@ -1,4 +1,4 @@
-"""How a Source is followed: common options for the library, the commands, relays and fleets."""
+"""`FollowOptions`: how the library, the commands, relays and fleets follow a Source."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ class FollowOptions(Struct, frozen=True, kw_only=True):
     The arguments concern what is copied, how changes arrive, requests, and the files of a mirror.
 
     Args:
-        selection: The part of the set that is followed. If it differs from the last run's, the
-            whole copy is compared with the Source again.
+        selection: The part of the set to follow. If it has changed since the last run, the whole
+            copy is compared with the Source again.
         prefer: A media type, or several, best first. If the Source offers an alternate
             representation of such a type, the copy holds that instead (core §14.3).
         exact: Whether to fetch the version of each change rather than the current one, if the
             Source keeps versions (core §14.6).
         patches: Functions that apply patches, by media type. Each takes the old content and the
-            patch, and returns the new content. JSON Patch, JSON Merge Patch and XML Patch are
-            installed with rsnotify. Other packages can provide more.
-        largest: Maximum size of a resource whose length is not announced, in bytes.
+            patch, and returns the new content. rsnotify includes JSON Patch, JSON Merge Patch and
+            XML Patch, and other packages can provide more.
+        largest: Maximum size of a resource without an announced length, in bytes.
         via: The transport by which changes arrive.
-        hubs: Number of hub connections kept open at the same time, to the best hubs that work.
+        hubs: Number of hubs to stay connected to at the same time, best first.
         pace: The frequency of document requests, and the amount of concurrent work.
-        callbacks: The URL at which hubs reach this process, for WebSub. Subscribers may share it.
+        callbacks: Receives WebSub deliveries. Subscribers may share it.
         terms: The terms that a relay requests of hubs over WebSub if it makes its own `callbacks`.
         mqtt: How to connect to MQTT brokers.
         logins: The logins for other transports, by the scheme of their URLs: an `XmppLogin` as
             `xmpp`, without which no PubSub service is used.
         credentials: The credentials for the origin of the Source; by default, its netrc entry.
-        allow_private_addresses: Whether documents may name hosts at loopback and private
-            addresses. The host of the Source's URL may always have such an address: documents are
-            read at the port of that URL, and a hub may be at any port.
+        allow_private_addresses: Whether URLs in documents may have hosts at loopback and private
+            addresses. The host of the Source's URL may always have such an address, for documents
+            at the port of that URL, and for hubs at any port.
         per_host: Maximum number of concurrent connections to one host. For a subscriber in a fleet,
             the maximum number of its concurrent requests.
         check_files: Seconds between two comparisons of the sizes and modification times of a
             mirror's files with the stored values. They are also compared at the start, and when
-            everything is compared with the Source. With 0, they are compared only then. A
-            `CheckedHandler` compares its store at the same times.
-        verify: Whether to read all files of a mirror at the start, and compare their hashes.
-        adopt: Whether the folder of a first copy may already contain files. Files with the
+            everything is compared with the Source; with 0, only then. A `CheckedHandler` compares
+            its store at the same times.
+        verify: Whether to read all files of a mirror at the start, and verify their hashes.
+        adopt: Whether the folder of a first copy may already contain files. Those with the
             announced hash become part of the copy without being fetched.
 
     Raises:
-        ConfigurationError: A value has the wrong type, or can never work.
+        ConfigurationError: A value has the wrong type or is not valid.
     """
 
     # What is copied.

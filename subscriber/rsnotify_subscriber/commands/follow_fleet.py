@@ -32,7 +32,7 @@ from rsnotify_subscriber.commands.report import (
     work_of,
 )
 from rsnotify_subscriber.fleet.building import build
-from rsnotify_subscriber.fleet.configuration import PATHS, FleetConfiguration, load
+from rsnotify_subscriber.fleet.configuration import PATH_SETTINGS, FleetConfiguration, load
 from rsnotify_subscriber.fleet.fleet import (
     SOURCE_NAME,
     Fleet,
@@ -169,7 +169,7 @@ def given_settings(context: typer.Context) -> dict[str, Any]:
             raise ConfigurationError(
                 f"with --config, set {name} in the file, in the [[source]] that it applies to"
             )
-    for name in found.keys() & PATHS:
+    for name in found.keys() & PATH_SETTINGS:
         found[name] = os.path.abspath(found[name])  # not relative to the folder of the file
     return dict(msgspec.to_builtins(found))
 

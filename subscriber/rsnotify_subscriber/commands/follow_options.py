@@ -1,4 +1,4 @@
-"""Options of every command that follows a Source, and options shared by several commands."""
+"""Options of the commands that follow a Source, and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -72,19 +72,19 @@ class NetworkArguments(Struct, frozen=True, kw_only=True):
             allow_from_autoenv=False,
         ),
     ] = None
-    # The environment variable has one header field per line, so typer must not split it.
+    # Read from the environment below, because typer would split it at spaces.
     header: Annotated[
         list[str] | None,
         _network(
             "'NAME: VALUE'",
-            "Header field to send to the Source; repeatable. RSNOTIFY_HEADER has one a line.",
+            "Header field to send to the Source; repeatable. RSNOTIFY_HEADER: one per line.",
             allow_from_autoenv=False,
         ),
     ] = None
 
     @property
     def credentials(self) -> Credentials:
-        """The credentials for the Source. Without `--header`, fields from the environment."""
+        """The credentials. `--header` takes precedence over `RSNOTIFY_HEADER`."""
         from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 
         lines = self.header
@@ -95,9 +95,9 @@ class NetworkArguments(Struct, frozen=True, kw_only=True):
 
 
 class CallbackServer:
-    """A listener for hubs. The port is bound on creation, and closed when the context ends.
+    """A listener for hubs. The port is bound on creation, and closed when the context exits.
 
-    Without the URL from outside, nothing listens. Without `port`, the port of that URL is used.
+    Without `url`, nothing listens. `port` defaults to the port of the URL.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CallbackServer:
             self.callbacks = Callbacks(url, terms)
             port = port or urlsplit(url).port
             if port is None:
-                raise ConfigurationError("name the port to listen on with --callback-port")
+                raise ConfigurationError("give the port to listen on with --callback-port")
             self._socket = listen(host, port, "another --callback-host or --callback-port")
 
     def __enter__(self) -> CallbackServer:
@@ -147,15 +147,13 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
     via: Annotated[
         Via, _push("auto|websocket|mqtt|xmpp|websub|poll", "The transport by which changes arrive.")
     ] = Via.AUTO
-    hubs: Annotated[
-        int, _rare_push("N", "Connections to hubs that are kept up at the same time.", min=1)
-    ] = 1
+    hubs: Annotated[int, _rare_push("N", "Number of hubs to stay connected to.", min=1)] = 1
     poll: Annotated[float, _push("SECONDS", "Seconds between polls without push.", min=0.1)] = 10
     compare: Annotated[
         float,
         _rare_push(
             "SECONDS",
-            "Time between two comparisons of the whole copy with what the Source lists.",
+            "Time between two comparisons of the whole copy with the Source's lists.",
             min=0,
         ),
     ] = Pace().compare
@@ -163,19 +161,19 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
         float,
         _copy(
             "SECONDS",
-            "Time between two comparisons of the sizes and times of files with what was written; "
-            "0 for only at the start, and when everything is compared.",
+            "Time between two checks of the sizes and times of all files; 0: check only at the "
+            "start, and when everything is compared.",
             min=0,
         ),
     ] = 86_400
     verify: Annotated[
-        bool, _copy(None, "Read all files at the start, and compare their hashes.", "--verify")
+        bool, _copy(None, "Read all files at the start, and verify their hashes.", "--verify")
     ] = False
     adopt: Annotated[
         bool,
         _copy(
             None,
-            "Begin in a folder with files, and fetch none that has the listed hash already.",
+            "Start in a folder with files, and keep those that have the listed hash.",
             "--adopt",
         ),
     ] = False
@@ -183,7 +181,7 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
         float,
         _rare_push(
             "SECONDS",
-            "How long to retry what a server fails to send before T, or --once, continues without.",
+            "How long to retry failed requests before T, or --once, continues without them.",
             min=0,
         ),
     ] = Pace().patience
@@ -191,7 +189,7 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
         float | None,
         _rare_push(
             "SECONDS",
-            "Request pushed changes after a random delay of up to this time, not at once.",
+            "Maximum random delay before requesting pushed changes.",
             show_default="by the number of subscribers",
             min=0,
         ),
@@ -199,12 +197,12 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
     rate: Annotated[
         float | None,
         _rare_push(
-            "N", "Request at most N resources a second.", show_default="unlimited", min=0.001
+            "N", "Request at most N resources per second.", show_default="unlimited", min=0.001
         ),
     ] = None
     only: Annotated[
         list[str] | None,
-        _selection("PATTERN", "Follow only URIs like this, as *.ttl or maps/; repeatable."),
+        _selection("PATTERN", "Follow only URIs like this, such as *.ttl or maps/; repeatable."),
     ] = None
     excluded: Annotated[
         list[str] | None, _selection("PATTERN", "Follow no URIs like this; repeatable.", "--except")
@@ -212,7 +210,7 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
     type: Annotated[
         list[str] | None,
         _rare_selection(
-            "TYPE", "Follow only this media type, as text/turtle or text/*; repeatable."
+            "TYPE", "Follow only this media type, such as text/turtle or text/*; repeatable."
         ),
     ] = None
     change: Annotated[
@@ -227,24 +225,26 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
         list[str] | None,
         _rare_selection(
             "TYPE",
-            "Copy this media type of a resource where it is offered; repeatable, best first.",
+            "Copy this media type of a resource if it is offered; repeatable, best first.",
         ),
     ] = None
     exact: Annotated[
         bool,
         _rare_selection(
-            None, "Fetch the version of each change where the Source keeps versions.", "--exact"
+            None, "Fetch the version of each change if the Source keeps versions.", "--exact"
         ),
     ] = False
     callback_url: Annotated[
-        str | None, _callbacks("URL", "Where hubs reach this process from outside, for WebSub.")
+        str | None, _callbacks("URL", "Public URL at which hubs reach this process, for WebSub.")
     ] = None
     callback_host: Annotated[str, _callbacks("HOST", "Address to listen on for hubs.")] = (
         "127.0.0.1"
     )
     callback_port: Annotated[
         int | None,
-        _callbacks("PORT", "Port to listen on for hubs.", show_default="that of --callback-url"),
+        _callbacks(
+            "PORT", "Port to listen on for hubs.", show_default="the port of --callback-url"
+        ),
     ] = None
     callback_lease: Annotated[int, _callbacks("SECONDS", "Lease to request from hubs.", min=1)] = (
         DEFAULT_TERMS.lease
@@ -256,29 +256,29 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
         list[str] | None,
         _callbacks(
             "METHOD",
-            "Accept signatures by this method, as sha256; repeatable.",
+            "Accept signatures of this method, such as sha256; repeatable.",
             show_default=", ".join(DEFAULT_TERMS.signatures),
         ),
     ] = None
     callback_refuse: Annotated[
-        bool, _callbacks(None, "Answer content whose signature is wrong with 403.")
+        bool, _callbacks(None, "Answer deliveries with a wrong signature with 403.")
     ] = DEFAULT_TERMS.refuse
     callback_patience: Annotated[
         float, _callbacks("SECONDS", "How long a hub may take to verify a subscription.", min=0.1)
     ] = DEFAULT_TERMS.patience
     callback_settle: Annotated[
-        float, _callbacks("SECONDS", "How long a hub may take to begin to deliver.", min=0.1)
+        float, _callbacks("SECONDS", "How long a hub may take to start delivering.", min=0.1)
     ] = DEFAULT_TERMS.settle
     callback_quiet: Annotated[
-        float, _callbacks("SECONDS", "Subscribe again after such a silence.", min=0.1)
+        float, _callbacks("SECONDS", "Resubscribe after a silence of this duration.", min=0.1)
     ] = DEFAULT_TERMS.quiet
-    mqtt_url: Annotated[
-        str | None, _mqtt("URL", "MQTT broker to use instead of the one the Source names.")
-    ] = None
+    mqtt_url: Annotated[str | None, _mqtt("URL", "MQTT broker to use instead of the Source's.")] = (
+        None
+    )
     mqtt_user: Annotated[str | None, _mqtt("NAME", "User at the MQTT broker.")] = None
     mqtt_password: Annotated[str | None, _mqtt("PASSWORD", "Password of that user.")] = None
     mqtt_ca: Annotated[
-        str | None, _mqtt("FILE", "CA certificates that verify the certificate of the broker.")
+        str | None, _mqtt("FILE", "CA certificates to verify the broker's certificate.")
     ] = None
     mqtt_certificate: Annotated[
         str | None, _mqtt("FILE", "Client certificate for the MQTT broker.")
@@ -288,7 +288,7 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
         str,
         _mqtt(
             "NAME",
-            "Session that the MQTT broker keeps while this process is away.",
+            "Session that the MQTT broker keeps while this process is disconnected.",
             show_default=False,
         ),
     ] = ""
@@ -298,10 +298,10 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
     ] = None
     xmpp_password: Annotated[str | None, _xmpp("PASSWORD", "Password of that account.")] = None
     xmpp_server: Annotated[
-        str | None, _xmpp("HOST:PORT", "Its server, if DNS does not name the server.")
+        str | None, _xmpp("HOST:PORT", "Server of the account, if DNS does not find it.")
     ] = None
     xmpp_ca: Annotated[
-        str | None, _xmpp("FILE", "CA certificates that verify the certificate of the server.")
+        str | None, _xmpp("FILE", "CA certificates to verify the server's certificate.")
     ] = None
 
     def options(self, callbacks: Callbacks | None) -> FollowOptions:
@@ -322,9 +322,9 @@ class FollowArguments(NetworkArguments, frozen=True, kw_only=True):
         return CallbackServer(websub.url, websub.host, websub.port, websub.terms)
 
     def _settings(self) -> tuple[SourceSettings, WebSubSettings]:
-        from rsnotify_subscriber.fleet.configuration import settings_of
+        from rsnotify_subscriber.fleet.configuration import settings_from_options
 
         given = to_builtins(self)
         for name in ("login", "bearer", "header"):
             del given[name]
-        return settings_of(given)
+        return settings_from_options(given)

@@ -21,7 +21,7 @@ from rsnotify_subscriber.fleet.configuration import (
     FleetConfiguration,
     FollowedSource,
     SourceSettings,
-    settings_for,
+    shared_fields,
 )
 from rsnotify_subscriber.handlers import AnyHandler, Handler, TransactionalHandler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
@@ -125,8 +125,8 @@ def follow_options(
 ) -> FollowOptions:
     """Return the options for settings from a file or a command line."""
     return FollowOptions(
-        **settings_for(FollowOptions, settings),
-        pace=Pace(**settings_for(Pace, settings)),
+        **shared_fields(FollowOptions, settings),
+        pace=Pace(**shared_fields(Pace, settings)),
         selection=Selection(
             only=_distinct(settings.only),
             excluded=_distinct(settings.excluded),

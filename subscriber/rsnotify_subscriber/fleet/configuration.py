@@ -47,34 +47,35 @@ Name = Annotated[
 ]
 
 
-#: The schema of a state in PostgreSQL if the file names none.
-SCHEMA = "rsnotify"
-#: The settings that name a file with a password.
+#: The schema of a state in PostgreSQL.
+DEFAULT_SCHEMA = "rsnotify"
+#: The settings that contain the path of a file with a password.
 PASSWORD_FILES = ("mqtt_password_file", "xmpp_password_file")
 
 
-def settings_for(kind: type[Struct], settings: Struct) -> dict[str, Any]:
-    """Return the settings that are also fields of another struct, under the same names."""
+def shared_fields(kind: type[Struct], settings: Struct) -> dict[str, Any]:
+    """Return the settings that another struct has as fields, by name."""
     names = set(kind.__struct_fields__).intersection(settings.__struct_fields__)
     return {name: getattr(settings, name) for name in names}
 
 
 class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a Source is followed, or in `[defaults]`, how every Source is unless it says otherwise.
+    """How a Source is followed, or in `[defaults]`, the defaults for all Sources.
 
-    Most of them are also options of `rsnotify follow` (`commands/follow_options.py`). In `dest`,
-    `state`, `schema` and `mqtt_session`, `{name}` stands for the name of the Source.
+    Most settings are also options of `rsnotify follow` (`commands/follow_options.py`). In `dest`,
+    `state`, `schema` and `mqtt_session`, `{name}` is replaced by the name of the Source.
 
     Args:
-        dest: The folder of a mirror. Without it, there must be a `handler`.
+        dest: The folder of a mirror. Either this or `handler` is required.
         handler: The handler, as `package.module:name`.
         options: The arguments for creating the handler.
         state: The folder of the state. By default, next to `dest`.
-        postgresql: The connection string of the database with the state, instead of a folder.
+        postgresql: The connection string of a database that contains the state, instead of a
+            folder.
         schema: The schema of the state in that database.
         in_flight: Maximum number of changes being applied at the same time.
-        hold: Maximum number of changes kept from fragments beyond a gap.
-        largest: Maximum size of content whose length is not announced, in bytes.
+        hold: Maximum number of changes in fragments that are kept after a gap.
+        largest: Maximum size of content without an announced length, in bytes.
         mqtt_password_file: A file with the password for the MQTT broker.
         xmpp_password_file: A file with the password of the XMPP account.
     """
@@ -127,7 +128,7 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Source and how it is followed: `[[source]]` in TOML. Compares by value.
+    """A Source and how it is followed: `[[source]]` in TOML.
 
     Args:
         url: The URL of the Source, as for `rsnotify follow`.
@@ -151,7 +152,7 @@ class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How hubs reach this process, and the `WebSubTerms`: the options `--callback-…`.
 
     Args:
-        url: The URL from outside, or none if hubs do not reach this process.
+        url: The public URL of this process. Without it, hubs cannot reach this process.
         port: The port to listen on. By default, the port of the URL.
     """
 
@@ -168,7 +169,7 @@ class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def terms(self) -> WebSubTerms:
-        return WebSubTerms(**settings_for(WebSubTerms, self), signatures=self.signature)
+        return WebSubTerms(**shared_fields(WebSubTerms, self), signatures=self.signature)
 
 
 class FleetConfiguration(Struct, frozen=True, kw_only=True):
@@ -195,7 +196,7 @@ _EXCLUSIVE = (
 
 
 def _check_broker(settings: SourceSettings, *table: str | int) -> None:
-    """Raise `WrongSetting` if the settings of a table name an MQTT broker by a wrong URL."""
+    """Raise `WrongSetting` if the URL of the MQTT broker in a table is invalid."""
     if settings.mqtt_url is not None:
         try:
             parse_broker(settings.mqtt_url)
@@ -203,55 +204,55 @@ def _check_broker(settings: SourceSettings, *table: str | int) -> None:
             raise WrongSetting((*table, "mqtt_url"), str(error)) from None
 
 
-def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a Source that contradict others, each with the reason.
+def _conflicts(source: FollowedSource, *, has_callbacks: bool) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a Source that conflict with others, each with the reason.
 
-    `reachable` is whether hubs can reach this process.
+    `has_callbacks` says whether hubs can reach this process.
     """
     for one, other in _EXCLUSIVE:
         if getattr(source, one) is not None and getattr(source, other) is not None:
-            yield other, f"there is {one} already; only one of the two can be"
+            yield other, f"it cannot be combined with {one}"
     if source.dest is None and source.handler is None:
-        yield "dest", "name the folder of a mirror, or a handler"
+        yield "dest", "give the folder of a mirror, or a handler"
     if source.handler is None and source.options:
-        yield "options", "these are for a handler, and there is none"
+        yield "options", "only a handler has options, and there is none"
     if source.handler is not None and source.state is None and source.postgresql is None:
         yield "state", "a handler needs a place for its state: state or postgresql"
     if source.dest and source.state and Path(source.state).is_relative_to(source.dest):
         yield "state", "it cannot be kept inside the mirror"
     if source.schema is not None and source.postgresql is None:
-        yield "schema", "it is for a state in PostgreSQL; name postgresql, too"
+        yield "schema", "only a state in PostgreSQL has a schema; set postgresql, too"
     if source.dest is not None and source.postgresql is not None:
         yield "postgresql", "the state of a mirror is kept in a folder"
-    if source.via is Via.WEBSUB and not reachable:
-        yield "via", "WebSub needs a url in [websub], at which hubs reach this process"
+    if source.via is Via.WEBSUB and not has_callbacks:
+        yield "via", "WebSub needs a url in [websub] at which hubs can reach this process"
 
 
-def check_apart(sources: Sequence[FollowedSource]) -> None:
-    """Raise `WrongSetting` if two Sources share a name or place, or their folders are nested."""
+def _check_disjoint(sources: Sequence[FollowedSource]) -> None:
+    """Raise `WrongSetting` if two Sources have the same name or place, or nested folders."""
     titles: set[str] = set()
     owners: dict[object, str] = {}
-    around: dict[object, str] = {}  # by each folder that contains a folder of a Source
+    parents: dict[object, str] = {}  # Sources by the parents of their folders
     for number, source in enumerate(sources):
         if source.title in titles:
-            reason = f"another Source is called {source.title}, too; give each a name of its own"
+            reason = f"another Source is also called {source.title}; give each a unique name"
             raise WrongSetting(("source", number, "name"), reason)
         titles.add(source.title)
         places = list(_places(source))
         for key, place in places:
             within = (place, *place.parents) if isinstance(place, Path) else (place,)
-            other = next((owners[one] for one in within if one in owners), around.get(place))
+            other = next((owners[one] for one in within if one in owners), parents.get(place))
             if other is not None:
-                reason = f"{other} has its own there; choose another for each, as with {{name}}"
+                reason = f"it conflicts with {other}; make it unique, for example with {{name}}"
                 raise WrongSetting(("source", number, key), reason)
         for _, place in places:
             owners[place] = source.title
             if isinstance(place, Path):
-                around.update(dict.fromkeys(place.parents, source.title))
+                parents.update(dict.fromkeys(place.parents, source.title))
 
 
 def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
-    """Yield the places that only one Source can use, with the key of each."""
+    """Yield the places that must belong to only one Source, with their setting."""
     if source.dest is not None:
         yield "dest", Path(source.dest)
     if source.state is not None:
@@ -259,16 +260,25 @@ def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
     elif source.dest is not None:
         yield "dest", default_state(Path(source.dest))
     if source.postgresql is not None:
-        yield "schema", (source.postgresql, source.schema or SCHEMA)
+        yield "schema", (source.postgresql, source.schema or DEFAULT_SCHEMA)
     if source.mqtt_session:
         yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
 
 
-#: The settings that are paths. In a file, they start from its folder.
-PATHS = ("dest", "state", *PASSWORD_FILES, "mqtt_ca", "mqtt_certificate", "mqtt_key", "xmpp_ca")
-_NAMED = ("dest", "state", "schema", "mqtt_session")
-#: A Source that has the key as a setting does not inherit the values from `[defaults]`.
-_INSTEAD = {
+#: The settings that are paths. In a file, they are relative to its folder.
+PATH_SETTINGS = (
+    "dest",
+    "state",
+    *PASSWORD_FILES,
+    "mqtt_ca",
+    "mqtt_certificate",
+    "mqtt_key",
+    "xmpp_ca",
+)
+#: The settings that may contain `{name}`.
+_TEMPLATE_SETTINGS = ("dest", "state", "schema", "mqtt_session")
+#: If a Source has a setting, these settings of `[defaults]` do not apply to it.
+_OVERRIDDEN = {
     "dest": ("handler", "options", "schema"),
     "handler": ("dest", "options"),
     "state": ("postgresql", "schema"),
@@ -281,10 +291,10 @@ _INSTEAD = {
 
 
 #: The prefix of the options for `[websub]`.
-_CALLBACK = "callback_"
+_CALLBACK_PREFIX = "callback_"
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _FleetFile(Struct, forbid_unknown_fields=True):
     defaults: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     websub: dict[str, Any] = {}
@@ -294,13 +304,13 @@ class _File(Struct, forbid_unknown_fields=True):
 def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
     """Read a .toml or .json file of Sources, and the password files that it names.
 
-    `given` are options of the command by name, which override `[defaults]` and `[websub]`.
+    `given` contains the options of the command by name. They override `[defaults]` and `[websub]`.
     """
     found = parse(SettingsFile(path), given)
-    return replace(found, sources=tuple(map(_with_secret, found.sources)))
+    return replace(found, sources=tuple(map(_read_passwords, found.sources)))
 
 
-def _with_secret(source: FollowedSource) -> FollowedSource:
+def _read_passwords(source: FollowedSource) -> FollowedSource:
     found = {
         name.removesuffix("_file"): read_text(file).removesuffix("\n")
         for name in PASSWORD_FILES
@@ -310,16 +320,16 @@ def _with_secret(source: FollowedSource) -> FollowedSource:
 
 
 def parse(file: SettingsFile, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
-    """Return the configuration in a file. Relative paths in it start from the file's folder."""
+    """Return the configuration in a file. Relative paths are relative to the file's folder."""
     settings = _settings(file, given or {})
     with settings.locating():
-        tables = convert_settings(settings.merged, _File)
-        defaults = _over(tables.defaults, settings.options["defaults"])
-        return _configured(str(file.path), tables, defaults)
+        tables = convert_settings(settings.merged, _FleetFile)
+        defaults = _merge(tables.defaults, settings.options["defaults"])
+        return _build_configuration(str(file.path), tables, defaults)
 
 
-def settings_of(given: Mapping[str, Any]) -> tuple[SourceSettings, WebSubSettings]:
-    """Return the settings of one Source, given only by command-line options."""
+def settings_from_options(given: Mapping[str, Any]) -> tuple[SourceSettings, WebSubSettings]:
+    """Return the settings of one Source that is only configured by command-line options."""
     settings = _settings(None, given)
     with settings.locating():
         source = convert_settings(settings.merged["defaults"], SourceSettings, "defaults")
@@ -331,12 +341,16 @@ def _settings(file: SettingsFile | None, given: Mapping[str, Any]) -> Settings:
     """Return the settings of a file, overridden by options in `[defaults]` and `[websub]`."""
     options: dict[str, dict[str, Any]] = {"defaults": {}, "websub": {}}
     for name, value in given.items():
-        table = "websub" if name.startswith(_CALLBACK) else "defaults"
-        options[table]["except" if name == "excluded" else name.removeprefix(_CALLBACK)] = value
-    return Settings(file, options, prefixes={"websub": _CALLBACK})
+        table = "websub" if name.startswith(_CALLBACK_PREFIX) else "defaults"
+        options[table]["except" if name == "excluded" else name.removeprefix(_CALLBACK_PREFIX)] = (
+            value
+        )
+    return Settings(file, options, prefixes={"websub": _CALLBACK_PREFIX})
 
 
-def _configured(path: str, file: _File, defaults: Mapping[str, Any]) -> FleetConfiguration:
+def _build_configuration(
+    path: str, file: _FleetFile, defaults: Mapping[str, Any]
+) -> FleetConfiguration:
     _check_broker(convert_settings(defaults, SourceSettings, "defaults"), "defaults")
     folder = PurePath(os.path.abspath(path)).parent
     configuration = FleetConfiguration(
@@ -348,39 +362,41 @@ def _configured(path: str, file: _File, defaults: Mapping[str, Any]) -> FleetCon
         ),
     )
     if not configuration.sources:
-        raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
+        raise WrongSetting(("source",), "add at least one Source as [[source]]")
     for number, source in enumerate(configuration.sources):
-        for key, reason in _faults(source, reachable=configuration.websub.url is not None):
+        for key, reason in _conflicts(source, has_callbacks=configuration.websub.url is not None):
             raise WrongSetting(("source", number, key), reason)
         _check_broker(source, "source", number)
-    check_apart(configuration.sources)
+    _check_disjoint(configuration.sources)
     return configuration
 
 
 def _source(
     number: int, own: Mapping[str, Any], defaults: Mapping[str, Any], folder: PurePath
 ) -> FollowedSource:
-    settings = _over(defaults, own)
+    settings = _merge(defaults, own)
     if isinstance(own.get("options"), dict) and not own.keys() & {"dest", "handler"}:
         settings["options"] = {**defaults.get("options", {}), **own["options"]}
-    return _placed(convert_settings(settings, FollowedSource, "source", number), number, folder)
+    return _resolve_paths(
+        convert_settings(settings, FollowedSource, "source", number), number, folder
+    )
 
 
-def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    unwanted = {other for name in own for other in _INSTEAD.get(name, ())}
+def _merge(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    unwanted = {other for name in own for other in _OVERRIDDEN.get(name, ())}
     return {name: value for name, value in defaults.items() if name not in unwanted} | dict(own)
 
 
-def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSource:
-    """Insert the name of a Source into its settings, and make its paths absolute."""
+def _resolve_paths(source: FollowedSource, number: int, folder: PurePath) -> FollowedSource:
+    """Replace `{name}` in the settings of a Source, and make its paths absolute."""
     found: dict[str, Any] = {}
-    for key in _NAMED:
+    for key in _TEMPLATE_SETTINGS:
         value = getattr(source, key)
         if value is not None and "{name}" in value:
             if source.name is None:
-                raise WrongSetting(("source", number, key), "for {name} the Source needs a name")
+                raise WrongSetting(("source", number, key), "the Source needs a name to use {name}")
             found[key] = value.replace("{name}", source.name)
-    for key in PATHS:
+    for key in PATH_SETTINGS:
         value = found.get(key, getattr(source, key))
         if value is not None:
             found[key] = os.path.normpath(folder / value)

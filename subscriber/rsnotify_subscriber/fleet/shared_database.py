@@ -22,7 +22,7 @@ from psycopg.conninfo import make_conninfo
 
 from rsnotify.errors import RsnotifyError, counted
 from rsnotify.runtime.extensions import missing_package
-from rsnotify_subscriber.fleet.configuration import SCHEMA, FollowedSource
+from rsnotify_subscriber.fleet.configuration import DEFAULT_SCHEMA, FollowedSource
 from rsnotify_subscriber.fleet.fleet import FollowedSourceStatus, Phase
 from rsnotify_subscriber.fleet.leases import (
     LEASE_DURATION,
@@ -285,4 +285,4 @@ class SharedDatabase:
 
 
 def schema_of(source: FollowedSource) -> str:
-    return source.schema or SCHEMA
+    return source.schema or DEFAULT_SCHEMA
