@@ -135,8 +135,8 @@ async def audit(
         url: The URL at which the Source is followed.
         folder: The mirror.
         state: The folder of the mirror's state; by default the one that `rsnotify follow` uses.
-        options: The options for following the Source, of which an audit uses `credentials` and
-            `allow_private_addresses`.
+        options: The options for following the Source. Only `credentials` and
+            `allow_private_addresses` are used.
         pause: Seconds to wait before comparing differences again.
         activity: Updated during the audit with the current activity and its progress.
 
@@ -259,7 +259,7 @@ class _ComparedFile(NamedTuple):
 
 @dataclass(kw_only=True)
 class _MirrorComparison:
-    """Compares a mirror with its Source, and later only the files that differed before."""
+    """Compares a mirror with its Source. Repetitions only compare files that differed."""
 
     fetcher: Fetcher
     tree: MirrorTree
@@ -402,7 +402,7 @@ class _MirrorComparison:
             return False  # just removed
 
     def _is_contested(self, change: Change) -> bool:
-        """Return whether the documents do not determine if a resource exists."""
+        """Return whether the documents leave open if a resource exists."""
         return change.change is ChangeType.DELETED or change.uri in self.expected.contested
 
     def _digest(self, file: _ComparedFile) -> Digester | None:

@@ -35,14 +35,14 @@ _Bytes = Annotated[int, Meta(ge=1, le=10**15)]
 _Seconds = Annotated[float, Meta(gt=0, le=3e7)]
 _Text = Annotated[str, Meta(min_length=1)]
 _Path = Annotated[str, Meta(pattern=r"^[^\x00]+\Z", description="the path of a file or folder")]
-#: The name of a Source, which may become part of a folder's name.
+#: The name of a Source, which may be a part of a folder's name.
 Name = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
         max_length=100,
-        description="a string of letters, digits, ., _ and -, which begins with a letter or digit "
-        "and has at most 100 of them",
+        description="a string of letters, digits, ., _ and -, which starts with a letter or digit "
+        "and has at most 100 characters",
     ),
 ]
 
@@ -173,7 +173,7 @@ class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class FleetConfiguration(Struct, frozen=True, kw_only=True):
-    """All settings in their final form: paths are absolute, and `[defaults]` are applied."""
+    """All settings, with absolute paths, and with `[defaults]` applied to each Source."""
 
     path: str
     limits: Limits = Limits()
@@ -219,11 +219,11 @@ def _conflicts(source: FollowedSource, *, has_callbacks: bool) -> Iterator[tuple
     if source.handler is not None and source.state is None and source.postgresql is None:
         yield "state", "a handler needs a place for its state: state or postgresql"
     if source.dest and source.state and Path(source.state).is_relative_to(source.dest):
-        yield "state", "it cannot be kept inside the mirror"
+        yield "state", "it must be outside the mirror"
     if source.schema is not None and source.postgresql is None:
         yield "schema", "only a state in PostgreSQL has a schema; set postgresql, too"
     if source.dest is not None and source.postgresql is not None:
-        yield "postgresql", "the state of a mirror is kept in a folder"
+        yield "postgresql", "the state of a mirror must be in a folder"
     if source.via is Via.WEBSUB and not has_callbacks:
         yield "via", "WebSub needs a url in [websub] at which hubs can reach this process"
 
@@ -342,9 +342,8 @@ def _settings(file: SettingsFile | None, given: Mapping[str, Any]) -> Settings:
     options: dict[str, dict[str, Any]] = {"defaults": {}, "websub": {}}
     for name, value in given.items():
         table = "websub" if name.startswith(_CALLBACK_PREFIX) else "defaults"
-        options[table]["except" if name == "excluded" else name.removeprefix(_CALLBACK_PREFIX)] = (
-            value
-        )
+        setting = "except" if name == "excluded" else name.removeprefix(_CALLBACK_PREFIX)
+        options[table][setting] = value
     return Settings(file, options, prefixes={"websub": _CALLBACK_PREFIX})
 
 

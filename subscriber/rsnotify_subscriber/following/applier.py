@@ -158,7 +158,7 @@ class PreparedChange(Struct, frozen=True):
 
 
 def unflushed_contents(batch: Iterable[PreparedChange]) -> list[UnflushedContent] | None:
-    """Return the contents that the state keeps until the handler flushes; None if one is large."""
+    """Return the contents to keep in the state until the handler flushes; None if one is large."""
     kept: list[UnflushedContent] = []
     for ready in batch:
         assert ready.decided is not None, "only a decided change is applied"
@@ -672,7 +672,11 @@ class Applier:
         progress: Progress | None,
         unflushed: Sequence[UnflushedContent] | None = None,
     ) -> None:
-        """Commit a batch. `unflushed` is as for `DestinationState.commit`; empty adds nothing."""
+        """Commit a batch.
+
+        `unflushed` has the contents that the handler has not flushed. It is None if everything is
+        flushed, and empty if the batch adds none.
+        """
         if mtimes := self._mtimes:
             self._mtimes = {}
             states = [replace(one, mtime=mtimes.get(one.uri, one.mtime)) for one in states]

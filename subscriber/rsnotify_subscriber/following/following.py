@@ -339,7 +339,7 @@ class Following:
         self._reading: tuple[Fetch, float, int] | None = None
         #: Whether there was no copy at the start.
         self._is_first = progress is None
-        #: Number of selected resources that the lists of the last baseline have listed so far.
+        #: Number of selected resources that the current or last baseline has listed so far.
         self._listed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
@@ -394,7 +394,7 @@ class Following:
 
     @property
     def _activity(self) -> SyncActivity | None:
-        """The current activity, if it may take a long time."""
+        """The current activity, or None if it is too short to report."""
         follower, untried = self._follower, self._follower.state.untried
         received = self._context.fetcher.received
         is_waiting = follower.state.pending.is_holding or not untried  # for the current document
