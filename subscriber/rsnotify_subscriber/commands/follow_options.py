@@ -72,7 +72,7 @@ class NetworkArguments(Struct, frozen=True, kw_only=True):
             allow_from_autoenv=False,
         ),
     ] = None
-    # Read from the environment below, because typer would split it at spaces.
+    # `credentials` reads the environment variable, because typer would split it at spaces.
     header: Annotated[
         list[str] | None,
         _network(

@@ -325,7 +325,7 @@ class CopyCheck:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all files were compared, and everything lost was restored or at least tried."""
+        """Whether all files were compared, and every lost resource was restored or tried."""
         is_tried = self._has_tried_all and not self._follower.level
         return self.has_compared and (not self._state.lost or is_tried)
 

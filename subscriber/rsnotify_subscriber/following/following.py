@@ -117,8 +117,8 @@ def _remedy(identity: Identity) -> str:
     if resource_documents(identity.offer):
         return "the gap closes once the Resource List is newer than the oldest Change List"
     return (
-        "without a list of all its resources, the gap cannot be closed, and the copy may stay "
-        "different; remove the state of the copy to start again from the current documents"
+        "the Source offers no list of all its resources, so the gap cannot be closed, and the copy "
+        "may stay different; remove its state to start again from the current documents"
     )
 
 
