@@ -35,7 +35,7 @@ def test_a_source_is_shown_as_a_tree(url: str):
     lines = done.stdout.splitlines()
     assert lines[0] == f"Source Description  {url}.well-known/resourcesync"
     assert any(line.endswith(f"─ Resource List  {url}resourcelist.xml") for line in lines)
-    assert any("    3 resources, 39 bytes in all" in line for line in lines)
+    assert any("    3 resources, 39 bytes in total" in line for line in lines)
     assert "! " not in done.stdout
 
 

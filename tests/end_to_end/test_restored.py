@@ -62,7 +62,7 @@ async def test_the_hub_forgets_what_a_restored_source_does_not_know(
                 await until_known(hub, first, [])
                 await source.aupdated(BASE + "new")
                 await until_known(hub, first, ["new"])
-        assert "it was restored from a backup" in caplog.text
+        assert "restored from a backup, or replaced" in caplog.text
 
 
 async def test_the_hub_forgets_it_also_if_the_source_has_published_documents_before(tmp_path: Path):

@@ -27,8 +27,8 @@ from rsnotify.selection import Selection
 from rsnotify.sync.actions import BacklogExtent, StoreBacklog, TakeBacklog
 from rsnotify.sync.progress import ComparedList, Progress
 from rsnotify_subscriber import PostgreSQLState
+from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
 from rsnotify_subscriber.fleet.leases import FleetShare
-from rsnotify_subscriber.fleet.shared_database import PostgreSQLLeases
 from rsnotify_subscriber.storage import postgresql
 from rsnotify_subscriber.storage.destination_state import DestinationState, open_state
 from rsnotify_subscriber.storage.identity import Identity

@@ -19,9 +19,9 @@ from rsnotify_subscriber.commands import follow_status
 from rsnotify_subscriber.fleet import Phase, leases, reloading
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, load
+from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
 from rsnotify_subscriber.fleet.leases import FleetShare
 from rsnotify_subscriber.fleet.reloading import FleetReloader
-from rsnotify_subscriber.fleet.shared_database import PostgreSQLLeases
 from rsnotify_subscriber.storage.destination_state import DestinationState
 from rsnotify_subscriber.storage.postgresql import LeasedState, LeaseLost, StatePool
 from tests import waiting
