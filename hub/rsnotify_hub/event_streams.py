@@ -23,8 +23,7 @@ from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify.runtime.serving import SECURITY_HEADERS
 from rsnotify_hub.fragments import Fragment, FragmentKind, read_stored
 from rsnotify_hub.live.connections import CLOSE_SECONDS, LiveConnection, LiveConnections
-from rsnotify_hub.live.replays import Replays
-from rsnotify_hub.live.subscribers import Encoding, LiveChannel, LiveSubscriber, Opening
+from rsnotify_hub.live.subscribers import Encoding, LiveChannel, LiveSubscriber, Opening, Replays
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.urls import check_url

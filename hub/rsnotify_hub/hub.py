@@ -47,9 +47,7 @@ from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
-from rsnotify_hub.live.replays import Replays
-from rsnotify_hub.live.selection_groups import SelectionGroups
-from rsnotify_hub.live.subscribers import LiveChannel
+from rsnotify_hub.live.subscribers import LiveChannel, Replays, SelectionGroups
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge

@@ -16,7 +16,7 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.publication import WebSocketPublication
+from rsnotify_hub.websocket.websocket_handler import WebSocketPublication
 from tests.hub.failing_disk import Disk, hub
 from tests.hub.helpers import TOPIC, at, fragment
 from tests.hub.storing import made

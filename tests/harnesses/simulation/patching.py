@@ -30,7 +30,7 @@ from rsnotify.runtime.addresses import look_up
 from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_hub.live.subscribers import LiveSubscriber
 from rsnotify_hub.store.group_commit import GroupCommit
-from rsnotify_hub.websocket.publication import WebSocketPublication
+from rsnotify_hub.websocket.websocket_handler import WebSocketPublication
 from rsnotify_publisher.background.pool import JournalPoller, PoolThreads, WorkKind
 from rsnotify_subscriber.fetching.small_requests import _Progress
 from tests.harnesses.simulation import loop as simulated
