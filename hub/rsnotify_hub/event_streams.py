@@ -297,7 +297,7 @@ class SubscribedEvent(Struct, frozen=True):
 
 
 class GapEvent(Struct, frozen=True):
-    """The hub has no changes between the requested instant and `from`."""
+    """The log begins at `from`, later than requested, so the hub may lack changes in between."""
 
     topic: str
     from_: _When = field(name="from")

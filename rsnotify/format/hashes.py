@@ -116,9 +116,10 @@ def agree(one: str | None, other: str | None) -> bool | None:
 
 
 def are_included(hashes: str | None, content: str) -> bool | None:
-    """Return whether `content` includes all `hashes` with known algorithms; None if none are known.
+    """Return whether the hashes of some content include all `hashes` with known algorithms.
 
-    Unlike `agree`, a digest in another encoding counts as a different digest.
+    None if no algorithm in `hashes` is known. Unlike `agree`, this function treats a digest in
+    another encoding as a different digest.
     """
     pairs = {pair for pair in (hashes or "").lower().split() if pair.partition(":")[0] in _NAMES}
     return pairs <= set(content.split()) if pairs else None

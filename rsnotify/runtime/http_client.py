@@ -243,7 +243,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             return await waiting
         except asyncio.CancelledError:
-            if self._done is done:  # otherwise another request already uses the connection
+            if self._done is done:  # otherwise another request is using the connection
                 self.cancel()
             raise
 

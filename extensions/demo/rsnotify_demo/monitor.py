@@ -143,7 +143,7 @@ class CopyState(StrEnum):
     """The state of a resource in the copy: a letter, because each frame has hundreds of them."""
 
     SAME = "s"
-    #: The copy has another version.
+    #: The copy has an older version.
     OLD = "o"
     #: The resource is missing from the copy.
     MISSING = "m"

@@ -101,7 +101,7 @@ class WebSubHandler:
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
         except ConnectionError:
-            # The client has disconnected. aiohttp would log any other error as the hub's own.
+            # The client has disconnected. aiohttp would log another exception as the hub's failure.
             raise web.HTTPBadRequest(text="the body ended early\n") from None
         _check_size(len(body), most)  # a chunked body has no Content-Length
         return body

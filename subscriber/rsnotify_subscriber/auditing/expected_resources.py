@@ -101,8 +101,8 @@ class ExpectedResources:
 
     Attributes:
         has_spellings: Whether the documents contain a URI that is not normalized.
-        contested: The latest earlier change of each resource that exists according to the Resource
-            List but not according to that change, or the reverse.
+        contested: For each resource on whose existence the Resource List and the last change before
+            it disagree, that change.
         doubts: Why the documents may be incomplete.
         limits: What the documents cannot show, in sentences.
     """

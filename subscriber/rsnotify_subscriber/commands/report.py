@@ -184,7 +184,7 @@ def status_facts(status: Status) -> dict[str, Any]:
 
 def _damaged(status: Status) -> str:
     were = counted(status.damaged, "file was", "files were")
-    return f"{were} changed or removed here since they were written: fetched again"
+    return f"{were} changed or removed here since they were written, and will be fetched again"
 
 
 def not_level(status: Status) -> str:

@@ -98,7 +98,7 @@ def build(
     callbacks: Callbacks | None,
     location: StateLocation | None = None,
 ) -> Subscriber:
-    """Return the subscriber of a Source. `location` is that of a state outside a folder."""
+    """Return the subscriber of a Source. Without `location`, its state is in a folder."""
     folder = Path(configuration.path).absolute().parent
     try:
         credentials = Credentials(

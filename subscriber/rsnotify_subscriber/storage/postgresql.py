@@ -189,7 +189,7 @@ def _with_timeout(conninfo: str) -> str:
     try:
         parameters = conninfo_to_dict(conninfo)
     except psycopg.Error:
-        # The message of psycopg contains part of the string, which may be the password.
+        # The message of psycopg quotes part of the string, possibly the password.
         raise ConfigurationError(
             "the connection string for PostgreSQL is not valid; write host=… dbname=…, or a URL"
         ) from None
