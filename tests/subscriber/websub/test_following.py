@@ -193,7 +193,7 @@ async def test_a_command_without_a_callback_url_says_so(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("https://a.example/cb", "127.0.0.1", None), "name the port .* --callback-port"),
+        (("https://a.example/cb", "127.0.0.1", None), "give the port .* --callback-port"),
         (("a.example", "127.0.0.1", 9), "'a.example' is not a callback URL"),
         (
             ("http://192.0.2.1:9/", "192.0.2.1", None),
