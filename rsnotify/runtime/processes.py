@@ -51,7 +51,7 @@ class Process:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=messages,
-                # Ctrl-C interrupts only the caller, which then stops its processes in order.
+                # Ctrl-C interrupts only the caller, which then stops its processes cleanly.
                 start_new_session=True,
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )

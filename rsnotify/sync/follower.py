@@ -624,7 +624,7 @@ class ApplyResults:
         return attempts >= pace.give_up
 
     def _give_up(self, change: Change, error: RsnotifyError) -> None:
-        """Let T pass an unavailable resource.
+        """Record an unavailable resource as missing, so that T can pass it.
 
         T still waits if the fault is local, such as a full disk, or if too many resources are
         already stored as missing.

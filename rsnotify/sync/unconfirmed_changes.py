@@ -84,7 +84,7 @@ class UnconfirmedChanges:
         return verifications
 
     def remove_compared(self, at: Instant) -> list[Change]:
-        """Remove and return the changes up to `at`, as of which the whole set was compared."""
+        """Remove and return the changes up to `at`, the instant of the last full comparison."""
         compared = [each.change for each in self._pushed.values() if each.change.at <= at]
         for change in compared:
             del self._pushed[change.uri]

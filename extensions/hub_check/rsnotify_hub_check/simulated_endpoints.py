@@ -196,7 +196,7 @@ class SimulatedEndpoints:
         return [(each, topic) for each in callbacks for topic in each.subscribed]
 
     def release(self) -> None:
-        """Let callbacks send all answers that wait for `open`."""
+        """Set `open` of all callbacks, so that they send their pending answers."""
         for callback in chain.from_iterable(self._callbacks.values()):
             callback.open.set()
 

@@ -93,7 +93,7 @@ class HubWebSocket(SharedWebSocket[TopicReception]):
     """A connection that receives topics.
 
     Attributes:
-        dialer: The dialer that made the TCP connection. Set by whoever opens the connection.
+        dialer: The dialer of the TCP connection, set when the connection is opened.
     """
 
     dialer: HubDialer
