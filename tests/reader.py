@@ -226,7 +226,17 @@ class Reader:
         elif shows is None:
             self.do_once(command)
         else:
-            eventually(lambda: shows.search(self.run(command)) is not None)
+            outputs: list[str] = []
+
+            def is_shown() -> bool:
+                outputs.append(self.run(command))
+                return shows.search(outputs[-1]) is not None
+
+            try:
+                eventually(is_shown)
+            except AssertionError:
+                print(f"--- {command}\n{outputs[0]}\n--- and at last\n{outputs[-1]}")
+                raise
 
     def _pattern(self, output: str) -> re.Pattern[str]:
         lines = [
