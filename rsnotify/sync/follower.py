@@ -617,11 +617,15 @@ class ApplyResults:
         return True
 
     def _is_enough(self, change: Change, error: RsnotifyError, attempts: int) -> bool:
-        """Return whether to give up after this many failures."""
+        """Return whether to give up after this many failures.
+
+        If a newer change has superseded the failed one, it is tried first. A resource that changes
+        faster than it can be fetched counts as unavailable after twice as many failures.
+        """
         pace, pending = self._state.pace, self._state.pending
         if isinstance(error, Unavailable) and error.is_transient:
             return pending.retried_at(change) - pending.failed_at(change) >= pace.patience
-        return attempts >= pace.give_up
+        return attempts >= pace.give_up * (2 if pending.is_superseded(change) else 1)
 
     def _give_up(self, change: Change, error: RsnotifyError) -> None:
         """Record an unavailable resource as missing, so that T can pass it.

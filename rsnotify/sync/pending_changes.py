@@ -531,6 +531,10 @@ class PendingChanges:
         pending = self._pending[change.uri]
         return None if pending.removed else pending.missing_since
 
+    def is_superseded(self, change: Change) -> bool:
+        """Return whether another change of a failing resource has followed this one."""
+        return not self._pending[change.uri].repeats(change)
+
     def failed_at(self, change: Change) -> float:
         """Return when a failing change failed for the first time."""
         return self._pending[change.uri].failed_at

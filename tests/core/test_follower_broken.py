@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from rsnotify.errors import (
+    ContentMismatch,
     FetchError,
     Gone,
     MalformedDocument,
@@ -22,6 +23,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote
 from rsnotify.sync.poll_schedule import SPEEDUP_AFTER_NEWS
 from rsnotify.sync.progress import Progress
+from tests.core.source import at
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 
@@ -209,6 +211,39 @@ def test_failing_changes_make_it_stuck_only_once_the_documents_are_read() -> Non
     while not wire.requested():
         wire.wait()
     wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
+    assert wire.follower.is_stuck(wire.now)
+
+
+def test_a_resource_is_not_given_up_before_its_latest_change_has_failed() -> None:
+    def listed(second: int) -> Document:
+        entry = Resource(BASE + "a", change=ChangeType.UPDATED, datetime=at(second))
+        return Document(Capability.CHANGE_LIST, (entry,), from_=EPOCH)
+
+    def read_or_wait() -> None:
+        if wire.requested():
+            wire.answer(listed(second))
+        else:
+            wire.wait()
+
+    def wait_until_read() -> None:
+        while not wire.requested():
+            wire.wait()
+        wire.answer(listed(second))
+
+    second = 1
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), give_up=3)
+    wait_until_read()
+    (change,) = applied(wire)
+    for second in (2, 3, 4):
+        wait_until_read()
+        wire.actions = wire.follower.failed(change, ContentMismatch(BASE, "hash"), wire.now)
+        while not any(isinstance(action, Apply) for action in wire.actions):
+            read_or_wait()
+        (change,) = applied(wire)
+    wait_until_read()
+    assert not wire.follower.is_stuck(wire.now), "the change of second 4 has not failed"
+    wire.actions = wire.follower.failed(change, ContentMismatch(BASE, "hash"), wire.now)
+    wait_until_read()
     assert wire.follower.is_stuck(wire.now)
 
 
