@@ -219,31 +219,30 @@ def test_a_resource_is_not_given_up_before_its_latest_change_has_failed() -> Non
         entry = Resource(BASE + "a", change=ChangeType.UPDATED, datetime=at(second))
         return Document(Capability.CHANGE_LIST, (entry,), from_=EPOCH)
 
-    def read_or_wait() -> None:
+    def read_or_wait(second: int) -> None:
         if wire.requested():
             wire.answer(listed(second))
         else:
             wire.wait()
 
-    def wait_until_read() -> None:
+    def read(second: int) -> None:
         while not wire.requested():
             wire.wait()
         wire.answer(listed(second))
 
-    second = 1
     wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), give_up=3)
-    wait_until_read()
+    read(1)
     (change,) = applied(wire)
     for second in (2, 3, 4):
-        wait_until_read()
+        read(second)
         wire.actions = wire.follower.failed(change, ContentMismatch(BASE, "hash"), wire.now)
         while not any(isinstance(action, Apply) for action in wire.actions):
-            read_or_wait()
+            read_or_wait(second)
         (change,) = applied(wire)
-    wait_until_read()
+    read(4)
     assert not wire.follower.is_stuck(wire.now), "the change of second 4 has not failed"
     wire.actions = wire.follower.failed(change, ContentMismatch(BASE, "hash"), wire.now)
-    wait_until_read()
+    read(4)
     assert wire.follower.is_stuck(wire.now)
 
 
