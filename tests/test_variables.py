@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.state_folders import check_role
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_publisher import Publisher
-from rsnotify_subscriber.storage.sqlite import open_folder
+from rsnotify_subscriber.storage.state_database import open_folder
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER
 

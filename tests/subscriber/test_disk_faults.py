@@ -13,7 +13,7 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
-from rsnotify_subscriber.storage.sqlite import SQLiteDatabase, open_folder
+from rsnotify_subscriber.storage.state_database import SQLiteDatabase, open_folder
 from tests.subscriber.destination import PACE, PATIENCE
 from tests.subscriber.source import SmallSource
 

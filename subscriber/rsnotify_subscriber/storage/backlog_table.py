@@ -1,4 +1,4 @@
-"""The table of the backlog: changes that wait until all lists are read (`rsnotify.sync.backlog`).
+"""The table of the backlog: changes that wait until all lists are read (`ChangeBacklog`).
 
 The table is temporary, because the next run reads the lists again, so it needs no flush. It exists
 only while it has rows, so copies that are level need no memory for it. It has one row per resource,

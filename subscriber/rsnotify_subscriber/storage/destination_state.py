@@ -50,11 +50,11 @@ from rsnotify_subscriber.storage.resource_state import (
     look_up,
     pages,
 )
-from rsnotify_subscriber.storage.sqlite import open_folder
 from rsnotify_subscriber.storage.state_database import (
     StateDatabase,
     StateLocation,
     StateTransactions,
+    open_folder,
 )
 
 #: The number of resources in the copy, the datetime (µs) of their latest change, and the number of
