@@ -11,8 +11,13 @@ import json
 from collections.abc import Callable
 
 from rsnotify.format.links import parse_links
-from rsnotify_hub_check.check_settings import PublishMethod
-from rsnotify_hub_check.hub_under_test import HubResponse, HubUnderTest, check, request_form
+from rsnotify_hub_check.hub_under_test import (
+    HubResponse,
+    HubUnderTest,
+    PublishMethod,
+    check,
+    request_form,
+)
 from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
 from rsnotify_hub_check.simulated_endpoints import (
     CallbackReply,

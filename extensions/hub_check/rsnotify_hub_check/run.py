@@ -26,8 +26,13 @@ from rsnotify.runtime.command_check_reports import (
 )
 from rsnotify.runtime.command_line import Command, complain, option, printable, run_application
 from rsnotify_hub_check import distribution_checks, subscribing_checks  # noqa: F401 (they register)
-from rsnotify_hub_check.check_settings import CheckSettings, PublishMethod
-from rsnotify_hub_check.hub_under_test import CHECKS, ConformanceCheck, HubUnderTest
+from rsnotify_hub_check.hub_under_test import (
+    CHECKS,
+    CheckSettings,
+    ConformanceCheck,
+    HubUnderTest,
+    PublishMethod,
+)
 from rsnotify_hub_check.outcomes import (
     CheckResult,
     CheckVerdict,

@@ -14,8 +14,7 @@ import pytest
 
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub_check.check_settings import CheckSettings
-from rsnotify_hub_check.hub_under_test import ConformanceCheck
+from rsnotify_hub_check.hub_under_test import CheckSettings, ConformanceCheck
 from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
 from rsnotify_hub_check.run import ALL, run_checks
 from rsnotify_hub_check.simulated_endpoints import SimulatedEndpoints, serve_endpoints

@@ -17,8 +17,7 @@ from rsnotify.errors import WrongOption
 from rsnotify.runtime.command_check_reports import Outcome
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub_check.check_settings import CheckSettings
-from rsnotify_hub_check.hub_under_test import ConformanceCheck, HubUnderTest
+from rsnotify_hub_check.hub_under_test import CheckSettings, ConformanceCheck, HubUnderTest
 from rsnotify_hub_check.outcomes import (
     CheckResult,
     CheckVerdict,
