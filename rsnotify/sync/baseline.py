@@ -416,11 +416,14 @@ class BaselineRun:
         absent: Iterable[Resource],
         unproven: Iterable[Resource],
         unchecked: Iterable[Resource],
+        undecided: Iterable[Resource],
     ) -> bool:
         """Add the resources of the last comparison that the copy stores differently or lacks.
 
         `unproven` resources are fetched, too. `unchecked` ones only count as still listed, if they
-        are pending. Return whether a comparison was in progress.
+        are pending. `undecided` ones are stored differently, but changed in the second of the list:
+        if change documents list this change, the list may be older. Return whether a comparison was
+        in progress.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
@@ -431,6 +434,10 @@ class BaselineRun:
             self._still_listed.update(_still_listed(watched, listed.resources))
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)
+        for resource in undecided:
+            change = self._changed(resource, listed)
+            may_be_later = self._state.frontiers.has_changes_at(listed.at)
+            self._add(resource, fetching(change) if may_be_later else change, is_news=True)
         for resource in unproven:
             self._add(resource, self._as_listed(resource, listed), is_news=False)
         self._still_listed.update(one.uri for one in unchecked if one.uri in pending)
@@ -478,10 +485,12 @@ class BaselineRun:
         at = min(listed.at, self.baseline.at)
         return Change(normalize(resource.uri), ChangeType.UPDATED, at, resource, package)
 
-    def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
+    def add_unlisted(self, uris: Iterable[str], undecided: Iterable[str], now: float) -> bool:
         """Add deletions of resources that are stored but not listed, and end the comparison.
 
-        Return whether the comparison settles all missing resources.
+        `undecided` ones changed in the second of the list: if change documents list this change,
+        the list may be older, so the server decides. Return whether the comparison settles all
+        missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
         repeated = self.is_repeated
@@ -489,10 +498,14 @@ class BaselineRun:
         if repeated:
             self._intake.closed.begin_period()
             return pending.drop_unlisted(EARLIEST, self._still_listed)
-        for uri in uris:
+        frontiers = self._state.frontiers
+        is_of_dump = self._dump_at is not None and at <= self._dump_at
+        may_exist = is_of_dump or frontiers.may_lack_known(at)
+        unlisted = [(uri, may_exist) for uri in uris]
+        unlisted += [(uri, may_exist or frontiers.has_changes_at(at)) for uri in undecided]
+        for uri, is_verified in unlisted:
             deletion = Change(uri, ChangeType.DELETED, at, Resource(uri))
-            is_of_dump = self._dump_at is not None and at <= self._dump_at
-            if is_of_dump or self._state.frontiers.may_lack_known(at):
+            if is_verified:
                 deletion = verification(deletion, at)
             if uri in pending:
                 self._still_listed.add(uri)  # T waits until the resource is deleted
@@ -506,7 +519,6 @@ class BaselineRun:
             self._intake.has_news = True
         self._intake.end_baseline(at, now)
         is_settled = pending.drop_unlisted(at, self._still_listed)
-        frontiers = self._state.frontiers
         if not is_settled and frontiers.last_list is not None:
             # Even a comparison with the same list has to settle the rest.
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)

@@ -424,6 +424,7 @@ class CatchUp:
         now: float,
         unproven: Sequence[Resource],
         checkable: Sequence[Resource],
+        undecided: Iterable[Resource],
     ) -> None:
         """Add the resources of the last `Compare` that the copy stores differently or lacks."""
         run = self.run
@@ -432,10 +433,10 @@ class CatchUp:
         requested, left = self.comparisons.unproven_requests(
             unproven, checkable, has_content=run.is_in_package
         )
-        if run.add_differing(resources, absent, requested, left):
+        if run.add_differing(resources, absent, requested, left, undecided):
             self._advance(run, now)
 
-    def add_unlisted(self, uris: Iterable[str], now: float) -> None:
+    def add_unlisted(self, uris: Iterable[str], undecided: Iterable[str], now: float) -> None:
         """Delete the resources that the last `FindUnlisted` has found."""
         run = self.run
         if not isinstance(run, BaselineRun):
@@ -443,7 +444,7 @@ class CatchUp:
         baseline = run.baseline
         is_made_of_dump = baseline.by_dump and self._state.frontiers.known is None
         has_list = self.offer.resource_list is not None and baseline.error is None
-        is_settled = run.add_unlisted(uris, now)
+        is_settled = run.add_unlisted(uris, undecided, now)
         self._record_age(run)
         is_settled = is_settled and not self._state.frontiers.has_older_list
         if baseline.complete:

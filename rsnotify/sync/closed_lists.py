@@ -17,7 +17,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from rsnotify.format.datetimes import Instant
+from rsnotify.format.datetimes import Instant, just_before
 from rsnotify.format.model import Resource
 
 #: The array type for checksums.
@@ -89,7 +89,7 @@ class ClosedLists:
         if until is None or through is None:
             return False
         known = self._checksums.get(_name(member))
-        return until > through if known is None else known != _content(member)
+        return until > _before_second(through) if known is None else known != _content(member)
 
     def record(
         self,
@@ -104,7 +104,6 @@ class ClosedLists:
         `begins` is the beginning of the open list. Lists closed by then are known, unless one was
         closed while others were being reread (`has_skipped`).
         """
-        self.is_archive_due = has_skipped
         if has_skipped:
             begins = None
         if has_reread:
@@ -112,6 +111,10 @@ class ClosedLists:
         elif not self._left:
             members = [one for one in members if not self._has_changed(one)]
         closed = [(one, one.until) for one in members if one.until is not None]
+        # Further lists may be closed within the same second.
+        self.is_archive_due = has_skipped or any(
+            until.microsecond == 0 and _name(one) not in self._checksums for one, until in closed
+        )
         through = [self.known.through, begins, *(until for _, until in closed)]
         for member, _ in closed:
             name = _name(member)
@@ -138,6 +141,14 @@ class ClosedLists:
         self.known = KnownLists()
         self._checksums.clear()
         self.begin_period()
+
+
+def _before_second(instant: Instant) -> Instant:
+    """Return the instant or, if it may denote a whole second, the last one before.
+
+    If a Source writes whole seconds, several lists may end within the same one.
+    """
+    return instant if instant.microsecond else just_before(instant)
 
 
 def _name(member: Resource) -> int:

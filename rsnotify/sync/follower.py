@@ -324,23 +324,31 @@ class Follower:
         absent: Iterable[Resource] = (),
         unproven: Iterable[Resource] = (),
         checkable: Iterable[Resource] = (),
+        undecided: Iterable[Resource] = (),
     ) -> list[Action]:
         """Add the resources of the last `Compare` that the copy stores differently or lacks.
 
         The entries of `unproven` and `checkable` resources do not show whether they have changed,
         so these are requested from time to time. For `checkable` ones, a conditional request is
-        enough.
+        enough. `undecided` ones are stored differently, but changed in the second of the list.
         """
-        resources, absent = list(resources), list(absent)
-        self._audit.differences += len(resources) + len(absent)
-        self.catch_up.add_differing(resources, absent, now, list(unproven), list(checkable))
+        resources, absent, undecided = list(resources), list(absent), list(undecided)
+        self._audit.differences += len(resources) + len(absent) + len(undecided)
+        self.catch_up.add_differing(
+            resources, absent, now, list(unproven), list(checkable), undecided
+        )
         return self._next_actions(now)
 
-    def unlisted(self, uris: Iterable[str], now: float) -> list[Action]:
-        """Delete the resources that the last `FindUnlisted` has found."""
-        uris = list(uris)
-        self._audit.differences += len(uris)
-        self.catch_up.add_unlisted(uris, now)
+    def unlisted(
+        self, uris: Iterable[str], now: float, undecided: Iterable[str] = ()
+    ) -> list[Action]:
+        """Delete the resources that the last `FindUnlisted` has found.
+
+        `undecided` ones changed in the second of the list, either before or after.
+        """
+        uris, undecided = list(uris), list(undecided)
+        self._audit.differences += len(uris) + len(undecided)
+        self.catch_up.add_unlisted(uris, undecided, now)
         return self._next_actions(now)
 
     # Answers to `StoreBacklog` and `TakeBacklog`

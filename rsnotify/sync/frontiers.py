@@ -184,6 +184,10 @@ class SyncFrontiers:
         """Return whether known changes may have happened after `at`, despite their datetimes."""
         return at < min(self.coarse_until, self.confirmed)
 
+    def has_changes_at(self, at: Instant) -> bool:
+        """Return whether documents may have listed changes dated `at`."""
+        return at < self.confirmed or (at == self.confirmed and bool(self._confirmed.seen))
+
     @property
     def has_older_list(self) -> bool:
         """Whether the last list or dump of all resources is older than one compared before."""

@@ -178,7 +178,7 @@ def test_after_a_closed_list_that_has_changed_those_that_follow_are_compared_as_
 def test_lists_that_were_closed_before_the_open_one_began_are_known() -> None:
     copy = Copy()
     copy.read(covering("b6", from_=4))
-    closed = [Resource(f"{one}", from_=at(one), until=at(one + 4)) for one in (0, 4)]
+    closed = [Resource(f"{one}", from_=at(one), until=at(one + 4)) for one in (-1, 4)]
     copy.intake.record_closed([], has_reread=False, has_skipped=True)
     assert copy.intake.closed.changed(closed) == [], "nothing is known"
     copy.intake.record_closed([], has_reread=False, has_skipped=False)

@@ -747,11 +747,12 @@ def test_a_later_run_knows_the_closed_lists_of_earlier_ones() -> None:
     ("intervals", "new"),
     [
         ([(0, 1), (1, 2), (8, 9)], [(8, 9)]),  # it ends after what is known
-        ([(1, 4)], []),
-        ([(4, 4)], []),
+        ([(1, 3)], []),
+        ([(1, 4)], [(1, 4)]),  # it ends within the last known second
+        ([(4, 4)], [(4, 4)]),
         ([(2, 2)], []),
         ([(0, 1), (9, 1)], [(9, 1)]),  # it ends before it begins
-        ([(2, 4), (-1, 1)], []),  # the newest first
+        ([(2, 3), (-1, 1)], []),  # the newest first
     ],
 )
 def test_which_closed_lists_count_as_new_is_decided_by_their_intervals(

@@ -69,7 +69,8 @@ class Keeper(Destination):
                 differing, absent, *unproven = self.state.baseline.compare(resources, at)
                 self._begin(self.follower.differing(differing, self.now, absent, *unproven))
             case FindUnlisted(at=at):
-                self._begin(self.follower.unlisted(self.state.baseline.unlisted(at), self.now))
+                unlisted, undecided = self.state.baseline.unlisted(at)
+                self._begin(self.follower.unlisted(unlisted, self.now, undecided))
             case _:
                 super()._do(action)
 

@@ -232,7 +232,10 @@ class ExpectationReader:
         self._received = self.fetcher.received
         try:
             self._at = await self._read_resources()
-            frontier = Frontier.at(self._at)
+            frontier = Frontier.at(EARLIEST)
+            frontier.advance(
+                self._at, over=False
+            )  # later changes may be dated with the same second
             if change_documents(self.offer):
                 await self._read_changes(frontier)
         finally:

@@ -647,7 +647,7 @@ class Following:
     async def _compare_resources(self, action: Compare) -> None:
         # Unselected resources are not recorded as listed, so `_find_unlisted` finds them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
-        differing, absent, unproven, checkable = await call_in(
+        compared = await call_in(
             self._context.worker,
             self._state.baseline.compare,
             selected,
@@ -659,14 +659,16 @@ class Following:
             return
         self._listed += len(selected)
         now = self._loop.time()
-        self._perform(self._follower.differing(differing, now, absent, unproven, checkable))
+        differing, *others = compared
+        self._perform(self._follower.differing(differing, now, *others))
 
     async def _find_unlisted(self, action: FindUnlisted) -> None:
-        missing = await call_in(self._context.worker, self._state.baseline.unlisted, action.at)
+        find = self._state.baseline.unlisted
+        missing, undecided = await call_in(self._context.worker, find, action.at)
         await call_in(self._context.worker, self._state.end_baseline)
         if self._ended.done():
             return
-        self._perform(self._follower.unlisted(missing, self._loop.time()))
+        self._perform(self._follower.unlisted(missing, self._loop.time(), undecided))
 
     # Implementation of `ApplyOutcome`, called by the applier
 

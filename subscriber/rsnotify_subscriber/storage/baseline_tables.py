@@ -28,7 +28,7 @@ from rsnotify_subscriber.storage.resource_state import EquivalentLookup, Resourc
 from rsnotify_subscriber.storage.state_database import StateDatabase, StateTransactions
 
 _UNLISTED = """
-SELECT coalesce(nullif(identity, ''), uri) FROM {resources} AS resources
+SELECT coalesce(nullif(identity, ''), uri), changed_at FROM {resources} AS resources
     WHERE change != 'deleted' AND changed_at <= ? AND NOT EXISTS (
         SELECT 1 FROM {seen} AS seen
         WHERE seen.identity = coalesce(nullif(resources.identity, ''), resources.uri)
@@ -55,12 +55,14 @@ class ComparedEntries(NamedTuple):
         absent: Entries of resources that the copy does not hold.
         unproven: Entries that do not show whether the content has changed.
         checkable: Entries like `unproven`, for which a conditional request is possible.
+        undecided: Entries like `differing`, but the list and the copy are of the same second.
     """
 
     differing: list[Resource]
     absent: list[Resource]
     unproven: list[Resource]
     checkable: list[Resource]
+    undecided: list[Resource]
 
 
 class EntryCounts(Struct, frozen=True, array_like=True):
@@ -137,7 +139,7 @@ class BaselineTables:
             lost: Whether resources that the copy has lost count as different.
             packaged: Whether to exclude the entries from `counts`.
         """
-        found = ComparedEntries([], [], [], [])
+        found = ComparedEntries([], [], [], [], [])
         with self._transactions.writing():
             entries = self._without_duplicates(resources)
             remaining = iter(entries.items())
@@ -199,7 +201,9 @@ class BaselineTables:
             if state.source_uri != resource.uri:
                 respelled.append(state.respelled(resource.uri))
             if (lost and state.is_lost) or self._differs(state, entry):
-                (found.differing if state.exists else found.absent).append(resource)
+                is_undecided = state.changed_at == moment and _is_whole_second(moment)
+                differing = found.undecided if is_undecided else found.differing
+                (differing if state.exists else found.absent).append(resource)
             elif entry.hash is None and (entry.lastmod is None or not self.trusts_dates):
                 is_checkable = bool(state.validator and state.fetched_at)
                 (found.checkable if is_checkable else found.unproven).append(resource)
@@ -237,14 +241,24 @@ class BaselineTables:
         fetched = self.unsettled.get(state.uri)
         return fetched is None or monotonic() - fetched >= _UNSETTLED_INTERVAL
 
-    def unlisted(self, at: Instant) -> list[str]:
+    def unlisted(self, at: Instant) -> tuple[list[str], list[str]]:
         """Return the resources in no list of this baseline, except those that changed after `at`.
 
-        The URIs are in normal form.
+        The URIs are in normal form. The second list contains the resources that changed in the
+        second of `at`, either before or after.
         """
+        moment = to_microseconds(at)
         with self._transactions.storage_errors():
-            rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
-        return [uri for (uri,) in rows]
+            rows = self._database.execute(_UNLISTED, (moment,)).fetchall()
+        found: tuple[list[str], list[str]] = [], []
+        for uri, changed_at in rows:
+            found[changed_at == moment and _is_whole_second(moment)].append(uri)
+        return found
+
+
+def _is_whole_second(moment: int) -> bool:
+    """Return whether an instant in microseconds may denote any part of a second."""
+    return moment % 1_000_000 == 0
 
 
 def same_resource(other: str) -> str:

@@ -82,7 +82,9 @@ class Hub(SmallHub):
         until = until or source.now
         begin = self._through or source.begins
         self._through = until
-        text = fragment([entry(**one) for one in entries], begin, until).decode()
+        dated = source.shape.dated
+        interval = dated({"from_": begin, "until": until})
+        text = fragment([entry(**dated(one)) for one in entries], **interval).decode()
         self.log.append((begin, until, text))
         if not self.withholds:
             await self.send(text)

@@ -74,7 +74,7 @@ class Run:
         self.between = Between(self)
         self.destination = Destination(self, loop, way, self.between.url)
         #: The resources that the Destination does not want.
-        self.excluded = frozenset[str]()
+        self.excluded = frozenset(way.excluded)
         self.disk_is_full = False
         self.judge = Judge(self)
         self.problems: dict[str, str] = {}

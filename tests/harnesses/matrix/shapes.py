@@ -31,6 +31,7 @@ class Shape:
         start: The path that is followed.
         hashes: Whether entries have a hash and a length.
         lastmod: How the lastmod of an entry is written; None for none.
+        whole_seconds: Whether all datetimes are written in whole seconds.
         validators: Whether answers have an ETag and a Last-Modified.
         dates: Whether answers have a Date.
         chunked: Whether answers have no length.
@@ -44,6 +45,7 @@ class Shape:
     start: str = FOLDER + "capabilitylist.xml"
     hashes: bool = True
     lastmod: Callable[[datetime], Any] | None = lambda moment: moment
+    whole_seconds: bool = False
     validators: bool = True
     dates: bool = True
     chunked: bool = False
@@ -73,6 +75,15 @@ class Shape:
     @property
     def may_push(self) -> bool:
         return bool(self.offers) and not self.through
+
+    def dated(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a document or entry with datetimes as the shape writes them."""
+        if not self.whole_seconds:
+            return fields
+        return {
+            name: seconds(value) if isinstance(value, datetime) else value
+            for name, value in fields.items()
+        }
 
     def listed_at(self, source: Source) -> float:
         """Return when the Resource List was written, in seconds of the run."""
@@ -152,7 +163,7 @@ def _package(source: Source, manifest: Listing, contents: dict[str, bytes | None
         trouble.document(source, "manifest.xml", manifest)
     listed = {one.get("path") for one in manifest.entries}
     with zipfile.ZipFile(file, "w") as package:
-        package.writestr(zipfile.ZipInfo("manifest.xml"), manifest.write())
+        package.writestr(zipfile.ZipInfo("manifest.xml"), manifest.write(source.shape))
         for name, content in contents.items():
             if content is not None and f"/{name}" in listed:
                 package.writestr(zipfile.ZipInfo(name), content)
@@ -296,6 +307,10 @@ SHAPES = (
     Shape("list, no hashes", "a Resource List only, with lastmod and without hashes",
           _list_only, _LIST, hashes=False),
     Shape("list and changes", "a Resource List and an open Change List", _list_and_changes, _BOTH),
+    Shape("changes, no hashes", "a Resource List and an open Change List, without hashes",
+          _list_and_changes, _BOTH, hashes=False),
+    Shape("changes, seconds", "the same, with all datetimes in whole seconds",
+          _list_and_changes, _BOTH, hashes=False, whole_seconds=True),
     Shape("changes", "a Change List only, from the beginning", _changes_only, _CHANGES),
     Shape("resource dump", "a Resource Dump only", _resource_dump,
           (("resourcedump", "resourcedump.xml"),)),
@@ -305,6 +320,9 @@ SHAPES = (
           _change_dump, (*_LIST, ("changedump", "changedump.xml"))),
     Shape("archive", "a Resource List, a short open Change List, and an archive of closed ones",
           _archives, (*_BOTH, ("changelist-archive", "archive.xml"))),
+    Shape("archive, seconds", "the same without hashes, with all datetimes in whole seconds",
+          _archives, (*_BOTH, ("changelist-archive", "archive.xml")), hashes=False,
+          whole_seconds=True),
     Shape("indexes", "a Resource List Index and a Change List Index", _indexes, _BOTH),
     Shape("pages", "lists in pages that are linked by `next`", _paged, _BOTH),
     Shape("sitemap, no dates", "a plain Sitemap without any date", _sitemap,

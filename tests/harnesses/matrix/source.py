@@ -45,9 +45,11 @@ class Listing:
     links: list[str] = field(default_factory=list)
     root: str = "urlset"
 
-    def write(self) -> bytes:
-        head = md(capability=self.capability, **self.told) if self.capability else ""
-        return urlset([entry(**one) for one in self.entries], head, *self.links, root=self.root)
+    def write(self, shape: Shape) -> bytes:
+        told = shape.dated(self.told)
+        head = md(capability=self.capability, **told) if self.capability else ""
+        entries = [entry(**shape.dated(one)) for one in self.entries]
+        return urlset(entries, head, *self.links, root=self.root)
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,9 @@ class Source:
                 for trouble in self.troubles:
                     if isinstance(one, Listing):
                         trouble.document(self, path, one)
-                written[path] = one.write() if isinstance(one, Listing) else one
+                if isinstance(one, Listing):
+                    one = one.write(self.shape)
+                written[path] = one
             self._written = (key, written)
         return self._written[1]
 

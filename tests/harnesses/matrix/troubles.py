@@ -144,7 +144,7 @@ def _verified(shape: Shape, way: Way) -> bool:
 
 def _noticeable(shape: Shape, way: Way) -> bool:
     """Whether something shows that a content is older than its entry."""
-    if shape.name == "sitemap" and way.first:
+    if way.first and not shape.hashes and (shape.whole_seconds or shape.name == "sitemap"):
         return False  # no hash, and no content before it with the same bytes and another date
     return _fetched(shape, way) and shape.name not in ("sitemap, no dates", "sitemap, days")
 
@@ -595,14 +595,16 @@ def _source_ahead(seconds: float) -> Act:
 
 
 async def _exclude(run: Run) -> None:
-    base = BASE if run.shape.through != "relay" else f"{run.between.url}"
-    await _option(run, selection=Selection(excluded=(base + "e",)))
-    run.excluded = frozenset("e")
+    await _select_without(run, run.way.excluded + "e")
 
 
 async def _include(run: Run) -> None:
-    await _option(run, selection=Selection())
-    run.excluded = frozenset()
+    await _select_without(run, run.way.excluded)
+
+
+async def _select_without(run: Run, names: str) -> None:
+    await _option(run, selection=Selection(excluded=tuple(names)))
+    run.excluded = frozenset(names)
 
 
 async def _option(run: Run, **options: Any) -> None:
@@ -788,10 +790,14 @@ TROUBLES = (
             if listing.capability in ("resourcelist", "changelist", None) else None),
     Trouble("entries reversed", "documents", document=_of_kind(
         ("resourcelist", "changelist", None), _reverse)),
-    Trouble("`from` moves with the clock", "documents", fits=_with_changes, answer=_moving,
-            remains=_only_changes,
+    # With an archive in whole seconds, there is a gap until the next Resource List.
+    Trouble("`from` moves with the clock", "documents", answer=_moving, remains=_only_changes,
+            fits=lambda shape, way:
+            _with_changes(shape, way) and shape.name != "archive, seconds",
             document=_of_kind(("changelist",), _moving_from)),
+    # An outdated list without `at` does not show whether it is older than a change.
     Trouble("`at` and `from` are missing", "documents", contradicts=True,
+            fits=lambda shape, _: shape.name != "archive, seconds",
             document=_of_kind(("resourcelist", "changelist"), _told(at=None, from_=None))),
     Trouble("`at` an hour ahead", "documents", fits=_listed, veils=True, heals=4000,
             contradicts=True,
@@ -799,6 +805,7 @@ TROUBLES = (
     Trouble("`at` before the Change List", "documents", fits=_with_changes,
             document=_of_kind(("resourcelist",), _told(at=-200_000))),
     Trouble("`until` an hour ahead", "documents", fits=_with_changes, veils=True, heals=4000,
+            lags=20,
             document=_of_kind(("changelist",), lambda source, listing: listing.told.update(
                 until=source.now + timedelta(hours=1)))),
     Trouble("lastmod an hour ahead", "documents", document=_entries(_dated_by(3600)), veils=True,

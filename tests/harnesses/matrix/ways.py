@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import ChangeType
+from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     Fleet,
@@ -55,6 +56,7 @@ class Way:
         via: The transport.
         fleet: Whether a fleet follows.
         folder: Whether the copy is files, and not what a handler keeps.
+        excluded: The resources that are not selected.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Way:
     via: Via = Via.POLL
     fleet: bool = False
     folder: bool = True
+    excluded: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -83,6 +86,7 @@ WAYS = (
     Way("once", "`rsnotify follow --once`, of a copy that exists", once=True),
     Way("first", "`rsnotify follow --once`, of the first copy", once=True, first=True),
     Way("polling", "`rsnotify follow` without push"),
+    Way("selection", "`rsnotify follow` of some resources, with push", via=Via.AUTO, excluded="bd"),
     Way("push", "`rsnotify follow` with a hub over WebSocket", via=Via.AUTO),
     Way("fleet", "a fleet", fleet=True),
     Way("embedded", "a handler in another program, with push", via=Via.AUTO, folder=False),
@@ -122,7 +126,8 @@ class Destination:
 
     def __init__(self, run: Run, loop: SimulatedLoop, way: Way, url: str) -> None:
         self.way, self.url = way, url
-        self.options: dict[str, Any] = {"check_files": CHECK_FILES}
+        selection = Selection(excluded=tuple(way.excluded))
+        self.options: dict[str, Any] = {"check_files": CHECK_FILES, "selection": selection}
         self.pace = PACE
         self.clock = Clock()
         self.root = Path("destination")
