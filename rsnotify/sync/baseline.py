@@ -305,7 +305,7 @@ class BaselineRun:
         #: The URIs of pending resources that are listed.
         self._still_listed: set[str] = set()
         #: Whether anything new was found.
-        self._has_found = False
+        self.has_found = False
         self.baseline = baseline
         self.capability_list = capability_list
         self.is_routine = is_routine
@@ -450,7 +450,7 @@ class BaselineRun:
         if change is not None and not (self.is_repeated and uri in pending):
             # The change documents that follow may contain a later change.
             is_new = pending.announce(change, since=EARLIEST, parked=change.package is None)
-            self._has_found = self._has_found or (is_new and is_news)
+            self.has_found = self.has_found or (is_new and is_news)
         if uri in pending:
             self._still_listed.add(uri)  # it may become watched before the comparison ends
 
@@ -510,12 +510,12 @@ class BaselineRun:
             if uri in pending:
                 self._still_listed.add(uri)  # T waits until the resource is deleted
             is_new = pending.announce(deletion, since=EARLIEST, parked=True)
-            self._has_found = is_new or self._has_found
+            self.has_found = is_new or self.has_found
         read, compared = self.baseline.resource_list, self._intake.compared
         is_known = read is not None and read.fingerprint in compared
         if read is not None and not is_known:
             compared.append(read.fingerprint)
-        if is_new_list and self._has_found and not is_known:
+        if is_new_list and self.has_found and not is_known:
             self._intake.has_news = True
         self._intake.end_baseline(at, now)
         is_settled = pending.drop_unlisted(at, self._still_listed)

@@ -468,6 +468,8 @@ class CatchUp:
         self._policy.baseline_ended()
         has_list = baseline.by_dump and baseline.complete and self.offer.resource_list is not None
         if change_documents(self.offer) or has_list:
+            if run.has_found:
+                self._state.settled = False  # the documents read next may contradict it
             self.begin(now)
         else:
             self._intake.end(now)

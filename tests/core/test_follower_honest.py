@@ -257,6 +257,13 @@ def test_a_routine_comparison_does_not_hide_a_deletion_before_the_end_of_its_lis
     assert play.check() or play.check()
 
 
+def test_a_copy_is_in_doubt_after_a_comparison_until_the_change_list_was_read_again() -> None:
+    play = Play(Faults(at_ahead=timedelta(seconds=12)), 0, ROUTINE, "everything")
+    assert play.check()
+    play.steps(CHANGE_A, ("check", 2.5))
+    assert play.is_right()
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_resource_list_older_than_the_last_one_is_a_reason_for_doubt(steps: int) -> None:
     play = Play(Faults(), 0, ROUTINE)
