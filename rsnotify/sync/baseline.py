@@ -421,9 +421,9 @@ class BaselineRun:
         """Add the resources of the last comparison that the copy stores differently or lacks.
 
         `unproven` resources are fetched, too. `unchecked` ones only count as still listed, if they
-        are pending. `undecided` ones are stored differently, but changed in the second of the list:
-        if change documents list this change, the list may be older. Return whether a comparison was
-        in progress.
+        are pending. `undecided` ones are stored differently, but changed in the second of the list,
+        so the list may be older if change documents list such changes. Return whether a comparison
+        was in progress.
         """
         listed, self._comparing = self._comparing, None
         if listed is None:
@@ -488,9 +488,9 @@ class BaselineRun:
     def add_unlisted(self, uris: Iterable[str], undecided: Iterable[str], now: float) -> bool:
         """Add deletions of resources that are stored but not listed, and end the comparison.
 
-        `undecided` ones changed in the second of the list: if change documents list this change,
-        the list may be older, so the server decides. Return whether the comparison settles all
-        missing resources.
+        `undecided` ones changed in the second of the list. The list may be older if change documents
+        list such changes, so the resources are then requested. Return whether the comparison settles
+        all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at
         repeated = self.is_repeated

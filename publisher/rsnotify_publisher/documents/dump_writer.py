@@ -49,6 +49,14 @@ from rsnotify_publisher.source_documents import (
     stem,
 )
 
+logger = logging.getLogger("rsnotify.publisher")
+
+
+#: Maximum size of a manifest to which one more entry is added. The entry's length is known only
+#: after its content has been copied.
+_MAX_MANIFEST_SIZE = MAX_BYTES * 9 // 10
+#: Number of bytes of a manifest that are kept in memory rather than in a file.
+_MAX_MANIFEST_IN_MEMORY = 1_000_000
 _MANIFEST = "manifest.xml"
 #: The values of `ZipInfo` for a regular file on Unix, readable by all.
 _UNIX, _REGULAR_FILE = 3, 0o100644 << 16
@@ -152,16 +160,6 @@ def _member_path(number: int, resource: Resource) -> str:
 def _is_compressed(resource: Resource) -> bool:
     coded = resource.encoding not in (None, "", "identity")
     return coded or bool(_COMPRESSED.match(resource.type or ""))
-
-
-logger = logging.getLogger("rsnotify.publisher")
-
-
-#: Maximum size of a manifest to which one more entry is added. The entry's length is known only
-#: after its content has been copied.
-_MAX_MANIFEST_SIZE = MAX_BYTES * 9 // 10
-#: Number of bytes of a manifest that are kept in memory rather than in a file.
-_MAX_MANIFEST_IN_MEMORY = 1_000_000
 
 
 class WrittenPackage(Struct, frozen=True):
