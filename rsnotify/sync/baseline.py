@@ -488,8 +488,8 @@ class BaselineRun:
     def add_unlisted(self, uris: Iterable[str], undecided: Iterable[str], now: float) -> bool:
         """Add deletions of resources that are stored but not listed, and end the comparison.
 
-        `undecided` ones changed in the second of the list. The list may be older if change documents
-        list such changes, so the resources are then requested. Return whether the comparison settles
+        `undecided` ones changed in the second of the list. If change documents list such changes,
+        the list may be older, so the resources are requested. Return whether the comparison settles
         all missing resources.
         """
         pending, at = self._state.pending, self.baseline.at

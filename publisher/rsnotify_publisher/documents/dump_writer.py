@@ -51,7 +51,6 @@ from rsnotify_publisher.source_documents import (
 
 logger = logging.getLogger("rsnotify.publisher")
 
-
 #: Maximum size of a manifest to which one more entry is added. The entry's length is known only
 #: after its content has been copied.
 _MAX_MANIFEST_SIZE = MAX_BYTES * 9 // 10
