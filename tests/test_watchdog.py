@@ -38,7 +38,8 @@ async def main():
     started = [sys.executable, "-m", "tests.started", "wait"]
     subprocess.Popen(started, stdin=own, stdout=subprocess.DEVNULL)
     print("started", flush=True)
-    await asyncio.sleep(600)
+    while True:  # a signal that arrives just before it would not end `select`
+        await asyncio.sleep(0.05)
 
 asyncio.run(main())
 """
