@@ -236,7 +236,7 @@ async def test_it_fits_a_phone_and_follows_its_colours(
         await page.until(f"{shows(1)} && {BADGE}")
         for dark in (False, True):
             await page.view(360, 740, dark=dark)
-            assert await page.evaluate(RIGHTMOST) <= 360
+            await page.until(f"{RIGHTMOST} <= 360")  # once it is laid out again
             ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (max(map(int, re.findall(r"\d+", ground))) < 128) is dark
 
