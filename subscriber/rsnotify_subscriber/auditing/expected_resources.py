@@ -232,10 +232,9 @@ class ExpectationReader:
         self._received = self.fetcher.received
         try:
             self._at = await self._read_resources()
+            # As in the follower, later changes may be dated with the same second.
             frontier = Frontier.at(EARLIEST)
-            frontier.advance(
-                self._at, over=False
-            )  # later changes may be dated with the same second
+            frontier.advance(self._at, over=False)
             if change_documents(self.offer):
                 await self._read_changes(frontier)
         finally:

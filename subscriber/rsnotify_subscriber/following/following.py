@@ -647,7 +647,7 @@ class Following:
     async def _compare_resources(self, action: Compare) -> None:
         # Unselected resources are not recorded as listed, so `_find_unlisted` finds them.
         selected = tuple(filter(self._context.identity.selection.wants, action.resources))
-        compared = await call_in(
+        differing, *others = await call_in(
             self._context.worker,
             self._state.baseline.compare,
             selected,
@@ -659,7 +659,6 @@ class Following:
             return
         self._listed += len(selected)
         now = self._loop.time()
-        differing, *others = compared
         self._perform(self._follower.differing(differing, now, *others))
 
     async def _find_unlisted(self, action: FindUnlisted) -> None:

@@ -201,7 +201,7 @@ class BaselineTables:
             if state.source_uri != resource.uri:
                 respelled.append(state.respelled(resource.uri))
             if (lost and state.is_lost) or self._differs(state, entry):
-                is_undecided = state.changed_at == moment and _is_whole_second(moment)
+                is_undecided = _is_undecided(state.changed_at, moment)
                 differing = found.undecided if is_undecided else found.differing
                 (differing if state.exists else found.absent).append(resource)
             elif entry.hash is None and (entry.lastmod is None or not self.trusts_dates):
@@ -252,13 +252,16 @@ class BaselineTables:
             rows = self._database.execute(_UNLISTED, (moment,)).fetchall()
         found: tuple[list[str], list[str]] = [], []
         for uri, changed_at in rows:
-            found[changed_at == moment and _is_whole_second(moment)].append(uri)
+            found[_is_undecided(changed_at, moment)].append(uri)
         return found
 
 
-def _is_whole_second(moment: int) -> bool:
-    """Return whether an instant in microseconds may denote any part of a second."""
-    return moment % 1_000_000 == 0
+def _is_undecided(changed_at: int, moment: int) -> bool:
+    """Return whether a change and a list have the same datetime in whole seconds.
+
+    Either may be the later one. Both arguments are in microseconds.
+    """
+    return changed_at == moment and moment % 1_000_000 == 0
 
 
 def same_resource(other: str) -> str:
