@@ -30,7 +30,11 @@ from rsnotify_subscriber import PostgreSQLState
 from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
 from rsnotify_subscriber.fleet.leases import FleetShare
 from rsnotify_subscriber.storage import postgresql
-from rsnotify_subscriber.storage.destination_state import DestinationState, open_state
+from rsnotify_subscriber.storage.destination_state import (
+    ContentDoubt,
+    DestinationState,
+    open_state,
+)
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.postgresql import LeasedState, StatePool
 from rsnotify_subscriber.storage.resource_state import ResourceState
@@ -688,15 +692,18 @@ def test_an_entry_without_a_hash_is_settled_once_its_second_is_over(
 def test_doubts_are_stored_until_their_resources_are_settled(
     state: DestinationState, reopen: Reopen
 ) -> None:
-    state.commit([held("a", SECOND), held("b", SECOND)], None, {"a": "old", "b": "old"})
+    old = ContentDoubt("old", SECOND)
+    state.commit([held("a", SECOND), held("b", SECOND, hash=A)], None, {"a": old, "b": old})
     state.commit([held("a", PRECISE)], None)
     again = reopen()
     assert again.doubts == {"b": "old"}
+    assert [(one.uri, one.resource.lastmod) for one in again.doubted_changes()] == [("b", SECOND)]
     many = [str(number) for number in range(1000)]
-    again.commit([held(one, SECOND) for one in many], None, dict.fromkeys(many, "old"))
+    again.commit([held(one, SECOND) for one in many], None, dict.fromkeys(many, old))
     assert len(again.doubts) == 100
     again.commit([held(one, PRECISE) for one in ["b", *many]], None)
     assert len(again.doubts) == 1  # others were, and may still be
+    assert not again.doubted_changes()
     again.begin_baseline()
     assert again.doubts == {}
 

@@ -138,6 +138,55 @@ async def test_what_stays_old_is_taken_in_the_end_and_looked_at_again(
     await run_right(source, folder)  # a gap: all is compared
 
 
+@pytest.fixture
+async def doubted(followed: Source, folder: Path) -> Source:
+    """A Source of only changes without hashes, whose cache served an old version for too long."""
+    source = followed
+    source.put("a", Answer(b"version x", modified=source.t(-500)))
+    listed(source, entry(source.uri("a"), "updated", lastmod=source.t(600), datetime=source.t(600)))
+    outcome = await follow_once(source, folder)
+    assert not outcome.claims
+    return source
+
+
+async def test_the_next_run_requests_doubtful_content_again(doubted: Source, folder: Path):
+    source = doubted
+    for _ in range(2):
+        source.forget()
+        assert not (await follow_once(source, folder)).claims
+        assert len(source.requests("a")) == 1
+    source.file("a", b"version 10", 600)
+    await run_right(source, folder)
+    source.forget()
+    await run_right(source, folder)
+    assert not source.requests("a")
+
+
+async def test_a_running_follower_requests_doubtful_content_again(doubted: Source, folder: Path):
+    source = doubted
+    source.forget()
+    async with following(source, folder, pace=pace(repair=0.2)) as subscriber:
+        await until(subscriber, lambda _: len(source.requests("a")) == 3)
+        assert not outcome_of(subscriber.status).claims
+        source.file("a", b"version 10", 600)
+        await until_right(subscriber, folder, source)
+
+
+async def test_doubtful_content_that_is_deleted_is_not_requested_again(
+    doubted: Source, folder: Path
+):
+    source = doubted
+    listed(
+        source,
+        entry(source.uri("a"), "updated", lastmod=source.t(600), datetime=source.t(600)),
+        source.delete("a", 700),
+    )
+    await run_right(source, folder)
+    source.forget()
+    await run_right(source, folder)
+    assert not source.requests("a")
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from time import time_ns
@@ -34,7 +35,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import FetchError, NotFound, RsnotifyError, StorageError, StoreUnavailable
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.datetimes import end_of_unit, to_microseconds
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType
 from rsnotify.runtime.reasons import reason_of
@@ -53,7 +54,7 @@ from rsnotify_subscriber.handlers import (
     in_thread,
     refuse_awaitable,
 )
-from rsnotify_subscriber.storage.destination_state import DestinationState
+from rsnotify_subscriber.storage.destination_state import ContentDoubt, DestinationState
 from rsnotify_subscriber.storage.recovery import UnflushedContent
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
 
@@ -106,6 +107,15 @@ class PreparedChange(Struct, frozen=True):
         """Whether the content was fetched for a Resource List entry with a date but no hash."""
         entry, has_content = self.wanted.entry, self.content is not None
         return has_content and entry.change is None and not entry.hash and bool(entry.lastmod)
+
+    @property
+    def content_doubt(self) -> ContentDoubt | None:
+        announced = self.wanted.entry.lastmod or self.wanted.entry.datetime
+        if not self.doubt or announced is None:
+            return None
+        # A date without a time may be in any time zone.
+        slack = end_of_unit(announced) - announced if announced.fold else timedelta()
+        return ContentDoubt(self.doubt, announced - slack)
 
     @property
     def stored_uri(self) -> str:
@@ -681,7 +691,7 @@ class Applier:
             self._mtimes = {}
             states = [replace(one, mtime=mtimes.get(one.uri, one.mtime)) for one in states]
         if states or progress is not None or self._transactional is not None:
-            doubts = {ready.stored_uri: ready.doubt for ready in batch if ready.doubt}
+            doubts = {one.stored_uri: doubt for one in batch if (doubt := one.content_doubt)}
             dated = {one.stored_uri: one.wanted.entry.length for one in batch if one.is_dated_only}
             self._state.commit(states, progress, doubts, unflushed, dated)
         for ready in batch:

@@ -476,6 +476,7 @@ class Following:
             self._tasks.spawn(self._keep_saving())
             self._tasks.spawn(self._copy.run())
             self._tasks.spawn(self._copy.fetch_lost())
+            self._tasks.spawn(self._fetch_doubted())
             self._queue_in_worker(self._state.backlog.clear)  # a previous run may have left changes
             self._push.start(self._tasks)
             if not self._context.once:
@@ -493,6 +494,22 @@ class Following:
                 self._timer.cancel()
             await self._tasks.cancel()
             await self._packages.close()
+
+    async def _fetch_doubted(self) -> None:
+        """Refetch resources with doubts about their content now, and at increasing intervals."""
+        if self._context.identity.prefer:
+            return  # the dates are those of other representations
+        pace = self._context.options.pace
+        tried, wait = set[str](), pace.repair
+        while True:
+            changes = await call_in(self._context.worker, self._state.doubted_changes)
+            pending = self._follower.state.pending
+            if new := [change for change in changes if change.uri not in pending]:
+                self._perform(self._follower.verify(new, self._loop.time()))
+            uris = {change.uri for change in changes}
+            wait = min(2 * wait, pace.compare) if uris and uris <= tried else pace.repair
+            tried = uris
+            await asyncio.sleep(wait)
 
     def stop(self) -> None:
         self._end(None)

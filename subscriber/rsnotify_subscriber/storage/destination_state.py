@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -100,7 +101,14 @@ def sum_after(
     return changed
 
 
-NO_DOUBTS: Mapping[str, str] = {}
+class ContentDoubt(NamedTuple):
+    """Why content may be older than announced, and the least date of the announced version."""
+
+    reason: str
+    since: Instant
+
+
+NO_DOUBTS: Mapping[str, ContentDoubt] = {}
 NO_LENGTHS: Mapping[str, int | None] = {}
 #: Maximum number of doubts to store.
 _MAX_DOUBTS = 100
@@ -188,6 +196,8 @@ class DestinationState:
         self.backlog = BacklogTable(self.database, self.transactions)
         stored = self.transactions.read_fact("sum", str)
         self._doubts = self.transactions.read_fact("doubts", dict[str, str]) or {}
+        #: The least dates of the announced versions of resources with doubts.
+        self._since = self.transactions.read_fact("doubts_since", dict[str, Instant]) or {}
         self.counts = self.transactions.read_fact("entries", EntryCounts) or EntryCounts()
         committed = self.transactions.read_fact("batch", int) or 0
         with self.transactions.storage_errors():
@@ -385,8 +395,21 @@ class DestinationState:
         changes = {}
         for uri, changed_at, hash, length, spelling in rows:
             resource = Resource(spelling, hash=hash, length=length, type=type, links=links)
-            at, key = from_microseconds(changed_at), normalize(uri)
-            changes[uri] = Change(key, ChangeType.UPDATED, at, resource, check=CheckMethod.FETCH)
+            changes[uri] = _refetch(resource, changed_at)
+        return changes
+
+    def doubted_changes(self) -> list[Change]:
+        """Return changes that refetch resources whose content may be older than announced.
+
+        Each entry has the least date of the announced version, and a selected type and collection.
+        """
+        type, links = self._selected_properties()
+        changes = []
+        for uri, state in self.find_all(list(self._since)).items():
+            if state.exists and state.hash is not None:
+                since = self._since[uri]
+                resource = Resource(state.source_uri, lastmod=since, type=type, links=links)
+                changes.append(_refetch(resource, state.changed_at))
         return changes
 
     def _count_lost(self) -> None:
@@ -472,7 +495,7 @@ class DestinationState:
         self,
         states: Sequence[ResourceState],
         progress: Progress | None,
-        doubts: Mapping[str, str] = NO_DOUBTS,
+        doubts: Mapping[str, ContentDoubt] = NO_DOUBTS,
         unflushed: Sequence[UnflushedContent] | None = None,
         dated: Mapping[str, int | None] = NO_LENGTHS,
     ) -> None:
@@ -512,7 +535,7 @@ class DestinationState:
         self,
         states: Sequence[ResourceState],
         progress: Progress | None,
-        doubts: Mapping[str, str] = NO_DOUBTS,
+        doubts: Mapping[str, ContentDoubt] = NO_DOUBTS,
         unflushed: Sequence[UnflushedContent] | None = (),
         dated: Mapping[str, int | None] = NO_LENGTHS,
     ) -> None:
@@ -520,7 +543,11 @@ class DestinationState:
         if self._doubts or doubts:
             settled = {state.uri for state in states}
             left = {uri: why for uri, why in self._doubts.items() if uri not in settled}
-            facts["doubts"] = self._doubts = _bounded({**left, **doubts})
+            reasons = {uri: doubt.reason for uri, doubt in doubts.items()}
+            facts["doubts"] = self._doubts = _bounded({**left, **reasons})
+            since = self._since | {uri: doubt.since for uri, doubt in doubts.items()}
+            self._since = {uri: at for uri, at in since.items() if uri in self._doubts}
+            facts["doubts_since"] = self._since
         total = self._write_states(states, facts, dated) if states else self.sum
         if progress is not None:
             # Both are large and rarely change.
@@ -632,6 +659,12 @@ def _differs(before: ResourceState, now: ResourceState, length: int | None) -> b
     if length not in (None, before.length) or before.is_unsettled() or not before.fetched_at:
         return False
     return agree(before.hash, now.hash) is False
+
+
+def _refetch(resource: Resource, changed_at: int) -> Change:
+    """Return a change that fetches the current version of a resource."""
+    key, at = normalize(resource.uri), from_microseconds(changed_at)
+    return Change(key, ChangeType.UPDATED, at, resource, check=CheckMethod.FETCH)
 
 
 def _bounded(doubts: dict[str, str]) -> dict[str, str]:

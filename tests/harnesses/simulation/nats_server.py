@@ -20,9 +20,10 @@ from typing import Any
 
 import msgspec
 
-from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from tests.harnesses.simulation.loop import Clock, Machine, SimulatedLoop
 from tests.harnesses.simulation.network import Network
+from tests.harnesses.simulation.patching import EPOCH
 from tests.harnesses.simulation.raft import BEAT, Agreed, Append, Appended, Entry, Replica
 from tests.harnesses.simulation.streams import (
     Change,
@@ -41,7 +42,7 @@ VERSION = "2.12.3"
 MAX_PAYLOAD = 1024 * 1024
 _PORT = 8040
 #: What the clocks of machines count from.
-_EPOCH = 1_767_225_600_000_000
+_EPOCH = to_microseconds(EPOCH)
 _API = "$JS.API."
 #: Seconds until a server answers that there is no leader, so that a leader can answer first.
 _ERROR_SECONDS = 0.5

@@ -40,7 +40,8 @@ from tests.harnesses.simulation.loop import SimulatedLock, SimulatedLoop, curren
 
 #: Made once, since that takes long; nothing is encrypted.
 _TLS = ssl.create_default_context()
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+#: Not midnight: a datetime in whole seconds at midnight may denote a day.
+EPOCH = datetime(2026, 1, 1, 9, 30, tzinfo=UTC)
 _EPOCH = to_microseconds(EPOCH)
 
 
