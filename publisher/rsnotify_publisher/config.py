@@ -18,10 +18,6 @@ from rsnotify_publisher.options import Options
 from rsnotify_publisher.view import check_views
 
 
-class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options in a settings file."""
-
-
 class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A set of resources: the files in a folder.
 
@@ -134,6 +130,6 @@ load_configuration = partial(load_settings, SourceConfiguration)
 
 
 def _options(given: dict[str, Any], *table: str | int) -> Options:
-    options = convert_settings(given, _Tuning, *table)
+    options = convert_settings(given, Options, *table)
     check_views(options.views, *table)
     return options

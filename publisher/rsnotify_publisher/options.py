@@ -24,7 +24,7 @@ _Entries = Annotated[int, Meta(ge=1, le=MAX_ENTRIES)]
 _Bytes = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tuning of a Publisher.
 
     The arguments are in four groups: rotation and retention, lists and dumps, the form of
