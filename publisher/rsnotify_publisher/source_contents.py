@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -23,12 +23,12 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.hashes import Digester, are_included
 from rsnotify.format.model import INLINE_LIMIT, ChangeType, Resource
 
+logger = logging.getLogger("rsnotify.publisher")
 #: Number of bytes copied at a time.
 CHUNK_SIZE = 262_144
 
-
-#: Returns the content for an entry: the bytes, the path of a file, or None if it is gone.
-EntryContent = Callable[[Resource], bytes | Path | None]
+#: Returns the current content at a URI: bytes, the path of a file, or None if it is gone.
+ContentCallback = Callable[[str], bytes | Path | None]
 
 
 class Bitstream(Struct, frozen=True):
@@ -44,10 +44,6 @@ class Bitstream(Struct, frozen=True):
         while left and (chunk := self.file.read(min(CHUNK_SIZE, left))):
             left -= len(chunk)
             yield chunk
-
-
-#: An entry with its bitstream, if there is one.
-EntryBitstream = tuple[Resource, Bitstream | None]
 
 
 @contextmanager
@@ -69,23 +65,6 @@ def _open(path: Path) -> BinaryIO | None:
         return None
 
 
-def with_bitstreams(
-    entries: Iterable[Resource], content: EntryContent, check: Callable[[], None]
-) -> Generator[EntryBitstream]:
-    """Yield entries with their bitstreams. Each stays open until the next one is requested.
-
-    `check` is called before each entry, and raises an exception to stop.
-    """
-    for resource in entries:
-        check()
-        is_deletion = resource.change is ChangeType.DELETED
-        with opened(None if is_deletion else content(resource)) as bitstream:
-            yield resource, bitstream
-
-
-logger = logging.getLogger("rsnotify.publisher")
-
-
 class CapturedContent:
     """A folder with the contents of changes. Any number of threads and processes may write to it.
 
@@ -93,7 +72,7 @@ class CapturedContent:
     current content is still the content after the change.
     """
 
-    def __init__(self, folder: Path, content: Callable[[str], bytes | Path | None]) -> None:
+    def __init__(self, folder: Path, content: ContentCallback) -> None:
         self._folder = folder
         self._content = content
 
@@ -169,14 +148,6 @@ def _copy_if_matching(bitstream: Bitstream, hashes: str, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-#: Returns the current content at a URI: bytes, the path of a file, or None if it is gone.
-ContentCallback = Callable[[str], bytes | Path | None]
-
-
-#: Number of missing resources after which they are rechecked and forgotten.
-_MAX_MISSING = 1_000
-
-
 class SourceContents(Struct, frozen=True):
     """Calls the Source's callback, and checks what it returns."""
 
@@ -216,33 +187,3 @@ class SourceContents(Struct, frozen=True):
             if content is not None and len(content) <= INLINE_LIMIT:
                 found[uri] = content
         return found
-
-
-class CheckedContents(Struct, frozen=True):
-    """Reads contents, and detects missing ones whose resource was not deleted.
-
-    `still_listed` returns the given URIs whose resources are still in the set.
-    """
-
-    contents: SourceContents
-    still_listed: Callable[[Sequence[str]], Iterable[str]]
-    missing: list[str] = []
-
-    def get(self, uri: str) -> bytes | Path | None:
-        """Return the current content of a resource, and remember the resource if it is gone."""
-        found = self.contents.get(uri)
-        if found is None:
-            self.missing.append(uri)
-            if len(self.missing) > _MAX_MISSING:
-                self.check()
-        return found
-
-    def check(self) -> None:
-        """Raise StorageError if the content of a resource is missing but no change deleted it."""
-        for uri in self.still_listed(self.missing):
-            if self.contents.get(uri) is None:
-                raise StorageError(
-                    f"{uri} was not deleted, but `content` returned nothing for it; if it no "
-                    "longer exists, record its deletion"
-                )
-        self.missing.clear()

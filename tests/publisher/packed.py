@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.dump_packages import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"
@@ -20,26 +19,24 @@ COMPLETED = AT + timedelta(minutes=5)
 STEM = "resourcesync/resourcedump-1"
 
 
-def writer(folder: Path, **bounds: int) -> DumpWriter:
-    return DumpWriter(folder, BASE, UP, **bounds)
+def writer(folder: Path, **settings: Any) -> DumpWriter:
+    return DumpWriter(folder, BASE, UP, **settings)
 
 
 def pack(
     folder: Path,
     contents: dict[str, Any],
     *,
-    check: Callable[[], None] = lambda: None,
     resources: list[Resource] | None = None,
-    **bounds: int,
+    **settings: Any,
 ) -> list[WrittenPackage]:
     """Pack a set of resources, given by the last part of their URIs."""
-    return writer(folder, **bounds).resource_packages(
+    return writer(folder, **settings).resource_packages(
         STEM,
         AT,
         resources if resources is not None else [Resource(BASE + name) for name in contents],
         lambda resource: contents.get(resource.uri.removeprefix(BASE)),
         now=lambda: COMPLETED,
-        check=check,
     )
 
 

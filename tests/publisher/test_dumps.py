@@ -122,7 +122,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_packed_as_far_as_it_was_read(tm
 
 
 def test_packages_are_split_by_number(tmp_path: Path):
-    packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_resources=3)
+    packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_entries=3)
     assert [package.count for package in packages] == [3, 3, 1]
     assert len(unpacked(tmp_path, packages)) == 7
 
@@ -142,7 +142,7 @@ def test_a_set_without_resources_has_one_package_without_any(tmp_path: Path):
 
 
 def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path):
-    packages = pack(tmp_path, {"a": b"1", "b": b"2"}, max_resources=1)
+    packages = pack(tmp_path, {"a": b"1", "b": b"2"}, max_entries=1)
     archives = Link("archives", BASE + "resourcedump-archive.xml")
     entries = [package.entry for package in packages]
     head = replace(HEAD, links=(archives,))
@@ -164,7 +164,7 @@ def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path):
 
 
 def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path):
-    packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_resources=1)
+    packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_entries=1)
     entries = [package.entry for package in packages]
     parts = writer(tmp_path, max_entries=3).write_document("resourcedump.xml", HEAD, entries)
     index = read_document((tmp_path / "resourcedump.xml").read_bytes())
@@ -183,7 +183,7 @@ def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path):
 def test_all_that_is_written_is_valid(tmp_path: Path, max_entries: int):
     contents = {"a.ttl": b"1", "b": b"2", "gone": None, "c": b"3"}
     resources = [Resource(BASE + name, type="text/turtle") for name in contents]
-    packages = pack(tmp_path, contents, resources=resources, max_resources=1)
+    packages = pack(tmp_path, contents, resources=resources, max_entries=1)
     writer(tmp_path, max_entries=max_entries).write_document(
         "resourcedump.xml", HEAD, [package.entry for package in packages]
     )
@@ -207,7 +207,7 @@ def test_a_dump_that_is_stopped_leaves_no_files_behind(tmp_path: Path, calls: in
 
     contents = {"a": b"1", "b": tmp_path / "large", "c": b"3", "d": tmp_path / "large"}
     with pytest.raises(Stop):
-        pack(tmp_path / "out", contents, check=check, max_resources=1)
+        pack(tmp_path / "out", contents, check=check, max_entries=1)
     assert files(tmp_path / "out") == []
 
 
@@ -218,7 +218,7 @@ def test_a_set_that_cannot_be_read_leaves_no_files_behind(tmp_path: Path):
         raise Stop
 
     with pytest.raises(Stop):
-        writer(tmp_path, max_resources=1).resource_packages(
+        writer(tmp_path, max_entries=1).resource_packages(
             STEM, AT, failing(), lambda resource: b"1", now=lambda: AT
         )
     assert files(tmp_path) == []
@@ -332,7 +332,7 @@ def test_other_programs_accept_the_packages(tmp_path: Path, command: list[str]):
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
     contents = {f"{number}.ttl": b"<a> <b> <c> .\n" * number for number in range(20)}
-    for package in pack(tmp_path, contents, max_resources=8):
+    for package in pack(tmp_path, contents, max_entries=8):
         done = subprocess.run(
             [*command, str(tmp_path / package.files[0])], capture_output=True, text=True
         )

@@ -16,10 +16,10 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Capability, ChangeType, Document, Link, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
-from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.dump_packages import WrittenPackage
 from rsnotify_publisher.source_contents import CapturedContent
 from rsnotify_validation import validate
-from tests.publisher.packed import BASE, UP, manifest, sha256
+from tests.publisher.packed import BASE, UP, manifest, sha256, writer
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OPEN = Document(Capability.CHANGE_DUMP, from_=START)
@@ -48,11 +48,9 @@ def pack(
     content: Callable[[Resource], bytes | Path | None],
     *,
     until: float = 1_000,
-    check: Callable[[], None] = lambda: None,
     **settings: Any,
 ) -> list[WrittenPackage]:
-    writer = DumpWriter(folder, BASE, UP, **settings)
-    return writer.change_packages(STEM, START, instant(until), changes, content, check=check)
+    return writer(folder, **settings).change_packages(STEM, START, instant(until), changes, content)
 
 
 def manifests(folder: Path, packages: list[WrittenPackage]) -> list[Document]:
@@ -104,7 +102,7 @@ def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path):
 
 def test_packages_join_without_a_gap(tmp_path: Path):
     changes = [change(str(number), number, b".") for number in range(1, 8)]
-    packages = pack(tmp_path, changes, lambda change: b".", max_resources=3)
+    packages = pack(tmp_path, changes, lambda change: b".", max_entries=3)
     intervals = [(package.entry.from_, package.entry.until) for package in packages]
     assert intervals == [
         (START, instant(3)),
@@ -216,14 +214,14 @@ def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path):
 
 
 def test_an_open_dump_can_grow_and_a_closed_one_has_an_end(tmp_path: Path):
-    writer = DumpWriter(tmp_path, BASE, UP)
-    [one] = writer.change_packages("p/1", START, instant(5), [], lambda change: None)
-    writer.write_document("changedump.xml", OPEN, [one.entry])
-    [two] = writer.change_packages("p/2", instant(5), instant(9), [], lambda change: None)
+    dumps = writer(tmp_path)
+    [one] = dumps.change_packages("p/1", START, instant(5), [], lambda change: None)
+    dumps.write_document("changedump.xml", OPEN, [one.entry])
+    [two] = dumps.change_packages("p/2", instant(5), instant(9), [], lambda change: None)
     before = read_document((tmp_path / "changedump.xml").read_bytes())
     assert (before.capability, before.from_, before.until) == ("changedump", START, None)
     closed = replace(OPEN, until=instant(9))
-    writer.write_document("changedump.xml", closed, [*before.resources, two.entry])
+    dumps.write_document("changedump.xml", closed, [*before.resources, two.entry])
     after = read_document((tmp_path / "changedump.xml").read_bytes())
     assert (after.from_, after.until) == (START, instant(9))
     assert list(after.resources) == [one.entry, two.entry]
@@ -232,11 +230,11 @@ def test_an_open_dump_can_grow_and_a_closed_one_has_an_end(tmp_path: Path):
 @pytest.mark.parametrize("closed", [False, True])
 def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, closed: bool):
     changes = [change(str(number), number, b".") for number in range(1, 6)]
-    packages = pack(tmp_path, changes, lambda change: b".", max_resources=1, until=5)
-    writer = DumpWriter(tmp_path, BASE, UP, max_entries=2)
+    packages = pack(tmp_path, changes, lambda change: b".", max_entries=1, until=5)
     until = instant(5) if closed else None
     entries = [package.entry for package in packages]
-    parts = writer.write_document("changedump.xml", replace(OPEN, until=until), entries)
+    head = replace(OPEN, until=until)
+    parts = writer(tmp_path, max_entries=2).write_document("changedump.xml", head, entries)
     index = read_document((tmp_path / "changedump.xml").read_bytes())
     assert (index.index, index.from_, index.until) == (True, START, until)
     intervals = [(START, instant(2)), (instant(2), instant(4)), (instant(4), until)]
@@ -254,12 +252,11 @@ def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entr
         replace(change(name, at, content), type="text/plain" if content else None)
         for at, (name, content) in enumerate(history, 1)
     ]
-    settings: dict[str, Any] = {"max_resources": 1, "max_entries": max_entries, "profile": profile}
     versions = {one: content for one, (_, content) in zip(changes, history, strict=True)}
-    packages = pack(tmp_path, changes, versions.get, **settings)
+    packages = pack(tmp_path, changes, versions.get, max_entries=1, profile=profile)
     assert [content for _, content in bitstreams(tmp_path, packages)] == list(versions.values())
-    writer = DumpWriter(tmp_path, BASE, UP, **settings)
-    writer.write_document("changedump.xml", OPEN, [p.entry for p in packages])
+    entries = [package.entry for package in packages]
+    writer(tmp_path, max_entries=max_entries).write_document("changedump.xml", OPEN, entries)
     for path in tmp_path.rglob("*.xml"):
         assert validate(path.read_bytes(), spec=profile) == []
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.reader import read_document
-from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.dump_packages import DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -24,7 +24,7 @@ _NAMES = st.text(st.sampled_from("aB.~/%2E2F?#=&;:@!$'()*+,[]-_Ω\\\"<>|"), min_
 URIS = _NAMES.map(lambda name: BASE + name)
 TYPES = st.none() | st.sampled_from(["text/turtle", "image/png", "text/html; charset=x", "x/y", ""])
 BOUNDS = st.fixed_dictionaries(
-    {"max_resources": st.integers(1, 5), "max_content": st.integers(1, 60)}
+    {"max_entries": st.integers(1, 5), "max_content": st.integers(1, 60)}
 )
 CONTENTS = st.binary(max_size=40)
 
@@ -41,7 +41,7 @@ def read(
             assert all(len(name) <= 200 and ".." not in name for name in names)
             sizes = sum(info.file_size for info in archive.infolist()[:-1])
             document = read_document(archive.read("manifest.xml"))
-            assert len(document.resources) <= bounds["max_resources"]
+            assert len(document.resources) <= bounds["max_entries"]
             assert sizes <= bounds["max_content"] or len(document.resources) == 1
             for entry in document.resources:
                 content = None
@@ -123,7 +123,7 @@ def test_a_change_dump_has_every_change_and_no_bitstream_of_another(
 MB = 1_000_000
 
 
-def peak_of(folder: Path, count: int, *, size: int, max_resources: int) -> int:
+def peak_of(folder: Path, count: int, *, size: int, max_entries: int) -> int:
     """Pack tiny resources, and one large file among them; return the peak of memory in bytes."""
     large = folder / "large"
     with large.open("wb") as file:
@@ -134,7 +134,7 @@ def peak_of(folder: Path, count: int, *, size: int, max_resources: int) -> int:
             yield Resource(f"{BASE}{number}.ttl", type="text/turtle")
         yield Resource(BASE + "large", type="video/mp4")
 
-    writer = DumpWriter(folder, BASE, BASE + "up", max_resources=max_resources)
+    writer = DumpWriter(folder, BASE, BASE + "up", max_entries=max_entries)
     tracemalloc.start()
     try:
         packages = writer.resource_packages(
@@ -154,12 +154,12 @@ def peak_of(folder: Path, count: int, *, size: int, max_resources: int) -> int:
 
 
 def test_a_large_file_is_copied_in_pieces(tmp_path: Path):
-    assert peak_of(tmp_path, 1, size=100 * MB, max_resources=1_000) < 4 * MB
+    assert peak_of(tmp_path, 1, size=100 * MB, max_entries=1_000) < 4 * MB
 
 
 def test_many_resources_take_no_more_memory_than_those_of_one_package(tmp_path: Path):
-    few = peak_of(tmp_path, 300, size=1, max_resources=100)
-    many = peak_of(tmp_path, 1_200, size=1, max_resources=100)
+    few = peak_of(tmp_path, 300, size=1, max_entries=100)
+    many = peak_of(tmp_path, 1_200, size=1, max_entries=100)
     assert many < 1.3 * few
 
 
@@ -174,7 +174,7 @@ def test_many_changes_take_no_more_memory_than_those_of_one_package(tmp_path: Pa
             )
 
     def peak(count: int) -> int:
-        writer = DumpWriter(tmp_path, BASE, BASE + "up", max_resources=200)
+        writer = DumpWriter(tmp_path, BASE, BASE + "up", max_entries=200)
         until = AT + timedelta(seconds=count)
         tracemalloc.start()
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
@@ -15,9 +17,9 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.documents.open_change_list import still_listed
+from rsnotify_publisher.documents.dumps import CheckedContents
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.source_contents import CheckedContents, SourceContents
+from rsnotify_publisher.source_contents import SourceContents
 from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.packed import sha256
 from tests.publisher.published import QUIET, Published, join, members, names, read
@@ -35,35 +37,47 @@ def wait_packed(source: Published) -> tuple[Resource, ...]:
     return closed
 
 
-def test_a_limited_number_of_missing_contents_is_remembered():
-    contents = SourceContents(lambda uri: None)
-    deleted = CheckedContents(contents, lambda uris: ())
-    for number in range(5_000):
-        assert deleted.get(f"{BASE}{number}") is None
-        assert len(deleted.missing) <= 1_000
-    listed = CheckedContents(contents, lambda uris: uris[-1:])
-    for number in range(1_000):
-        listed.get(f"{BASE}{number}")
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
+        yield journal
+
+
+def test_a_limited_number_of_missing_contents_is_remembered(journal: Journal, tmp_path: Path):
+    with journal.transaction():
+        journal.load([Record(Resource(BASE + "last"))])
+    contents = CheckedContents(SourceContents(lambda uri: None), 0, journal, tmp_path)
+    for number in range(2_000):
+        assert contents.get(f"{BASE}{number}") is None
+        assert len(contents.missing) <= 1_000
+    contents.get(BASE + "last")
     with pytest.raises(StorageError, match="last was not deleted, but `content` returned nothing"):
-        listed.get(BASE + "last")
+        contents.get(BASE + "the-next")
 
 
-def test_a_missing_content_that_has_come_back_is_not_reported():
+def test_missing_content_that_has_come_back_is_not_reported(journal: Journal, tmp_path: Path):
+    with journal.transaction():
+        journal.load([Record(Resource(BASE + "a"))])
     found: list[bytes | None] = [None, b"1"]
-    contents = CheckedContents(SourceContents(lambda uri: found.pop(0)), lambda uris: list(uris))
+    source = SourceContents(lambda uri: found.pop(0))
+    contents = CheckedContents(source, 0, journal, tmp_path)
     assert contents.get(BASE + "a") is None
     contents.check()
-    assert contents.missing == []
+    assert found == contents.missing == []
 
 
-def test_what_was_deleted_and_created_again_is_listed(tmp_path: Path):
-    with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
-        with journal.transaction():
-            journal.set_tracked(False)
-            for name, change in (("a", "deleted"), ("b", "deleted"), ("a", "created")):
-                journal.record([Record(Resource(BASE + name, change=ChangeType(change)))])
-        asked = [BASE + name for name in "abc"]
-        assert list(still_listed(asked, 0, journal, tmp_path)) == [BASE + "a", BASE + "c"]
+def test_only_deletions_explain_missing_content_if_a_callback_returns_the_set(
+    journal: Journal, tmp_path: Path
+):
+    with journal.transaction():
+        journal.set_tracked(False)
+        for name, change in (("a", "deleted"), ("b", "deleted"), ("a", "created")):
+            journal.record([Record(Resource(BASE + name, change=ChangeType(change)))])
+    for name, is_reported in {"a": True, "b": False, "c": True}.items():
+        contents = CheckedContents(SourceContents(lambda uri: None), 0, journal, tmp_path)
+        contents.get(BASE + name)
+        with pytest.raises(StorageError) if is_reported else nullcontext():
+            contents.check()
 
 
 def test_the_set_is_packed_in_a_resource_dump(tmp_path: Path):

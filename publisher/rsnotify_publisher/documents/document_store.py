@@ -14,7 +14,7 @@ from rsnotify_publisher.changes import as_listed, check_resource
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.change_lists import ChangeLists
 from rsnotify_publisher.documents.document_writer import notify_version, write_resource_list
-from rsnotify_publisher.documents.source_dumps import SourceDumps
+from rsnotify_publisher.documents.dumps import SourceDumps
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.source_context import ResourceCallback, SourceContext

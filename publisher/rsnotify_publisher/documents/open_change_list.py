@@ -8,8 +8,7 @@ parts are already closed, and a Change List Index lists all parts (core §12.2).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -17,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify.format.model import Capability, ChangeType, Document, Resource
+from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.reader import SitemapReader
 from rsnotify.format.writer import closing, opening
 from rsnotify_publisher.files import reading
@@ -192,32 +191,3 @@ def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
         for change in reader.feed(piece):
             # In a 1.0 list, the datetime of the change is only in lastmod.
             yield replace(change, datetime=change.changed_at)
-
-
-def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path) -> Iterable[str]:
-    """Return the URIs whose resources have not been deleted since an instant (µs).
-
-    All of them must have been in the set at that instant. If a callback returns the set, only the
-    changes show which resources were deleted.
-    """
-    if not uris:
-        return ()
-    if journal.state().tracked:
-        return [uri for uri in uris if journal.resource(uri) is not None]
-    deleted = _deleted_since(since, journal, folder)
-    return [uri for uri in uris if uri not in deleted]
-
-
-def _deleted_since(since: int, journal: Journal, folder: Path) -> set[str]:
-    """Return the URIs of resources that were deleted after an instant and not created again."""
-    with journal.snapshot() as state:
-        closed = journal.finished(Capability.CHANGE_LIST)
-        opened = journal.changes(max(since, state.closed))
-    lists = [changes_in(folder, document) for document in closed if document.end > since]
-    deleted: set[str] = set()
-    for change in chain(*lists, opened):
-        if change.change is ChangeType.DELETED:
-            deleted.add(change.uri)
-        else:
-            deleted.discard(change.uri)
-    return deleted

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import SpooledTemporaryFile
@@ -36,21 +36,15 @@ from rsnotify.format.model import (
 )
 from rsnotify.format.writer import Profile, closing, entry, opening, write_document
 from rsnotify_publisher.files import all_or_none, atomic, write_atomically
-from rsnotify_publisher.source_contents import (
-    CHUNK_SIZE,
-    Bitstream,
-    EntryBitstream,
-    EntryContent,
-    opened,
-    with_bitstreams,
-)
-from rsnotify_publisher.source_documents import (
-    compact,
-    stem,
-)
+from rsnotify_publisher.source_contents import CHUNK_SIZE, Bitstream, opened
+from rsnotify_publisher.source_documents import compact, stem
 
 logger = logging.getLogger("rsnotify.publisher")
 
+#: Returns the content for an entry: the bytes, the path of a file, or None if it is gone.
+EntryContent = Callable[[Resource], bytes | Path | None]
+#: An entry with its bitstream, if there is one.
+EntryBitstream = tuple[Resource, Bitstream | None]
 #: Maximum size of a manifest to which one more entry is added. The entry's length is known only
 #: after its content has been copied.
 _MAX_MANIFEST_SIZE = MAX_BYTES * 9 // 10
@@ -176,17 +170,18 @@ class WrittenPackage(Struct, frozen=True):
 class DumpWriter:
     """Writes the dumps of one Source to a folder whose files have URIs below `base_url`.
 
-    Documents and manifests point `up` to `capability_list`. A package has at most `max_resources`
-    entries and `max_content` bytes of content, unless a single content is larger. A dump document
-    with more than `max_entries` packages is split into parts with an index.
+    Documents and manifests point `up` to `capability_list`. `check` is called often while packages
+    are written, and raises an exception to stop. A package has at most `max_entries` entries and
+    `max_content` bytes of content, unless a single content is larger. A dump document with more
+    than `max_entries` packages is split into parts with an index.
     """
 
     folder: Path
     base_url: str
     capability_list: str
-    max_resources: int = MAX_ENTRIES
-    max_content: int = 1_000_000_000
+    check: Callable[[], None] = lambda: None
     max_entries: int = MAX_ENTRIES
+    max_content: int = 1_000_000_000
     profile: Profile = Profile.V1_1
 
     def __post_init__(self) -> None:
@@ -200,7 +195,6 @@ class DumpWriter:
         content: EntryContent,
         *,
         now: Callable[[], Instant],
-        check: Callable[[], None] = lambda: None,
     ) -> list[WrittenPackage]:
         """Write the packages of a Resource Dump: at least one, even if there are no resources.
 
@@ -209,11 +203,10 @@ class DumpWriter:
         it is unknown. Resources without content are omitted. After any error, including exceptions
         from the arguments, no file is left behind.
 
-        The names of all files begin with `stem`. `now` returns the time at which a package is
-        completed. `check` is called often, and raises an exception to stop.
+        The names of all files begin with `stem`. `now` returns the time when a package is complete.
         """
         entries = ResourceEntries(at, now, self._links)
-        written = self._write_packages(stem, entries, resources, content, check)
+        written = self._write_packages(stem, entries, resources, content)
         if entries.missing:
             logger.info("%s: %d resources without content were omitted", stem, entries.missing)
         return written
@@ -225,8 +218,6 @@ class DumpWriter:
         until: Instant,
         changes: Iterable[Resource],
         content: EntryContent,
-        *,
-        check: Callable[[], None] = lambda: None,
     ) -> list[WrittenPackage]:
         """Write the packages for a closed interval of changes: at least one, even if it is empty.
 
@@ -235,7 +226,7 @@ class DumpWriter:
         `resource_packages`.
         """
         entries = ChangeEntries(from_, until, content, self._links)
-        written = self._write_packages(stem, entries, changes, content, check)
+        written = self._write_packages(stem, entries, changes, content)
         if entries.missing:
             logger.warning(
                 "%s: the content of %s was not kept; their entries have no path",
@@ -306,12 +297,11 @@ class DumpWriter:
         entries: DumpEntries,
         resources: Iterable[Resource],
         content: EntryContent,
-        check: Callable[[], None],
     ) -> list[WrittenPackage]:
         """Write the packages, at least one. After any error, no file is left behind."""
         written: list[WrittenPackage] = []
         with (
-            contextlib.closing(with_bitstreams(resources, content, check)) as offers,
+            contextlib.closing(self._with_bitstreams(resources, content)) as offers,
             all_or_none(self.folder) as names,
         ):
             pending = next(offers, None)
@@ -319,9 +309,19 @@ class DumpWriter:
                 number = len(written) + 1
                 files = f"{stem}-{number:05}.zip", f"{stem}-{number:05}-manifest.xml"
                 names.extend(files)
-                package, pending = self._write_one(files, entries, pending, offers, check)
+                package, pending = self._write_one(files, entries, pending, offers)
                 written.append(package)
         return written
+
+    def _with_bitstreams(
+        self, entries: Iterable[Resource], content: EntryContent
+    ) -> Generator[EntryBitstream]:
+        """Yield entries with their bitstreams. Each stays open until the next one is requested."""
+        for resource in entries:
+            self.check()
+            is_deletion = resource.change is ChangeType.DELETED
+            with opened(None if is_deletion else content(resource)) as bitstream:
+                yield resource, bitstream
 
     def _write_one(
         self,
@@ -329,7 +329,6 @@ class DumpWriter:
         entries: DumpEntries,
         pending: EntryBitstream | None,
         offers: Iterator[EntryBitstream],
-        check: Callable[[], None],
     ) -> tuple[WrittenPackage, EntryBitstream | None]:
         """Write one package and its manifest. Also return the first entry that did not fit."""
         path, copy = (self.folder / name for name in files)
@@ -338,7 +337,9 @@ class DumpWriter:
             SpooledTemporaryFile(max_size=_MAX_MANIFEST_IN_MEMORY) as buffer,
             ZipFile(file, "w") as zip,
         ):
-            package = PackageFile(zip, buffer, entries.folder, entries.stamp, check, self.profile)
+            package = PackageFile(
+                zip, buffer, entries.folder, entries.stamp, self.check, self.profile
+            )
             while pending is not None and self._fits(package, pending):
                 entries.put(package, *pending)
                 pending = next(offers, None)
@@ -350,7 +351,7 @@ class DumpWriter:
     def _fits(self, package: PackageFile, offer: EntryBitstream) -> bool:
         size = offer[1].size if offer[1] else 0
         return package.count == 0 or (
-            package.count < self.max_resources
+            package.count < self.max_entries
             and package.content_size + size <= self.max_content
             and package.manifest_size <= _MAX_MANIFEST_SIZE
         )

@@ -7,24 +7,22 @@ a closed Change Dump. The live Change Dump lists the packages of the newest ones
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from shutil import rmtree
 
+from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify.format.model import (
-    Capability,
-    Document,
-    Resource,
-)
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.document_writer import notify_version
-from rsnotify_publisher.documents.dump_writer import DumpWriter, WrittenPackage
-from rsnotify_publisher.documents.open_change_list import changes_in, still_listed
+from rsnotify_publisher.documents.dump_packages import DumpWriter, WrittenPackage
+from rsnotify_publisher.documents.open_change_list import changes_in
 from rsnotify_publisher.files import all_or_none, also_as
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
-from rsnotify_publisher.source_contents import CheckedContents
+from rsnotify_publisher.source_contents import SourceContents
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import (
     ARCHIVES,
@@ -37,10 +35,10 @@ from rsnotify_publisher.source_documents import (
 
 #: Number of Change Dumps whose packages stay in the live one if there is an archive.
 _MAX_LIVE = 10
-
-
 #: Later than any instant (µs).
 _NEVER = 2**63
+#: Number of missing contents after which they are checked and forgotten.
+_MAX_MISSING = 1_000
 
 
 @dataclass(eq=False)
@@ -63,7 +61,7 @@ class SourceDumps:
             source.documents_folder,
             source.base_url,
             source.documents.uri(CAPABILITY_LIST),
-            max_resources=source.options.max_entries,
+            self.check,
             max_entries=source.options.max_entries,
             profile=source.documents.profile,
         )
@@ -107,9 +105,7 @@ class SourceDumps:
         assert self.source.contents is not None
         at = self.recorder.promise()
         own = stem(Capability.RESOURCE_DUMP, at)
-        contents = CheckedContents(
-            self.source.contents, lambda uris: still_listed(uris, at, journal, self._folder)
-        )
+        contents = CheckedContents(self.source.contents, at, journal, self._folder)
         self.archives.reclaim(own)
         packages = self._writer.resource_packages(
             own,
@@ -117,7 +113,6 @@ class SourceDumps:
             resources,
             lambda resource: contents.get(resource.uri),
             now=lambda: from_microseconds(self.recorder.promise()),
-            check=self.check,
         )
 
         def head() -> Document:
@@ -272,9 +267,64 @@ class SourceDumps:
             until,
             changes_in(self._folder, closed),
             lambda change: captured.content(change) or contents.get(change.uri),
-            check=self.check,
         )
         links = self._documents.archives_link(Capability.CHANGE_DUMP)
         head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=links)
         dump = self._write_dump(own, packages, lambda: head)
         self.recorder.run(lambda journal: journal.put(dump))
+
+
+@dataclass(eq=False)
+class CheckedContents:
+    """Reads contents, and detects missing ones whose resource was not deleted since `at` (µs)."""
+
+    contents: SourceContents
+    at: int
+    journal: Journal
+    folder: Path
+    missing: list[str] = field(default_factory=list)
+
+    def get(self, uri: str) -> bytes | Path | None:
+        """Return the current content of a resource, and remember the resource if it is gone."""
+        found = self.contents.get(uri)
+        if found is None:
+            self.missing.append(uri)
+            if len(self.missing) > _MAX_MISSING:
+                self.check()
+        return found
+
+    def check(self) -> None:
+        """Raise StorageError if the content of a resource is missing but no change deleted it."""
+        for uri in self._still_listed():
+            if self.contents.get(uri) is None:
+                raise StorageError(
+                    f"{uri} was not deleted, but `content` returned nothing for it; if it no "
+                    "longer exists, record its deletion"
+                )
+        self.missing.clear()
+
+    def _still_listed(self) -> list[str]:
+        """Return the missing resources that were in the set at `at` and have not been deleted.
+
+        If a callback returns the set, only the changes show which resources were deleted.
+        """
+        if not self.missing:
+            return []
+        if self.journal.state().tracked:
+            return [uri for uri in self.missing if self.journal.resource(uri) is not None]
+        deleted = self._deleted()
+        return [uri for uri in self.missing if uri not in deleted]
+
+    def _deleted(self) -> set[str]:
+        """Return the URIs of resources that were deleted since `at` and not created again."""
+        with self.journal.snapshot() as state:
+            closed = self.journal.finished(Capability.CHANGE_LIST)
+            opened = self.journal.changes(max(self.at, state.closed))
+        lists = [changes_in(self.folder, each) for each in closed if each.end > self.at]
+        deleted: set[str] = set()
+        for change in chain(*lists, opened):
+            if change.change is ChangeType.DELETED:
+                deleted.add(change.uri)
+            else:
+                deleted.discard(change.uri)
+        return deleted
