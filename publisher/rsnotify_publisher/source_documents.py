@@ -21,7 +21,7 @@ from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
 from rsnotify.runtime.transport_extensions import place_of
 from rsnotify_publisher.hubs import url_for_topic
-from rsnotify_publisher.journal import FinishedDocument
+from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.view import View
 
@@ -120,7 +120,7 @@ def stem(kind: str, begin: int) -> str:
 
 
 class SourceDocuments:
-    """Builds the documents of one Source.
+    """Builds the documents of one Source, and the notices of them.
 
     The base URL ends in a slash. `hubs` are the URLs of all hubs. The channel's topic or node is
     added to the URLs of brokers.
@@ -286,6 +286,20 @@ class SourceDocuments:
             change=ChangeType.UPDATED,
             from_=from_microseconds(begin),
         )
+
+    def notify(self, journal: Journal, *notices: Resource) -> None:
+        """Insert notices if the Source has a channel for them. Requires a transaction."""
+        if self.framework is not None:
+            journal.add_notices(notices)
+
+    def notify_version(self, recorder: Recorder, document: Resource, version: str) -> None:
+        """Insert a notice of a document unless its last notice had the same version.
+
+        This is for documents that are often rewritten unchanged. `document` must not have `change`
+        set.
+        """
+        if self.framework is not None:
+            recorder.run(lambda journal: journal.add_version_notice(document, version))
 
     def archives_link(self, kind: str) -> tuple[Link, ...]:
         """Return the link from a live document to the archive of its kind (archives §2.2)."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.model import Capability, ChangeType, Resource
-from rsnotify_publisher.documents.document_writer import notify, write_long_document
+from rsnotify_publisher.documents.resource_list import write_long_document
 from rsnotify_publisher.files import remove, sweep
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
@@ -116,7 +116,7 @@ class Archives:
             journal.archive(kept)
             journal.drop(other for other in former if other not in kept)
             notice = self._documents.live_notice(document, is_first=not former)
-            notify(self._documents, journal, notice)
+            self._documents.notify(journal, notice)
 
         if kept:
             self.add(journal, kept, update_journal)
@@ -172,7 +172,7 @@ class Archives:
 
         def update_and_notify(journal: Journal) -> None:
             update_journal(journal)
-            notify(self._documents, journal, notice)
+            self._documents.notify(journal, notice)
 
         self._recorder.run(update_and_notify)
 

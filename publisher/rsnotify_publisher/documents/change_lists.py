@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rsnotify.format.model import Capability
 from rsnotify_publisher.documents.archives import Archives
-from rsnotify_publisher.documents.document_writer import notify
 from rsnotify_publisher.documents.open_change_list import ListToClose, OpenChangeList
 from rsnotify_publisher.documents.view_documents import ViewDocuments
 from rsnotify_publisher.files import also_as, write_atomically
@@ -76,7 +75,7 @@ class ChangeLists:
 
         def update_journal(journal: Journal) -> None:
             journal.archive(parts)
-            notify(self._documents, journal, self._documents.reopened_notice(parts[-1].end))
+            self._documents.notify(journal, self._documents.reopened_notice(parts[-1].end))
 
         self._archives.add(journal, parts, update_journal)
 
@@ -103,7 +102,7 @@ class ChangeLists:
             journal.close_list(document)
             closed = self._documents.closed_notice(document)
             reopened = self._documents.reopened_notice(document.end)
-            notify(self._documents, journal, closed, reopened)
+            self._documents.notify(journal, closed, reopened)
 
         if closing.archived:
             self._archives.add(journal, [document], update_journal)

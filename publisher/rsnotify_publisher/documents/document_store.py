@@ -13,8 +13,8 @@ from rsnotify.format.model import Capability, Document, Resource
 from rsnotify_publisher.changes import as_listed, check_resource
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.change_lists import ChangeLists
-from rsnotify_publisher.documents.document_writer import notify_version, write_resource_list
 from rsnotify_publisher.documents.dumps import SourceDumps
+from rsnotify_publisher.documents.resource_list import write_resource_list
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.source_context import ResourceCallback, SourceContext
@@ -131,7 +131,7 @@ class DocumentStore:
         body = documents.write(document)
         write_atomically(self._folder / name, [body])
         notice = Resource(documents.uri(name), capability=document.capability)
-        notify_version(documents, self._recorder, notice, digest_of(body))
+        documents.notify_version(self._recorder, notice, digest_of(body))
 
     def rotate(self) -> None:
         """Close all changes up to the rotation's last scheduled time."""

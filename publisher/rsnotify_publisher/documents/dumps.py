@@ -17,7 +17,6 @@ from rsnotify.format.datetimes import from_microseconds, to_microseconds
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher.documents.archives import Archives
-from rsnotify_publisher.documents.document_writer import notify_version
 from rsnotify_publisher.documents.dump_packages import DumpWriter, WrittenPackage
 from rsnotify_publisher.documents.open_change_list import changes_in
 from rsnotify_publisher.files import all_or_none, also_as
@@ -242,7 +241,7 @@ class SourceDumps:
             from_=from_microseconds(begin),
         )
         through = live[-1].end if live else begin
-        notify_version(self._documents, self.recorder, dump, f"{begin}-{through}")
+        self._documents.notify_version(self.recorder, dump, f"{begin}-{through}")
 
     def _entries(self, name: str) -> Iterator[Resource]:
         document = read_document((self._folder / name).read_bytes(), source=name)

@@ -1,10 +1,8 @@
-"""Writes long documents: a single document if all entries fit, or parts and their index (core §7).
+"""Writes the Resource List, and any other document that may need parts and an index (core §7).
 
 The Resource List is streamed while the set may change. `at` is promised before the first resource
 is read, and `completed` after the last. Each resource is listed as it was at some instant in
 between, and the Change Lists contain all changes since `at` (core §10.1).
-
-`notify` inserts notices of the documents that were written (Framework Notification §3).
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from rsnotify_publisher.files import (
     write_atomically,
     writing,
 )
-from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
+from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.source_context import SourceContext
-from rsnotify_publisher.source_documents import RESOURCE_LIST, SourceDocuments, stem
+from rsnotify_publisher.source_documents import RESOURCE_LIST, stem
 
 
 def write_long_document(
@@ -125,20 +123,3 @@ def write_resource_list(
         also_as(folder / name, folder / RESOURCE_LIST)
     size = sum((folder / part).stat().st_size for part in parts)
     return FinishedDocument(Capability.RESOURCE_LIST, at, end, count, size, tuple(parts))
-
-
-def notify(documents: SourceDocuments, journal: Journal, *notices: Resource) -> None:
-    """Insert notices of documents if the Source has a channel for them. Requires a transaction."""
-    if documents.framework is not None:
-        journal.add_notices(notices)
-
-
-def notify_version(
-    documents: SourceDocuments, recorder: Recorder, document: Resource, version: str
-) -> None:
-    """Insert a notice of a document unless its last notice had the same version.
-
-    This is for documents that are often rewritten unchanged. `document` must not have `change` set.
-    """
-    if documents.framework is not None:
-        recorder.run(lambda journal: journal.add_version_notice(document, version))
