@@ -10,7 +10,7 @@ from msgspec import json
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify_publisher.changes import Metadata, change_record, check_record
+from rsnotify_publisher.changes import Metadata, Record, change_record, check_record
 
 DEFAULT_TABLE = "rsnotify_outbox"
 #: Every database accepts names with this many characters.
@@ -35,12 +35,13 @@ class OutboxRecorder(ABC, Generic[C, A]):
     @abstractmethod
     async def _awrite(self, connection: A, entries: list[str]) -> None: ...
 
-    def record(self, connection: C, changes: Iterable[Resource]) -> None:
+    def record(self, connection: C, changes: Iterable[Resource | Record]) -> None:
         """Record changes, to be published after the transaction has been committed.
 
         Args:
             connection: The connection that runs the transaction.
-            changes: The changes in order, each with `change` set.
+            changes: The changes in order, each with `change` set. Of their content, only the hash
+                and the length are recorded.
 
         Raises:
             ConfigurationError: A change is unusable, so none is recorded; or the connection is in
@@ -59,19 +60,19 @@ class OutboxRecorder(ABC, Generic[C, A]):
             content: The new content of the resource. Only its hash and length are recorded.
             metadata: See `Metadata`.
         """
-        self.record(connection, [_described(uri, ChangeType.CREATED, content, metadata)])
+        self.record(connection, [change_record(uri, ChangeType.CREATED, metadata, content)])
 
     def updated(
         self, connection: C, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> None:
         """Record that a resource changed. See `created`."""
-        self.record(connection, [_described(uri, ChangeType.UPDATED, content, metadata)])
+        self.record(connection, [change_record(uri, ChangeType.UPDATED, metadata, content)])
 
     def deleted(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
         """Record that a resource was deleted. See `record`."""
-        self.record(connection, [_described(uri, ChangeType.DELETED, None, metadata)])
+        self.record(connection, [change_record(uri, ChangeType.DELETED, metadata)])
 
-    async def arecord(self, connection: A, changes: Iterable[Resource]) -> None:
+    async def arecord(self, connection: A, changes: Iterable[Resource | Record]) -> None:
         """Record changes in asyncio; see `record`."""
         await self._awrite(connection, _encoded(changes))
 
@@ -79,24 +80,20 @@ class OutboxRecorder(ABC, Generic[C, A]):
         self, connection: A, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> None:
         """Record in asyncio that a resource was created; see `created`."""
-        await self.arecord(connection, [_described(uri, ChangeType.CREATED, content, metadata)])
+        await self.arecord(connection, [change_record(uri, ChangeType.CREATED, metadata, content)])
 
     async def aupdated(
         self, connection: A, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
     ) -> None:
         """Record in asyncio that a resource changed; see `updated`."""
-        await self.arecord(connection, [_described(uri, ChangeType.UPDATED, content, metadata)])
+        await self.arecord(connection, [change_record(uri, ChangeType.UPDATED, metadata, content)])
 
     async def adeleted(self, connection: A, uri: str, **metadata: Unpack[Metadata]) -> None:
         """Record in asyncio that a resource was deleted; see `deleted`."""
-        await self.arecord(connection, [_described(uri, ChangeType.DELETED, None, metadata)])
+        await self.arecord(connection, [change_record(uri, ChangeType.DELETED, metadata)])
 
 
-def _described(uri: str, change: ChangeType, content: bytes | None, metadata: Metadata) -> Resource:
-    return check_record(change_record(uri, change, metadata, content)).resource
-
-
-def _encoded(changes: Iterable[Resource]) -> list[str]:
+def _encoded(changes: Iterable[Resource | Record]) -> list[str]:
     """Return changes as stored in the table: JSON objects with the field names of `Resource`."""
     return [json.encode(check_record(change).resource).decode() for change in changes]
 
