@@ -42,11 +42,16 @@ _Announce = Callable[[str], None]
 
 
 class PublishedFolder(Struct, frozen=True):
-    """A folder as a set of resources. `ready` is set when every document has been written."""
+    """A folder as a set of resources.
+
+    `ready` is set when every document has been written, and `compared` when the folder has been
+    compared with the journal.
+    """
 
     names: FileNames
     publisher: Publisher
     ready: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    compared: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     @property
     def prefix(self) -> str:
@@ -210,7 +215,6 @@ class FolderPublishing:
     def __init__(self, folders: Sequence[PublishedFolder], local_url: str) -> None:
         self._folders = folders
         self._local_url = local_url
-        self._compared = {folder.prefix: asyncio.Event() for folder in folders}
         self._is_stopping = False
         #: Set when all folders are published.
         self.published = asyncio.Event()
@@ -259,7 +263,7 @@ class FolderPublishing:
         """Publish one folder until cancelled."""
         await asyncio.get_running_loop().run_in_executor(openers, self._open, folder)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(watcher.run(self._compared[folder.prefix].set))
+            tasks.create_task(watcher.run(folder.compared.set))
             if await folder.publisher.await_published():
                 folder.ready.set()
 
@@ -275,7 +279,7 @@ class FolderPublishing:
     async def _announce_all(self, announce: _Announce) -> None:
         for folder in self._folders:
             await folder.ready.wait()
-            await self._compared[folder.prefix].wait()
+            await folder.compared.wait()
             count = await asyncio.to_thread(folder.publisher.source.count)
             announce(
                 f"rsnotify source serving {folder.names.base_url} ({counted(count, 'resource')}), "
