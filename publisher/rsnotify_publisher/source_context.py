@@ -105,7 +105,6 @@ class SourceContext:
         self.captured: CapturedContent | None = None
         if self.contents is not None and options.change_dump:
             self.captured = CapturedContent(self.captured_folder, self.contents.get)
-        self.leader_lock = folder / "leader.lock"
         self.clock = clock
         #: The clock for schedules. A gateway's `clock` shows when its last complete check began.
         self.wall_clock: Callable[[], int] = getattr(clock, "wall", clock)

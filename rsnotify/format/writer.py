@@ -179,9 +179,9 @@ def _opening(head: Document, texts: list[str]) -> str:
     return "".join(parts)
 
 
-def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
-    """Return one `<url>` element, or a `<sitemap>` element if `index` is true."""
-    return _entries((resource,), "sitemap" if index else "url", profile)
+def entry(resource: Resource, *, profile: Profile | None = None) -> bytes:
+    """Return one `<url>` element."""
+    return _entries((resource,), "url", profile)
 
 
 def _entries(resources: Sequence[Resource], tag: str, profile: Profile | None) -> bytes:

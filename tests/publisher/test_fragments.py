@@ -18,7 +18,6 @@ from rsnotify.format.inline_content import may_be_inline, with_inline_content
 from rsnotify.format.model import INLINE_LIMIT, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
-from rsnotify.sync.retry import Retry
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.hubs import advertised, parse_hubs
 from rsnotify_publisher.journal import JournalState
@@ -27,7 +26,7 @@ from rsnotify_publisher.push.hub_feed import (
     OutgoingFragment,
     resume_at,
 )
-from rsnotify_publisher.push.hub_push import NodeRotation
+from rsnotify_publisher.push.hub_push import _RETRY, NodeRotation
 from tests.publisher.helpers import BASE, chain_of
 
 ORIGIN = from_microseconds(0)
@@ -243,7 +242,6 @@ def test_a_fragment_for_readers_of_1_0_has_the_datetime_in_lastmod():
 # Which node of a hub is tried next, and when: decided without clocks and connections.
 
 
-RETRY = Retry(first=0.1, most=30.0)
 #: A failure: whether the node had accepted something, its Retry-After, whether all would fail so.
 FAILURES = st.lists(
     st.tuples(st.booleans(), st.sampled_from([0.0, 0.0, 5.0, 100.0]), st.booleans()), max_size=40
@@ -251,7 +249,7 @@ FAILURES = st.lists(
 
 
 def rotation(*nodes: str) -> NodeRotation:
-    return NodeRotation(nodes, RETRY, Random(1))
+    return NodeRotation(nodes, Random(1))
 
 
 def test_what_every_node_would_refuse_is_not_asked_of_the_next_one_at_once():
@@ -270,7 +268,7 @@ def test_one_node_alone_is_tried_after_a_backoff_that_doubles(
         wait = nodes.select_next(
             now, progressed=progressed, retry_after=retry_after, everywhere=everywhere
         )
-        assert wait == pytest.approx(RETRY.delay(row, expected, at_least=retry_after))
+        assert wait == pytest.approx(_RETRY.delay(row, expected, at_least=retry_after))
         now += wait
 
 

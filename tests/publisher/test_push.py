@@ -392,7 +392,9 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(hu
             yield
 
     feed = Breaking()
-    channel = ChannelPush(BASE, [(parse_hub(url_of(hub, "ws")), cast(HubFeed, feed))])
+    channel = ChannelPush(
+        BASE, [(parse_hub(url_of(hub, "ws")), cast(HubFeed, feed))], HubConnections()
+    )
     pushing = asyncio.create_task(channel.keep_feeding(*channel.feeds[0]))
     async with asyncio.timeout(PATIENCE):
         await feed.requested.wait()

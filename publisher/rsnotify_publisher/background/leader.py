@@ -67,7 +67,7 @@ class LeaderElection:
         self._recorder = recorder
         self._changes = changes
         self._pool = pool
-        self._lock = FileLock(source.leader_lock, thread_local=False)
+        self._lock = FileLock(source.folder / "leader.lock", thread_local=False)
         self._stop = asyncio.Event()
         self._running: Future[None]
         #: Done as soon as every document has been written.

@@ -114,6 +114,8 @@ MAX_NOTICES = 1_000
 _PAGE_SIZE = 1_000
 #: Maximum number of changes applied in one transaction, while other writers wait.
 _APPLY_BATCH = 500
+#: Maximum number of changes pruned in one transaction.
+_PRUNE_BATCH = 10_000
 _FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
 _FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
 _FIND_SPELLINGS = (
@@ -483,18 +485,17 @@ class Journal:
             query = f"UPDATE {table} SET through = ?2 WHERE hub = ?1"
             self._db.executemany(query, cursors.items())
 
-    def prunable(self, hubs: Iterable[str], *, limit: int = 10_000) -> int | None:
+    def prunable(self, hubs: Iterable[str]) -> int | None:
         """Return the datetime of the last change that may be pruned now, or None.
 
         Changes that a hub lacks are kept as long as a Change List in the archive contains them.
-        At most `limit` changes are pruned at once, so that other writers do not wait long.
         """
         closed = self.state().closed
         query = "SELECT coalesce(min(begins), ?) FROM volumes WHERE kind = ?"
         offered = self._value(query, closed, Capability.CHANGE_LIST)
         through = max(offered, min([closed, *map(self.cursor, hubs)]))
         query = "SELECT max(at) FROM (SELECT at FROM changes WHERE at <= ? ORDER BY at LIMIT ?)"
-        at: int | None = self._value(query, through, limit)
+        at: int | None = self._value(query, through, _PRUNE_BATCH)
         return at
 
     def prune(self, through: int) -> None:
@@ -570,12 +571,12 @@ class Journal:
         self._db.executemany(
             "DELETE FROM spellings WHERE normal = ?", [(normal,) for normal, _ in known]
         )
-        is_kept = (
-            (one, uri)
-            for one, uri in spelled
-            if _summary_of(page[one][2]).change != ChangeType.DELETED
+        kept = (
+            (normal, uri)
+            for normal, uri in spelled
+            if _summary_of(page[normal][2]).change != ChangeType.DELETED
         )
-        self._db.executemany("INSERT INTO spellings VALUES (?, ?)", is_kept)
+        self._db.executemany("INSERT INTO spellings VALUES (?, ?)", kept)
         return list({*uris, *(one for one, _ in spelled), *(uri for _, uri in known)})
 
     def revalidate(self, uri: str, validator: str) -> None:

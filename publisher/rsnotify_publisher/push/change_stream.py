@@ -40,7 +40,6 @@ class Stream(ABC):
     """The changes or notices of a channel. Its feeds read it in the event loop."""
 
     def __init__(self) -> None:
-        self.feeds: list[HubFeed] = []
         self._waiting: set[asyncio.Future[bool]] = set()
         self._documented = 0
         self._more_documented = asyncio.Event()
@@ -105,6 +104,7 @@ class ChangeStream(Stream):
         call_in_thread: Schedule,
     ) -> None:
         super().__init__()
+        self.feeds: list[HubFeed] = []
         self._read_contents = read_contents
         self._call_in_loop = call_in_loop
         self._call_in_thread = call_in_thread

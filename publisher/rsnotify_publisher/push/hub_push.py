@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
@@ -240,7 +240,7 @@ class ChannelPush:
 
     topic: str
     feeds: Sequence[tuple[Hub, HubFeed]]
-    websockets: HubConnections = field(default_factory=HubConnections)
+    websockets: HubConnections
     items: str = "changes"
     change_push: ChannelPush | None = None
 
@@ -262,7 +262,7 @@ class ChannelPush:
 
     async def keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
         """Feed one hub until cancelled, reconnecting after each failure."""
-        nodes = NodeRotation(hub.nodes, _RETRY, self._random)
+        nodes = NodeRotation(hub.nodes, self._random)
         while True:
             before, node = feed.cursor, nodes.current
             failure: RsnotifyError | None = None
@@ -342,11 +342,10 @@ class NodeRotation:
         rounds: The number of times in a row that all nodes have failed.
     """
 
-    def __init__(self, nodes: Sequence[str], retry: Retry, random: Random) -> None:
+    def __init__(self, nodes: Sequence[str], random: Random) -> None:
         self.current = nodes[0]
         self.rounds = 0
         self._nodes = nodes
-        self._retry = retry
         self._random = random
         self._order: Alternatives[str] = Alternatives()
         self._tried: set[str] = set()
@@ -379,6 +378,6 @@ class NodeRotation:
                     return 0.0
         self._tried.clear()
         self.rounds += 1
-        due = now + self._retry.delay(self.rounds, self._random)
+        due = now + _RETRY.delay(self.rounds, self._random)
         self.current = min(order, key=lambda node: max(due, self._not_before[node]))
         return max(due, self._not_before[self.current]) - now
