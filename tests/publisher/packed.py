@@ -48,23 +48,32 @@ def manifest(folder: Path, package: WrittenPackage) -> Document:
     return read_document(within)
 
 
-def unpacked(folder: Path, packages: list[WrittenPackage]) -> dict[str, bytes]:
-    """Read what packages hold by their manifests, each member of them once."""
-    found: dict[str, bytes] = {}
-    for package in packages:
-        document = manifest(folder, package)
-        assert len(document.resources) == package.count
-        with zipfile.ZipFile(folder / package.files[0]) as zip:
-            members = set(zip.namelist()) - {"manifest.xml"}
-            for entry in document.resources:
-                assert entry.path is not None
+def bitstreams(folder: Path, package: WrittenPackage) -> list[tuple[Resource, bytes | None]]:
+    """Return the entries of a package's manifest with their bitstreams, after checking both."""
+    found = []
+    document = manifest(folder, package)
+    assert len(document.resources) == package.count
+    with zipfile.ZipFile(folder / package.files[0]) as zip:
+        for entry in document.resources:
+            content = None
+            if entry.path is not None:
                 content = zip.read(entry.path.removeprefix("/"))
-                members.remove(entry.path.removeprefix("/"))
-                assert entry.length == len(content)
-                assert entry.hash == sha256(content)
-                assert entry.uri not in found
-                found[entry.uri] = content
-        assert members == set(), "the manifest leaves members out"
+                assert (entry.hash, entry.length) == (sha256(content), len(content))
+            found.append((entry, content))
+    return found
+
+
+def unpacked(folder: Path, packages: list[WrittenPackage]) -> dict[str, bytes | None]:
+    """Return the contents in the packages of a Resource Dump, keyed by URI."""
+    found: dict[str, bytes | None] = {}
+    for package in packages:
+        with zipfile.ZipFile(folder / package.files[0]) as zip:
+            members = set(zip.namelist())
+        for entry, content in bitstreams(folder, package):
+            assert entry.uri not in found
+            members.remove((entry.path or "").removeprefix("/"))
+            found[entry.uri] = content
+        assert members == {"manifest.xml"}, "the manifest omits members"
     return found
 
 

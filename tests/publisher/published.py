@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from rsnotify.format.model import Document, Rel, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
+from tests.publisher.packed import sha256
 
 QUIET = replace(QUICK, resource_list_every=900, grace=0)
 
@@ -52,8 +52,7 @@ class Published:
     def update(self, *names: object) -> None:
         for name in names:
             uri = f"{BASE}{name}"
-            digest = "sha-256:" + hashlib.sha256(uri.encode()).hexdigest()
-            self.publisher.updated(uri, hash=digest, type="text/plain")
+            self.publisher.updated(uri, hash=sha256(uri.encode()), type="text/plain")
 
     def read(self, name: str) -> Document:
         data = (self.folder / name.removeprefix(BASE)).read_bytes()

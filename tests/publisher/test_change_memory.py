@@ -27,7 +27,7 @@ from tests.publisher.helpers import (
     quick_publisher,
     serving_documents,
 )
-from tests.publisher.published import recorded
+from tests.publisher.published import read, recorded
 
 MEMORY = "resourcesync/changes"
 SECOND = timedelta(seconds=1)
@@ -142,10 +142,6 @@ async def test_what_is_closed_is_remembered_too(
     ]
 
 
-def archived(documents: Path) -> int:
-    return len(read_document((documents / "changelist-archive.xml").read_bytes()).resources)
-
-
 async def pruned(publisher: Publisher) -> None:
     """Wait until the journal has forgotten what is closed."""
     await asyncio.to_thread(eventually, lambda: len(recorded(publisher)) < 10)
@@ -171,8 +167,8 @@ async def test_what_retention_dropped_is_gone(tmp_path: Path):
             changes += await memory.record(10)
         await pruned(memory.publisher)
         query = f"?since={format_datetime(changes[0].datetime)}"
-        documents = memory.publisher.source.documents_folder
-        await asyncio.to_thread(eventually, lambda: archived(documents) == 1)
+        archived = lambda: read(memory.publisher, "changelist-archive.xml").resources  # noqa: E731
+        await asyncio.to_thread(eventually, lambda: len(archived()) == 1)
         assert (await memory.request_page(query))[0] == 410
         pages = await memory.walk(await memory.page())
     assert [entry.uri for entry in joined(pages)][-1] == changes[-1].uri
@@ -221,6 +217,5 @@ async def test_a_client_that_has_a_page_gets_a_304(tmp_path: Path):
 async def test_the_capability_list_names_it_where_it_is_served(tmp_path: Path, offered: bool):
     with quick_publisher(tmp_path, change_memory=offered) as publisher:
         assert publisher.wait_published(PATIENCE)
-    body = (publisher.source.documents_folder / "capabilitylist.xml").read_bytes()
-    named = read_document(body).link(Rel.CHANGE_SET)
+    named = read(publisher, "capabilitylist.xml").link(Rel.CHANGE_SET)
     assert named == (BASE + MEMORY if offered else None)

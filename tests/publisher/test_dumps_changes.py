@@ -19,7 +19,7 @@ from rsnotify.format.writer import Profile
 from rsnotify_publisher.documents.dump_packages import WrittenPackage
 from rsnotify_publisher.source_contents import CapturedContent
 from rsnotify_validation import validate
-from tests.publisher.packed import BASE, UP, manifest, sha256, writer
+from tests.publisher.packed import BASE, UP, bitstreams, manifest, sha256, writer
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OPEN = Document(Capability.CHANGE_DUMP, from_=START)
@@ -57,18 +57,10 @@ def manifests(folder: Path, packages: list[WrittenPackage]) -> list[Document]:
     return [manifest(folder, package) for package in packages]
 
 
-def bitstreams(folder: Path, packages: list[WrittenPackage]) -> list[tuple[str, bytes | None]]:
-    """Return what each entry came with, and check that it is what the entry says."""
-    found: list[tuple[str, bytes | None]] = []
-    for package, document in zip(packages, manifests(folder, packages), strict=True):
-        with zipfile.ZipFile(folder / package.files[0]) as archive:
-            for entry in document.resources:
-                content = None
-                if entry.path is not None:
-                    content = archive.read(entry.path.removeprefix("/"))
-                    assert (entry.hash, entry.length) == (sha256(content), len(content))
-                found.append((entry.uri.removeprefix(BASE), content))
-    return found
+def contents(folder: Path, packages: list[WrittenPackage]) -> list[tuple[str, bytes | None]]:
+    """Return the name of each changed resource, and the content in its package."""
+    pairs = [pair for package in packages for pair in bitstreams(folder, package)]
+    return [(entry.uri.removeprefix(BASE), content) for entry, content in pairs]
 
 
 def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path):
@@ -80,7 +72,7 @@ def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path):
     ]
     versions = {changes[0]: b"first", changes[1]: b"b", changes[2]: b"second"}
     [package] = packages = pack(tmp_path, changes, versions.get)
-    assert bitstreams(tmp_path, packages) == [
+    assert contents(tmp_path, packages) == [
         ("a", b"first"),
         ("b", b"b"),
         ("a", b"second"),
@@ -127,7 +119,7 @@ def test_an_interval_without_changes_has_a_package_too(tmp_path: Path):
 def test_an_entry_whose_version_is_lost_keeps_its_metadata_without_a_bitstream(tmp_path: Path):
     changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
     [package] = packages = pack(tmp_path, changes, lambda change: b"version 3")
-    assert bitstreams(tmp_path, packages) == [("a", None), ("a", None), ("a", b"version 3")]
+    assert contents(tmp_path, packages) == [("a", None), ("a", None), ("a", b"version 3")]
     [document] = manifests(tmp_path, packages)
     assert [entry.hash for entry in document.resources] == [one.hash for one in changes]
     with zipfile.ZipFile(tmp_path / package.files[0]) as archive:
@@ -137,7 +129,7 @@ def test_an_entry_whose_version_is_lost_keeps_its_metadata_without_a_bitstream(t
 def test_without_a_hash_nothing_proves_which_version_it_is(tmp_path: Path):
     changes = [replace(change("a", at), hash=None, length=None) for at in (1, 2)]
     packages = pack(tmp_path, changes, lambda change: b"newest")
-    assert bitstreams(tmp_path, packages) == [("a", None)] * 2
+    assert contents(tmp_path, packages) == [("a", None)] * 2
 
 
 def test_a_file_that_changes_while_it_is_copied_is_in_no_entry(tmp_path: Path):
@@ -150,13 +142,13 @@ def test_a_file_that_changes_while_it_is_copied_is_in_no_entry(tmp_path: Path):
             file.write_bytes(b"2" * len(content))
 
     packages = pack(tmp_path, [change("a", 1, content)], lambda change: file, check=check)
-    assert bitstreams(tmp_path, packages) == [("a", None)]
+    assert contents(tmp_path, packages) == [("a", None)]
 
 
 def test_what_was_deleted_since_is_still_in_the_manifest(tmp_path: Path):
     changes = [change("a", 1, b"a"), change("b", 2, b"b"), change("a", 3, None)]
     packages = pack(tmp_path, changes, {changes[1]: b"b"}.get)
-    assert bitstreams(tmp_path, packages) == [("a", None), ("b", b"b"), ("a", None)]
+    assert contents(tmp_path, packages) == [("a", None), ("b", b"b"), ("a", None)]
 
 
 def patched(patch: Link) -> Resource:
@@ -254,7 +246,7 @@ def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entr
     ]
     versions = {one: content for one, (_, content) in zip(changes, history, strict=True)}
     packages = pack(tmp_path, changes, versions.get, max_entries=1, profile=profile)
-    assert [content for _, content in bitstreams(tmp_path, packages)] == list(versions.values())
+    assert [content for _, content in contents(tmp_path, packages)] == list(versions.values())
     entries = [package.entry for package in packages]
     writer(tmp_path, max_entries=max_entries).write_document("changedump.xml", OPEN, entries)
     for path in tmp_path.rglob("*.xml"):
@@ -274,7 +266,7 @@ def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path):
     changes.append(change("a", 4, None))
     captured.keep(changes)
     packages = pack(tmp_path / "out", changes, captured.content)
-    assert [content for _, content in bitstreams(tmp_path / "out", packages)] == [
+    assert [content for _, content in contents(tmp_path / "out", packages)] == [
         b"first",
         b"second",
         b"third",
@@ -313,7 +305,7 @@ def test_what_a_crash_damaged_is_not_used(tmp_path: Path):
     [kept] = (tmp_path / "captured").iterdir()
     kept.write_bytes(b"\0\0\0\0\0")
     packages = pack(tmp_path / "out", [first], captured.content)
-    assert bitstreams(tmp_path / "out", packages) == [("a", None)]
+    assert contents(tmp_path / "out", packages) == [("a", None)]
 
 
 def test_what_was_packed_is_forgotten(tmp_path: Path):

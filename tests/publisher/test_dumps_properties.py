@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import tracemalloc
 import zipfile
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify.format.reader import read_document
-from rsnotify_publisher.documents.dump_packages import DumpWriter, WrittenPackage
-
-BASE = "http://source.example/data/"
-AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
+from rsnotify_publisher.documents.dump_packages import WrittenPackage
+from tests.publisher.packed import AT, BASE, bitstreams, sha256, writer
 
 _NAMES = st.text(st.sampled_from("aB.~/%2E2F?#=&;:@!$'()*+,[]-_Ω\\\"<>|"), min_size=1, max_size=30)
 URIS = _NAMES.map(lambda name: BASE + name)
@@ -32,25 +28,16 @@ CONTENTS = st.binary(max_size=40)
 def read(
     folder: Path, packages: list[WrittenPackage], bounds: dict[str, int]
 ) -> list[tuple[Resource, bytes | None]]:
-    """Read packages by their manifests, with the content in place of the path."""
-    found = []
+    """Check names and limits, and return the entries of the manifests with their bitstreams."""
     for package in packages:
         with zipfile.ZipFile(folder / package.files[0]) as archive:
             names = archive.namelist()
-            assert len(set(map(str.casefold, names))) == len(names)
-            assert all(len(name) <= 200 and ".." not in name for name in names)
             sizes = sum(info.file_size for info in archive.infolist()[:-1])
-            document = read_document(archive.read("manifest.xml"))
-            assert len(document.resources) <= bounds["max_entries"]
-            assert sizes <= bounds["max_content"] or len(document.resources) == 1
-            for entry in document.resources:
-                content = None
-                if entry.path is not None:
-                    content = archive.read(entry.path.removeprefix("/"))
-                    assert entry.length == len(content)
-                    assert entry.hash == f"sha-256:{hashlib.sha256(content).hexdigest()}"
-                found.append((entry, content))
-    return found
+        assert len(set(map(str.casefold, names))) == len(names)
+        assert all(len(name) <= 200 and ".." not in name for name in names)
+        assert package.count <= bounds["max_entries"]
+        assert sizes <= bounds["max_content"] or package.count == 1
+    return [pair for package in packages for pair in bitstreams(folder, package)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -67,7 +54,7 @@ def test_a_resource_dump_gives_back_the_set(
                 path = folder / f"file-{number}"
                 path.write_bytes(content)
                 files[uri] = path
-        packages = DumpWriter(folder, BASE, BASE + "c", **bounds).resource_packages(
+        packages = writer(folder, **bounds).resource_packages(
             "dump",
             AT,
             [Resource(uri, type=kind) for uri, (_, kind, _) in resources.items()],
@@ -92,14 +79,14 @@ def test_a_change_dump_has_every_change_and_no_bitstream_of_another(
             uri,
             change=ChangeType.DELETED if content is None else ChangeType.UPDATED,
             datetime=AT + timedelta(seconds=number + 1),
-            hash=None if content is None else f"sha-256:{hashlib.sha256(content).hexdigest()}",
+            hash=None if content is None else sha256(content),
         )
         for number, (uri, content) in enumerate(history)
     ]
     until = AT + timedelta(seconds=len(history) + 1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        packages = DumpWriter(folder, BASE, BASE + "c", **bounds).change_packages(
+        packages = writer(folder, **bounds).change_packages(
             "dump", AT, until, changes, lambda change: now[change.uri]
         )
         copy: dict[str, bytes | None] = {}
@@ -134,10 +121,10 @@ def peak_of(folder: Path, count: int, *, size: int, max_entries: int) -> int:
             yield Resource(f"{BASE}{number}.ttl", type="text/turtle")
         yield Resource(BASE + "large", type="video/mp4")
 
-    writer = DumpWriter(folder, BASE, BASE + "up", max_entries=max_entries)
+    dumps = writer(folder, max_entries=max_entries)
     tracemalloc.start()
     try:
-        packages = writer.resource_packages(
+        packages = dumps.resource_packages(
             "dump",
             AT,
             resources(),
@@ -174,11 +161,11 @@ def test_many_changes_take_no_more_memory_than_those_of_one_package(tmp_path: Pa
             )
 
     def peak(count: int) -> int:
-        writer = DumpWriter(tmp_path, BASE, BASE + "up", max_entries=200)
+        dumps = writer(tmp_path, max_entries=200)
         until = AT + timedelta(seconds=count)
         tracemalloc.start()
         try:
-            writer.change_packages("dump", AT, until, changes(count), lambda change: b"tiny")
+            dumps.change_packages("dump", AT, until, changes(count), lambda change: b"tiny")
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

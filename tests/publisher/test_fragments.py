@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
@@ -28,6 +27,7 @@ from rsnotify_publisher.push.hub_feed import (
 )
 from rsnotify_publisher.push.hub_push import _RETRY, NodeRotation
 from tests.publisher.helpers import BASE, chain_of
+from tests.publisher.packed import sha256
 
 ORIGIN = from_microseconds(0)
 
@@ -86,12 +86,11 @@ def test_a_heartbeat_has_no_entries():
 
 
 def with_hash(content: bytes, **fields: object) -> Resource:
-    digest = hashlib.sha256(content).hexdigest()
     return Resource(
         BASE + "a",
         change=ChangeType.UPDATED,
         datetime=from_microseconds(1),
-        hash=f"sha-256:{digest}",
+        hash=sha256(content),
         **fields,  # type: ignore[arg-type]
     )
 

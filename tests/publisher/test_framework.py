@@ -24,6 +24,7 @@ from tests.publisher.helpers import (
     quick_publisher,
     serving_documents,
 )
+from tests.publisher.published import read
 
 TOPIC = BASE + "resourcesync/framework.xml"
 DESCRIPTION = BASE + ".well-known/resourcesync"
@@ -148,9 +149,7 @@ async def test_a_notice_of_a_closed_change_list_has_its_interval(tmp_path: Path,
     (closed, *_) = [
         entry for entry in notices_of(hub) if entry.capability == Capability.CHANGE_LIST
     ]
-    written = read_document(
-        (publisher.source.documents_folder / closed.uri.removeprefix(BASE)).read_bytes()
-    )
+    written = read(publisher, closed.uri)
     assert closed.change is ChangeType.CREATED
     assert (closed.from_, closed.until) == (written.from_, written.until)
     reopened = next(entry for entry in notices_of(hub) if entry.uri == BASE + "changelist.xml")
@@ -173,7 +172,7 @@ async def test_dumps_have_notices(tmp_path: Path, hub: FakeHub):
     assert [dump.change for dump in dumps[:2]] == [ChangeType.CREATED, ChangeType.UPDATED]
     # Again if the first Capability List was written before the dumps.
     assert documents(hub).count("capabilitylist.xml") in (1, 2)
-    offered = read_document((publisher.source.documents_folder / "capabilitylist.xml").read_bytes())
+    offered = read(publisher, "capabilitylist.xml")
     assert {Capability.RESOURCE_DUMP, Capability.CHANGE_DUMP} <= {
         entry.capability for entry in offered.resources
     }

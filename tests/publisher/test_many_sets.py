@@ -30,7 +30,7 @@ from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.web.application import SharedThreads
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, put, quick_publisher, serving
-from tests.publisher.published import recorded
+from tests.publisher.published import read, recorded, uris
 from tests.publisher.test_recording import Holding
 
 HOST = "https://x.example/"
@@ -75,9 +75,7 @@ def test_many_sets_need_no_more_threads_than_a_few(make: Make):
         assert own_threads() - before <= THREADS
     for n, publisher in enumerate(source.sets):
         assert [each.uri for each in recorded(publisher)] == [f"{HOST}{n}/a", f"{HOST}{n}/b"]
-        written = publisher.source.documents_folder / "changelist.xml"
-        listed = read_document(written.read_bytes()).resources
-        assert [each.uri for each in listed] == [f"{HOST}{n}/a", f"{HOST}{n}/b"]
+        assert uris(read(publisher, "changelist.xml")) == [f"{HOST}{n}/a", f"{HOST}{n}/b"]
     assert own_threads() == before
 
 

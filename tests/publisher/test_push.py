@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import subprocess
 import threading
@@ -26,6 +25,7 @@ from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.websocket import HubConnections
 from tests.fork_server import forked
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
+from tests.publisher.packed import sha256
 from tests.publisher.published import recorded
 
 TRANSPORTS = ["websub", "ws"]
@@ -294,10 +294,8 @@ async def test_content_travels_inline_and_stays_out_of_the_lists(tmp_path: Path,
     async with quick_publisher(
         tmp_path / "state", hub.url, content=lambda uri: contents.get(uri.removeprefix(BASE))
     ) as publisher:
-        digest = hashlib.sha256(content).hexdigest()
-        await publisher.aupdated(BASE + "a", hash=f"sha-256:{digest}", length=5)
-        for name in ("b", "file", "gone"):
-            await publisher.aupdated(BASE + name, hash=f"sha-256:{digest}", length=5)
+        for name in ("a", "b", "file", "gone"):
+            await publisher.aupdated(BASE + name, hash=sha256(content), length=5)
         await hub.has(BASE + "a", BASE + "b", BASE + "file", BASE + "gone")
         assert not any(change.links for change in recorded(publisher))
     links = {entry.uri: entry.links for f in hub.fragments for entry in f.resources}

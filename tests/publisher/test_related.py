@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from rsnotify.format.writer import Profile
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.push.hub_feed import FragmentWriter
 from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
-from tests.publisher.published import members
+from tests.publisher.published import members, read, uris
 
 HTTP = "http://example.com/"
 MD5 = "md5:1584abdf8ebdc9802ac0c6a7402c03b6"
@@ -145,28 +146,25 @@ def test_links_are_in_every_document_as_given(tmp_path: Path):
         rotate=f"{len(resources) + 1} changes",
     )
 
-    def read(name: str) -> Document:
-        return read_document((publisher.source.documents_folder / name).read_bytes())
+    read_own = partial(read, publisher)
 
     with publisher:
         assert publisher.wait_published(PATIENCE)
         changes = publisher.record(resources)
-        eventually(lambda: len(read("resourcelist.xml").resources) == len(resources))
+        eventually(lambda: len(read_own("resourcelist.xml").resources) == len(resources))
         offered = publisher.source.documents_folder / "capabilitylist.xml"
         eventually(lambda: b"resourcedump.xml" in offered.read_bytes())
-        eventually(
-            lambda: [e.uri for e in read("changelist.xml").resources] == [r.uri for r in resources]
-        )
-        listed = read("changelist.xml").resources
+        eventually(lambda: uris(read_own("changelist.xml")) == [r.uri for r in resources])
+        listed = read_own("changelist.xml").resources
         # One more closes them.
         publisher.deleted(HTTP + "other")
-        eventually(lambda: bool(read("changedump.xml").resources))
-        changed = manifest(publisher, read("changedump.xml"))
-        held = lambda: manifest(publisher, read("resourcedump.xml"))  # noqa: E731
+        eventually(lambda: bool(read_own("changedump.xml").resources))
+        changed = manifest(publisher, read_own("changedump.xml"))
+        held = lambda: manifest(publisher, read_own("resourcedump.xml"))  # noqa: E731
         eventually(lambda: len(held()) == len(resources))
     assert [recorded(entry) for entry in listed] == resources
     by_uri = sorted(resources, key=lambda resource: resource.uri)
-    assert list(read("resourcelist.xml").resources) == list(map(as_set, by_uri))
+    assert list(read_own("resourcelist.xml").resources) == list(map(as_set, by_uri))
     assert list(map(metadata_of, changed)) == list(map(metadata_of, resources))[: len(changed)]
     assert list(map(metadata_of, held())) == list(map(metadata_of, by_uri))
     writer = FragmentWriter(BASE, max_entries=99, max_bytes=10**6, profile=Profile.V1_1)
@@ -180,9 +178,7 @@ def test_what_exists_already_keeps_its_links(tmp_path: Path):
     publisher.load([Resource(BASE + "a", lastmod=at(1, 1), links=links)])
     with publisher:
         assert publisher.wait_published(PATIENCE)
-    (entry,) = read_document(
-        (publisher.source.documents_folder / "resourcelist.xml").read_bytes()
-    ).resources
+    (entry,) = read(publisher, "resourcelist.xml").resources
     assert entry.links == links
 
 
@@ -190,9 +186,7 @@ def test_what_was_deleted_may_still_lead_to_what_it_was(tmp_path: Path):
     link = Link("memento", HTTP + "2013/res1")
     with quick_publisher(tmp_path) as publisher:
         publisher.deleted(HTTP + "res1", links=[link])
-    (entry,) = read_document(
-        (publisher.source.documents_folder / "changelist.xml").read_bytes()
-    ).resources
+    (entry,) = read(publisher, "changelist.xml").resources
     assert (entry.change, entry.links) == (ChangeType.DELETED, (link,))
 
 

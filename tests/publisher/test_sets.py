@@ -16,6 +16,7 @@ from rsnotify.format.model import Capability, Document
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, SourceDescription, application, routes
 from tests.publisher.helpers import PATIENCE, QUICK, FakeHub, serving
+from tests.publisher.published import read
 
 HOST = "https://x.example/"
 ABOUT = "https://x.example/about"
@@ -106,10 +107,9 @@ def test_a_set_alone_has_a_source_description_of_its_own(make: Make, tmp_path: P
     publisher = make("a")
     with publisher:
         assert publisher.wait_published(PATIENCE)
-    documents = publisher.source.documents_folder
-    up = read_document((documents / "capabilitylist.xml").read_bytes()).link("up")
+    up = read(publisher, "capabilitylist.xml").link("up")
     assert up == f"{HOST}a/.well-known/resourcesync"
-    description = read_document((documents / ".well-known/resourcesync").read_bytes())
+    description = read(publisher, ".well-known/resourcesync")
     (entry,) = description.resources
     assert entry.links[0].href == description.link("describedby") == f"{HOST}about-a"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shutil
 import signal
@@ -36,6 +35,7 @@ from tests.publisher.helpers import (
     put,
     quick_publisher,
 )
+from tests.publisher.packed import sha256
 
 
 def listed(process: SourceProcess) -> dict[str, Resource]:
@@ -73,8 +73,7 @@ def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: 
     assert set(resources) == {"a.ttl", "deep/er/b.bin"}
     assert resources["a.ttl"].type == "text/turtle"
     assert resources["a.ttl"].length == 13
-    digest = hashlib.sha256(b"<a> <b> <c> .").hexdigest()
-    assert resources["a.ttl"].hash == f"sha-256:{digest}"
+    assert resources["a.ttl"].hash == sha256(b"<a> <b> <c> .")
     assert process.changes() == []
     assert process.get("deep/er/b.bin") == b"\0\1"
 
@@ -110,7 +109,7 @@ def test_what_happens_to_files_is_published(folder: Path, source: Start):
     found = [change for change in process.changes() if change[1] != "old.txt"]
     assert sorted(found) == sorted(expected), "each once, and nothing of others"
     change = last_change(process, "here.txt")
-    assert change.hash == "sha-256:" + hashlib.sha256(b"moved.txt").hexdigest()
+    assert change.hash == sha256(b"moved.txt")
     assert (change.length, change.type) == (9, "text/plain")
 
 

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from rsnotify.format.model import Capability, Rel
 from rsnotify.format.offer import HUB_DOCUMENT
-from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt_broker import channel_topic
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, parse_hub
@@ -20,6 +19,7 @@ from rsnotify_publisher.hubs import parse_hubs
 from rsnotify_publisher.push import stated_brokers
 from tests.cases import case
 from tests.publisher.helpers import PATIENCE, QUICK, serving
+from tests.publisher.published import read
 
 BROKER = "mqtts://broker.example"
 WEBSUB = {"websub": "https://hub.example/websub"}
@@ -65,8 +65,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def advertised(publisher: Publisher) -> list[str]:
-    file = publisher.source.documents_folder / "capabilitylist.xml"
-    offered = read_document(file.read_bytes()).resources
+    offered = read(publisher, "capabilitylist.xml").resources
     (channel,) = [each for each in offered if each.capability == Capability.CHANGE_NOTIFICATION]
     return [link.href for link in channel.links if link.rel == Rel.HUB]
 

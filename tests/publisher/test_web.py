@@ -83,12 +83,6 @@ async def site(
         yield f"{url}/data/"
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
 async def test_every_document_is_xml_and_answers_get_head_and_conditions(
     site: str, client: aiohttp.ClientSession
 ):

@@ -40,12 +40,6 @@ def wrapped(source: Publisher, kind: str, page: bool = True) -> AbstractAsyncCon
     return serving_wsgi(wsgi_application(source, wsgi_page if page else None))
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
 async def status_of(client: aiohttp.ClientSession, url: str, method: str = "GET") -> int:
     async with client.request(method, url) as response:
         await response.read()
