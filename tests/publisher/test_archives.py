@@ -26,7 +26,7 @@ from rsnotify_publisher.rotation_and_retention import (
 )
 from tests.ports import free_port
 from tests.publisher.helpers import BASE, Clock, eventually
-from tests.publisher.published import QUIET, Published, join, names, recorded
+from tests.publisher.published import QUIET, Published, join, names, recorded, uris
 
 
 def test_an_open_period_that_outgrows_a_document_gets_an_index(tmp_path: Path):
@@ -112,7 +112,7 @@ def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(tm
     )
 
     def archived() -> list[str]:
-        return [entry.uri for entry in source.read("changelist-archive.xml").resources]
+        return uris(source.read("changelist-archive.xml"))
 
     with source:
         source.update(*range(8))
@@ -418,6 +418,10 @@ def test_a_wrong_policy_is_refused_with_an_example(text: str, complaint: str):
         (Options(resource_dump_every=60), "require the callback `content`"),
         (Options(resource_dump_archive=True), "resource_dump_archive requires resource_dump_every"),
         (Options(change_dump_archive=True), "change_dump_archive requires change_dump"),
+        (Options(views=("atom",)), "views: the view 'atom' is not installed"),
+        (Options(max_entries=50_001), "max_entries"),
+        (Options(max_bytes=50_000_001), "max_bytes"),
+        (Options(heartbeat=0), "heartbeat"),
     ],
 )
 def test_a_wrong_option_stops_before_the_start(options: Options, complaint: str):

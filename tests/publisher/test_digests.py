@@ -18,7 +18,6 @@ from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.change_stream import NoticeStream
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, quick_publisher
-from tests.publisher.test_journal import VERSION_1, change_by_sql
 
 HASH = "sha-256:" + "ab" * 32
 NAMES = st.sampled_from("abcd")
@@ -131,17 +130,6 @@ def test_pruning_and_new_validators_do_not_change_the_sum(path: Path):
             journal.revalidate(BASE + "a", "v2")
         assert journal.changes(0) == []
         assert sum_of(journal) == total == summed_up(journal)
-
-
-def test_a_journal_of_an_earlier_version_is_summed_up_once(path: Path):
-    entry = f'{{"uri":"{BASE}a","change":"created","hash":"{HASH}"}}'
-    row = f"INSERT INTO resources VALUES ('{BASE}a', 3000000, '{entry}', NULL);"
-    change_by_sql(path, VERSION_1 + row)
-    with Journal(path, BASE) as journal:
-        assert digest_of(journal) is not None
-        assert sum_of(journal) == summed_up(journal)
-        record(journal, put("b"))
-        assert sum_of(journal) == summed_up(journal)
 
 
 def test_notices_of_documents_have_no_digest(path: Path):

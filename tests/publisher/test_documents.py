@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import subprocess
@@ -168,7 +167,7 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
         publisher.updated(BASE + "a")
         eventually(lambda: "retrying" in caplog.text)
         link.replace(documents)
-    assert [entry.uri for entry in read(publisher, "changelist.xml").resources] == [BASE + "a"]
+    assert uris(read(publisher, "changelist.xml")) == [BASE + "a"]
 
 
 def test_a_file_system_without_hard_links_has_every_document(
@@ -181,7 +180,7 @@ def test_a_file_system_without_hard_links_has_every_document(
     with quick_publisher(tmp_path) as publisher:
         publisher.updated(BASE + "a")
     for name in ("resourcelist.xml", "changelist.xml"):
-        assert [entry.uri for entry in read(publisher, name).resources] == [BASE + "a"]
+        assert uris(read(publisher, name)) == [BASE + "a"]
     assert read(publisher, "channel.xml")
 
 
@@ -223,9 +222,9 @@ def test_the_open_list_is_written_from_entries_it_already_has(
 
 async def test_documents_are_there_for_a_second_process_too(tmp_path: Path):
     async with quick_publisher(tmp_path) as first:
-        assert await asyncio.to_thread(first.wait_published, PATIENCE)
+        assert await first.await_published(PATIENCE)
         async with quick_publisher(tmp_path) as second:
-            assert await asyncio.to_thread(second.wait_published, PATIENCE)
+            assert await second.await_published(PATIENCE)
 
 
 def test_documents_go_on_when_the_clock_is_put_back(

@@ -187,7 +187,7 @@ async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: Fake
     away = replace(ROTATING, grace=0)
     async with Publisher(tmp_path, BASE, hubs=hubs, options=away) as publisher:
         await publisher.arecord([_update(number) for number in range(12)])
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        assert await publisher.await_published(PATIENCE)
     await hub.start()
     async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
         await wait_for_notices(hub, "changelist.xml", "changelist-archive.xml")
@@ -198,7 +198,7 @@ async def test_sent_notices_are_not_sent_again_by_the_next_run(tmp_path: Path, h
     for _ in range(2):
         async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
             await wait_for_notices(hub, "resourcelist.xml")
-            assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+            assert await publisher.await_published(PATIENCE)
             with publisher.source.open_journal() as journal:
                 last = journal.notices(0)[-1].datetime
             await hub.until(lambda last=last: hub.notices[-1].until == last)  # type: ignore[misc]

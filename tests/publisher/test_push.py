@@ -267,7 +267,7 @@ async def test_the_token_goes_into_a_header_and_nowhere_else(
     await hub.stop()
     async with quick_publisher(tmp_path, parse_hub(url, "hunter2")) as publisher:
         await publisher.aupdated(BASE + "a")
-        await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        await publisher.await_published(PATIENCE)
         await hub.start()
         await hub.has(BASE + "a")
     assert hub.headers[0]["Authorization"] == "Bearer hunter2"

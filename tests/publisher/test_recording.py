@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify_publisher import Publisher, Record, SourceDescription
 from rsnotify_publisher.journal import Journal, Recorder
 from tests.fork_server import forked
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, quick_publisher
+from tests.publisher.helpers import BASE, PATIENCE, quick_publisher
 from tests.publisher.published import recorded
 
 WRITER = """
@@ -361,14 +360,6 @@ publisher.close()
 def test_an_unusable_base_url_is_refused(tmp_path: Path, base_url: str):
     with pytest.raises(ConfigurationError):
         Publisher(tmp_path, base_url)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("max_entries", 50_001), ("max_bytes", 50_000_001), ("heartbeat", 0)]
-)
-def test_options_beyond_their_bounds_are_refused(tmp_path: Path, option: str, value: int):
-    with pytest.raises(ConfigurationError, match=option):
-        Publisher(tmp_path, BASE, options=replace(QUICK, **{option: value}))
 
 
 def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path):

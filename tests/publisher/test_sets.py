@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from rsnotify.format.model import Capability, Document
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher, SourceDescription, application, routes
 from tests.publisher.helpers import PATIENCE, QUICK, FakeHub, serving
-from tests.publisher.published import read
+from tests.publisher.published import read, uris
 
 HOST = "https://x.example/"
 ABOUT = "https://x.example/about"
@@ -41,7 +40,7 @@ async def get(url: str) -> Document:
 
 async def published(source: SourceDescription) -> None:
     for publisher in source.sets:
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        assert await publisher.await_published(PATIENCE)
 
 
 def test_the_source_description_lists_every_capability_list(make: Make):
@@ -49,7 +48,7 @@ def test_the_source_description_lists_every_capability_list(make: Make):
     document = source.document()
     assert document.capability == Capability.DESCRIPTION
     assert document.link("describedby") == ABOUT
-    assert [entry.uri for entry in document.resources] == [
+    assert uris(document) == [
         f"{HOST}a/capabilitylist.xml",
         f"{HOST}b/capabilitylist.xml",
     ]

@@ -18,6 +18,7 @@ from rsnotify_publisher.config import load_configuration
 from rsnotify_publisher.folder.folder_publishing import several_folders
 from rsnotify_publisher.source_documents import RESERVED
 from tests.publisher.helpers import PORT, Start, eventually, put
+from tests.publisher.published import uris
 
 TWO_SETS = """
 data = "state"
@@ -72,7 +73,7 @@ def test_a_file_names_several_sets(folder_of_sets: Path, source: Start, unused_t
     assert process.ready == f"rsnotify source serving {host}texts/ (1 resource), {listening}"
     description = read(host + ".well-known/resourcesync")
     assert description.link("describedby") == "https://about.example/source"
-    lists = [entry.uri for entry in description.resources]
+    lists = uris(description)
     assert lists == [host + "texts/capabilitylist.xml", host + "images/capabilitylist.xml"]
     texts = read(lists[0])
     assert texts.link("up") == host + ".well-known/resourcesync"
@@ -133,6 +134,10 @@ A, B = SET.format("a", "t"), SET.format("b", "i")
         (
             A + B + "[set.options]\nheartbeat = 0",
             "line 8: [[set]] b: options: heartbeat: it has to be a number above 0",
+        ),
+        (
+            "[options]\nresource_dump_every = 0\n" + A,
+            'a number above 0 or a cron expression such as "cron: 0 3 * * *"',
         ),
         (A + 'options = {profile = "2.0"}', "2.0"),
         ("port = 70000\n" + A, "line 1: port: it has to be a whole number from"),
@@ -303,11 +308,3 @@ def test_a_folder_that_is_missing_or_has_a_name_of_a_document_is_refused(
     assert errors.endswith(
         "changelist.xml has the name of a ResourceSync document; move or rename it\n"
     )
-
-
-def test_a_schedule_of_a_wrong_type_is_refused(folder: Path, tmp_path: Path):
-    config = tmp_path / "source.toml"
-    config.write_text("[options]\nresource_dump_every = 0\n")
-    with pytest.raises(RsnotifyError) as raised:
-        command(config=config)
-    assert 'a number above 0 or a cron expression such as "cron: 0 3 * * *"' in str(raised.value)

@@ -21,10 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import ChangeType, Link, Resource
-from rsnotify_publisher import Options, Publisher, Record
+from rsnotify_publisher import Options, Record
 from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.documents.open_change_list import OpenChangeList
 from rsnotify_publisher.journal import Journal, Recorder
@@ -346,11 +345,6 @@ async def test_views_are_served_with_their_types_and_pages_of_members_for_ever(t
             caching[suffix] = headers["Cache-Control"]
         assert caching[".json"] == "no-cache"  # the links of a page change
         assert "immutable" in caching[".ttl"]
-
-
-def test_a_view_that_is_unknown_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="views"):
-        Publisher(tmp_path, BASE, options=Options(views=("atom",)))  # type: ignore[arg-type]
 
 
 def test_consumers_that_poll_while_it_records_end_with_the_set(folder: Path, source: Start):

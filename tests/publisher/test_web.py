@@ -30,7 +30,6 @@ from rsnotify_publisher import (
     html_link,
     link_header,
     robots_lines,
-    routes,
     wsgi_application,
 )
 from tests.cases import case
@@ -44,6 +43,7 @@ from tests.publisher.helpers import (
     serving,
     serving_documents,
 )
+from tests.publisher.published import uris
 from tests.web_servers import KINDS, serving_asgi, serving_wsgi
 
 NAMES = [
@@ -79,7 +79,7 @@ async def site(
     async with served(publisher, request.param) as url:
         # Over WSGI the first request starts the Publisher.
         await (await client.get(f"{url}/data/capabilitylist.xml")).read()
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        assert await publisher.await_published(PATIENCE)
         yield f"{url}/data/"
 
 
@@ -115,7 +115,7 @@ async def test_the_open_list_shows_every_durable_change(
             async with client.get(site + name, headers={"If-None-Match": tag}) as answer:
                 document = read_document(await answer.read())
                 assert answer.headers["ETag"] != tag
-            assert [entry.uri for entry in document.resources][-1] == BASE + str(number)
+            assert uris(document)[-1] == BASE + str(number)
             assert len(document.resources) == number + 1
 
 
@@ -149,7 +149,7 @@ async def test_a_document_that_is_not_written_yet_gets_a_503(
             assert int(answer.headers["Retry-After"]) > 0
             assert "has not been written yet" in await answer.text()
         go.set()
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        assert await publisher.await_published(PATIENCE)
         async with client.get(f"{url}/resourcelist.xml") as answer:
             assert answer.status == 200
 
@@ -174,24 +174,13 @@ async def test_the_documents_are_added_to_an_application(
         assert await publisher.await_published(PATIENCE)
         async with client.get(f"{url}/data/changelist.xml") as answer:
             assert b"/data/a<" in await answer.read()
-        async with client.get(f"{url}/.well-known/resourcesync") as answer:
-            assert read_document(await answer.read()).capability == "description"
+        for parent in ("/", "/data/"):
+            async with client.get(f"{url}{parent}.well-known/resourcesync") as answer:
+                assert read_document(await answer.read()).capability == "description"
         for path, status in (("/", 200), ("/robots.txt", 404)):
             async with client.get(url + path) as answer:
                 assert answer.status == status
     assert not publisher.is_running
-
-
-async def test_the_routes_include_the_well_known_uri_of_the_host(
-    publisher: Publisher, client: aiohttp.ClientSession
-):
-    app = web.Application()
-    app.add_routes(routes(publisher))
-    async with publisher, serving(app) as url:
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-        for parent in ("/", "/data/"):
-            async with client.get(f"{url}{parent}.well-known/resourcesync") as answer:
-                assert read_document(await answer.read()).capability == "description"
 
 
 async def test_closed_documents_are_cached_and_live_ones_revalidated(
@@ -209,7 +198,7 @@ async def test_closed_documents_are_cached_and_live_ones_revalidated(
                 assert caching in answer.headers["Cache-Control"]
                 return read_document(await answer.read())
 
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        assert await publisher.await_published(PATIENCE)
         live = {name: await get(BASE + name, "no-cache") for name in NAMES}
         archive, opened = live["changelist-archive.xml"], live["changelist.xml"]
         closed = [await get(entry.uri, "immutable") for entry in archive.resources]
@@ -227,7 +216,7 @@ async def test_a_package_is_resumed_where_it_broke_off(
     publisher = quick_publisher(tmp_path, content=held.get, resource_dump_every=900)
     publisher.load(Resource(uri, length=len(body)) for uri, body in held.items())
     async with serving_documents(publisher) as url:
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        assert await publisher.await_published(PATIENCE)
         dump = publisher.source.documents_folder / "resourcedump.xml"
         await asyncio.to_thread(eventually, dump.exists)
         async with client.get(f"{url}/resourcedump.xml") as answer:

@@ -34,7 +34,9 @@ async def asgi_page(scope: Any, receive: Any, send: Any) -> None:
     await PlainTextResponse("a page")(scope, receive, send)
 
 
-def wrapped(source: Publisher, kind: str, page: bool = True) -> AbstractAsyncContextManager[str]:
+def wrapped(
+    source: Publisher | SourceDescription, kind: str, page: bool = True
+) -> AbstractAsyncContextManager[str]:
     if kind == "asgi":
         return serving_asgi(asgi_application(source, asgi_page if page else None))
     return serving_wsgi(wsgi_application(source, wsgi_page if page else None))
@@ -53,7 +55,7 @@ async def test_every_other_path_is_one_of_the_application(
     publisher = quick_publisher(tmp_path)
     publisher.start()
     async with wrapped(publisher, kind) as url:
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        assert await publisher.await_published(PATIENCE)
         for path in ("/", "/data/", "/data/a", "/data/resourcesync/", "/robots.txt"):
             async with client.get(url + path) as response:
                 assert await response.text() == "a page"
@@ -189,7 +191,7 @@ async def test_it_can_be_mounted_at_the_path_of_the_base_url(
 
     with quick_publisher(tmp_path) as publisher:
         documents = Mount("/data", app=asgi_application(publisher))
-        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        assert await publisher.await_published(PATIENCE)
         async with serving_asgi(Starlette(routes=[Route("/", home), documents])) as url:
             assert await status_of(client, url + "/data/changelist.xml") == 200
             assert await status_of(client, url + "/data/none") == 404
@@ -202,17 +204,11 @@ async def test_several_sets_are_served_together(
     base = "https://source.example/"
     sets = [Publisher(tmp_path / name[0], base + name, options=QUICK) for name in ("a%20b/", "c/")]
     source = SourceDescription(base, sets)
-    serving = (
-        serving_asgi(asgi_application(source))
-        if kind == "asgi"
-        else serving_wsgi(wsgi_application(source))
-    )
-    with source:
-        async with serving as url:
-            for publisher in sets:
-                assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-            for path in ("/a%20b/changelist.xml", "/c/changelist.xml", "/.well-known/resourcesync"):
-                assert await status_of(client, url + path) == 200
+    async with source, wrapped(source, kind, page=False) as url:
+        for publisher in sets:
+            assert await publisher.await_published(PATIENCE)
+        for path in ("/a%20b/changelist.xml", "/c/changelist.xml", "/.well-known/resourcesync"):
+            assert await status_of(client, url + path) == 200
 
 
 @pytest.mark.parametrize("kind", KINDS)
