@@ -29,7 +29,7 @@ from tests.publisher.helpers import BASE, Clock, eventually
 from tests.publisher.published import QUIET, Published, join, names, recorded, uris
 
 
-def test_an_open_period_that_outgrows_a_document_gets_an_index(tmp_path: Path):
+def test_an_open_period_larger_than_a_document_gets_an_index(tmp_path: Path):
     with Published(tmp_path, rotate="1000 changes", max_entries=10) as source:
         source.update(*range(35))
     top = source.read("changelist.xml")
@@ -50,7 +50,7 @@ def test_an_open_period_that_outgrows_a_document_gets_an_index(tmp_path: Path):
     assert source.read("changelist-archive.xml").resources == ()
 
 
-def test_bytes_too_make_the_open_period_outgrow_a_document(tmp_path: Path):
+def test_an_open_period_with_too_many_bytes_gets_an_index(tmp_path: Path):
     with Published(tmp_path, rotate="1000 changes", max_bytes=4_000) as source:
         source.update(*range(40))
     assert source.read("changelist.xml").index
@@ -60,7 +60,7 @@ def test_bytes_too_make_the_open_period_outgrow_a_document(tmp_path: Path):
     assert max(sizes) <= 4_000
 
 
-def test_parts_of_an_index_move_to_the_archive_as_they_are(tmp_path: Path):
+def test_parts_of_an_index_move_to_the_archive_unchanged(tmp_path: Path):
     with Published(tmp_path, rotate="40 changes", max_entries=10) as source:
         source.update(*range(35))
         source.wait_written()
@@ -82,7 +82,7 @@ def test_parts_of_an_index_move_to_the_archive_as_they_are(tmp_path: Path):
     assert top.from_ == archive.resources[-1].until
 
 
-def test_an_open_period_may_become_one_document_again(tmp_path: Path):
+def test_an_open_period_may_shrink_to_one_document(tmp_path: Path):
     with Published(tmp_path, rotate="30 changes or 1 h", max_entries=10) as source:
         source.update(*range(15))
         eventually(lambda: source.read("changelist.xml").index)
@@ -106,7 +106,7 @@ def test_changes_are_closed_by_age(tmp_path: Path):
     assert names([source.read("changelist.xml")]) == ["c"]
 
 
-def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(tmp_path: Path):
+def test_closed_lists_are_offered_and_deleted_on_time(tmp_path: Path):
     source = Published(
         tmp_path, rotate="4 changes", keep="1 h", linger=600, resource_list_every=0.05
     )
@@ -131,7 +131,7 @@ def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(tm
         eventually(lambda: not any(source.has(uri) for uri in closed))
 
 
-def test_old_changes_leave_the_open_list_even_if_few_come(tmp_path: Path):
+def test_old_changes_leave_the_open_list_even_if_there_are_few(tmp_path: Path):
     with Published(tmp_path, keep="1 h", linger=0, resource_list_every=0.05) as source:
         source.update("a")
         eventually(lambda: names([source.read("changelist.xml")]) == ["a"])
@@ -142,7 +142,7 @@ def test_old_changes_leave_the_open_list_even_if_few_come(tmp_path: Path):
     assert names([source.read("changelist.xml")]) == ["b"]
 
 
-def test_changes_that_a_baseline_still_needs_are_not_dropped(tmp_path: Path):
+def test_changes_since_the_baseline_are_not_dropped(tmp_path: Path):
     # The Resource List stays as it was at the start, so each later change is needed.
     with Published(tmp_path, rotate="4 changes", keep="1 list", refresh=0.01) as source:
         source.update(*range(40))
@@ -153,7 +153,7 @@ def test_changes_that_a_baseline_still_needs_are_not_dropped(tmp_path: Path):
     assert archive[0].from_ <= at
 
 
-def test_a_hub_that_never_comes_back_does_not_keep_changes_for_ever(
+def test_changes_are_not_kept_forever_for_an_unreachable_hub(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     options = replace(QUIET, rotate="4 changes", keep="1 list", resource_list_every=0.05)
@@ -195,7 +195,7 @@ def test_former_resource_lists_are_archived(tmp_path: Path, max_entries: int):
             assert part.link("index") in (None, entry.uri)
 
 
-def test_an_archive_that_outgrows_a_document_gets_an_index(tmp_path: Path):
+def test_an_archive_larger_than_a_document_gets_an_index(tmp_path: Path):
     with Published(tmp_path, rotate="2 changes", max_entries=5) as source:
         source.update(*range(30))
     top = source.read("changelist-archive.xml")
@@ -263,7 +263,7 @@ def test_long_documents_may_be_compressed(tmp_path: Path):
     assert {part.link("up") for part in closed} == {BASE + "capabilitylist.xml"}
 
 
-def test_readers_of_1_0_find_the_datetime_of_changes_in_lastmod_alone(tmp_path: Path):
+def test_the_profile_1_0_has_the_datetime_of_changes_only_in_lastmod(tmp_path: Path):
     with Published(tmp_path, profile="1.0", rotate="4 changes") as source:
         change = source.publisher.updated(BASE + "a", lastmod=Clock.ORIGIN)
         source.update(*range(5))
@@ -274,7 +274,7 @@ def test_readers_of_1_0_find_the_datetime_of_changes_in_lastmod_alone(tmp_path: 
     assert entries[0].lastmod == change.datetime
 
 
-def test_what_is_off_is_not_offered(tmp_path: Path):
+def test_disabled_documents_are_not_offered(tmp_path: Path):
     with Published(tmp_path) as source:
         pass
     # Nor the channel, since there is no hub to hear it at; but it is there, for whoever knows it.
@@ -283,7 +283,7 @@ def test_what_is_off_is_not_offered(tmp_path: Path):
     assert source.read("resourcelist.xml").link("archives") is None
 
 
-def test_an_archive_is_removed_when_it_is_turned_off(tmp_path: Path):
+def test_a_disabled_archive_is_removed(tmp_path: Path):
     with Published(
         tmp_path, resource_list_archive=True, resource_list_every=0.05, linger=0
     ) as source:
@@ -296,7 +296,7 @@ def test_an_archive_is_removed_when_it_is_turned_off(tmp_path: Path):
     assert "resourcelist-archive" not in without.offered()
 
 
-def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path):
+def test_temporary_files_from_a_crash_are_deleted_at_once(tmp_path: Path):
     source = Published(tmp_path)
     names = [".resourcelist.xml.1-1.tmp", "resourcesync/.changedump-1.zip.1-1.tmp"]
     for name in (*names, ".well-known/.resourcesync.1-1.tmp"):
@@ -335,7 +335,7 @@ def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path):
     assert (source.documents_folder / name).exists()
 
 
-def test_files_that_a_crash_left_behind_go_after_a_while(tmp_path: Path):
+def test_files_from_a_crash_are_deleted_later(tmp_path: Path):
     source = Published(tmp_path)
     lost = (
         source.folder / "resourcesync/changelist-20200101T000000000000Z-20200102T000000000000Z.xml"
@@ -384,7 +384,7 @@ def volumes(*ends: int, size: int = 100) -> list[FinishedDocument]:
         (parse_retention, "1 TB or 3 documents", RetentionPolicy(count=3, size=10**12)),
     ],
 )
-def test_a_policy_is_one_line(parse: Callable[[str], object], text: str, meant: object):
+def test_policies_are_parsed(parse: Callable[[str], object], text: str, meant: object):
     assert parse(text) == meant
 
 
@@ -401,7 +401,7 @@ def test_a_policy_is_one_line(parse: Callable[[str], object], text: str, meant: 
         ("30 days 1000 lists", "is not a count"),
     ],
 )
-def test_a_wrong_policy_is_refused_with_an_example(text: str, complaint: str):
+def test_invalid_policies_are_refused_with_an_example(text: str, complaint: str):
     with pytest.raises(ConfigurationError) as raised:
         parse_retention(text)
     assert complaint in str(raised.value)
@@ -424,7 +424,7 @@ def test_a_wrong_policy_is_refused_with_an_example(text: str, complaint: str):
         (Options(heartbeat=0), "heartbeat"),
     ],
 )
-def test_a_wrong_option_stops_before_the_start(options: Options, complaint: str):
+def test_invalid_options_are_refused(options: Options, complaint: str):
     with pytest.raises(ConfigurationError, match=complaint):
         Publisher("never-made", BASE, options=options)
 
@@ -478,14 +478,14 @@ def test_a_destination_offline_for_less_than_the_age_misses_nothing(
         (10, 1_000, 0, HOUR, MinimumOpen(5, 500, HOUR // 2)),
     ],
 )
-def test_half_of_the_limit_that_was_reached_stays_open(
+def test_half_of_the_reached_limit_stays_open(
     changes: int, size: int, oldest: int, now: int, stays: MinimumOpen | None
 ):
     policy = RotationPolicy(changes=10, size=1_000, age=HOUR)
     assert policy.minimum_open(changes, size, oldest=oldest, now=now) == stays
 
 
-def test_any_reached_limit_permits_to_close():
+def test_one_reached_limit_is_enough_to_close():
     floor = MinimumOpen(changes=5, size=None, since=50)
     assert floor.allows(changes=5, size=0, last_closed=99)
     assert floor.allows(changes=0, size=0, last_closed=50)

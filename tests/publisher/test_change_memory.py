@@ -83,7 +83,7 @@ def joined(pages: list[Document]) -> list[Resource]:
     return [entry for page in pages for entry in page.resources]
 
 
-async def test_a_page_is_a_change_list_of_what_is_later(tmp_path: Path):
+async def test_a_page_is_a_change_list_of_later_changes(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         first, second, third = await memory.record(3)
         assert first.datetime is not None
@@ -96,7 +96,7 @@ async def test_a_page_is_a_change_list_of_what_is_later(tmp_path: Path):
     assert [entry.datetime for entry in page.resources] == [second.datetime, third.datetime]
 
 
-async def test_the_last_page_leads_to_one_that_is_empty_until_something_changes(tmp_path: Path):
+async def test_the_last_page_links_to_an_empty_one(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         (change,) = await memory.record(1)
         *_, last = await memory.walk(await memory.page())
@@ -123,7 +123,7 @@ async def test_full_pages_are_closed_and_join(tmp_path: Path):
     ("compressed", "profile", "limit"),
     [(False, "1.1", 4), (True, "1.0", 4), (False, "1.0", 1000), (True, "1.1", 1000)],
 )
-async def test_what_is_closed_is_remembered_too(
+async def test_the_memory_includes_closed_lists(
     tmp_path: Path, compressed: bool, profile: str, limit: int
 ):
     options = replace(QUICK, rotate="10 changes", gzip=compressed, profile=profile)
@@ -147,7 +147,7 @@ async def pruned(publisher: Publisher) -> None:
     await asyncio.to_thread(eventually, lambda: len(recorded(publisher)) < 10)
 
 
-async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path):
+async def test_forgotten_changes_result_in_410_with_an_explanation(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         (change,) = await memory.record(1)
         assert change.datetime is not None
@@ -159,7 +159,7 @@ async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path):
     assert text.count("\n") == 1
 
 
-async def test_what_retention_dropped_is_gone(tmp_path: Path):
+async def test_dropped_changes_result_in_410(tmp_path: Path):
     options = replace(QUICK, rotate="10 changes", keep="1 lists")
     async with remembering(tmp_path, options) as memory:
         changes = []
@@ -174,7 +174,7 @@ async def test_what_retention_dropped_is_gone(tmp_path: Path):
     assert [entry.uri for entry in joined(pages)][-1] == changes[-1].uri
 
 
-async def test_a_question_that_makes_no_sense_is_answered_by_one_sentence(tmp_path: Path):
+async def test_an_invalid_query_results_in_400_with_an_explanation(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         for query in (
             *("since=yesterday", "since=", "since=2026-13-01"),
@@ -188,7 +188,7 @@ async def test_a_question_that_makes_no_sense_is_answered_by_one_sentence(tmp_pa
                 assert text.count("\n") == 1
 
 
-async def test_every_w3c_datetime_is_understood(tmp_path: Path):
+async def test_every_w3c_datetime_is_accepted(tmp_path: Path):
     async with remembering(tmp_path) as memory:
         (change,) = await memory.record(1)
         for since in ("2100", "2100-01-01", "2100-01-01T00:00:00+01:00", "2100-01-01T00:00Z"):
@@ -199,7 +199,7 @@ async def test_every_w3c_datetime_is_understood(tmp_path: Path):
         assert [e.uri for e in (await memory.since(begin)).resources] == [change.uri]
 
 
-async def test_a_client_that_has_a_page_gets_a_304(tmp_path: Path):
+async def test_a_known_page_results_in_304(tmp_path: Path):
     async with remembering(tmp_path) as memory, aiohttp.ClientSession() as session:
         await memory.record(1)
         url = f"{memory.url}/{MEMORY}"
@@ -214,7 +214,7 @@ async def test_a_client_that_has_a_page_gets_a_304(tmp_path: Path):
 
 
 @pytest.mark.parametrize("offered", [False, True])
-async def test_the_capability_list_names_it_where_it_is_served(tmp_path: Path, offered: bool):
+async def test_the_capability_list_links_to_it_if_enabled(tmp_path: Path, offered: bool):
     with quick_publisher(tmp_path, change_memory=offered) as publisher:
         assert publisher.wait_published(PATIENCE)
     named = read(publisher, "capabilitylist.xml").link(Rel.CHANGE_SET)

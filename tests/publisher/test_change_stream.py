@@ -103,7 +103,7 @@ class World:
             feed.sent = state.reached
 
 
-def test_changes_are_passed_on_only_while_the_stream_is_open(tmp_path: Path) -> None:
+def test_changes_are_passed_to_feeds_only_while_the_stream_is_open(tmp_path: Path) -> None:
     calls: list[Callable[[], object]] = []
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
         stream = ChangeStream(None, calls.append, pool.submit)
@@ -122,7 +122,7 @@ def test_changes_are_passed_on_only_while_the_stream_is_open(tmp_path: Path) -> 
         assert record() == 1
 
 
-async def test_a_journal_that_cannot_be_read_is_left_to_the_feeds(tmp_path: Path) -> None:
+async def test_an_unreadable_journal_raises_an_error_only_in_the_feeds(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
         stream = ChangeStream(None, lambda work: None, pool.submit)
         stream.open(journal)
@@ -131,7 +131,7 @@ async def test_a_journal_that_cannot_be_read_is_left_to_the_feeds(tmp_path: Path
         stream.read(0, 1)
 
 
-async def test_contents_that_cannot_be_read_at_all_are_left_out(
+async def test_unreadable_contents_are_omitted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def read(uris: Sequence[str]) -> Mapping[str, bytes]:
@@ -158,7 +158,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, kept=st.integers(1, 12))
-def test_every_hub_is_fed_what_the_journal_has(steps: list[tuple[str, int]], kept: int):
+def test_every_hub_receives_what_the_journal_contains(steps: list[tuple[str, int]], kept: int):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(change_stream, "_MAX_CHANGES", kept)
         world = World(Path(folder), 2)
@@ -208,7 +208,7 @@ async def identity() -> int:
     return threading.get_ident()
 
 
-async def test_recorded_content_travels_inline_without_a_callback(tmp_path: Path, hub: FakeHub):
+async def test_recorded_content_is_sent_inline_without_a_callback(tmp_path: Path, hub: FakeHub):
     # While a feed begins, it reads changes from the journal, which has no content.
     small = [BASE + str(number) for number in range(20)]
     async with quick_publisher(tmp_path, hub.url) as publisher:
@@ -246,7 +246,7 @@ def fail(uri: str) -> bytes:
 
 
 @pytest.mark.parametrize("content", [lambda uri: 5, lambda uri: "text", fail])
-async def test_a_callback_that_fails_or_returns_nonsense_costs_only_the_content(
+async def test_a_failing_callback_prevents_only_inline_content(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture, content: Any
 ):
     async with quick_publisher(tmp_path, hub.url, content=content) as publisher:
@@ -314,7 +314,7 @@ class Flood:
         recorder.submit(lambda journal: journal.record([change] * 4)).result()
 
 
-def test_a_flood_does_not_keep_the_other_documents_from_being_written(tmp_path: Path):
+def test_a_flood_does_not_prevent_writing_the_other_documents(tmp_path: Path):
     flood = Flood()
     source = SourceContext(tmp_path, BASE, (), Options(rotate="4 changes"), flood)
     recorder = Recorder(source.open_journal, lambda _: None, ThreadPoolExecutor(1))

@@ -39,7 +39,7 @@ def test_changes_are_closed_at_a_cron_time_although_the_clock_of_the_source_lags
         eventually(lambda: bool(source.read("changelist-archive.xml").resources))
 
 
-async def test_a_hub_that_is_away_is_not_reported_as_reached_until_the_clock_is_there_again(
+async def test_an_unreachable_hub_is_not_reported_as_reached_after_the_clock_was_set_back(
     tmp_path: Path, hub: FakeHub
 ):
     clock = Clock()

@@ -61,7 +61,7 @@ def test_the_resource_list_shows_the_set_of_the_source(tmp_path: Path):
     assert [(entry.uri, entry.change) for entry in changes] == [(BASE + "c", ChangeType.CREATED)]
 
 
-def test_what_belongs_to_a_change_alone_is_left_out(tmp_path: Path):
+def test_the_resource_list_omits_fields_of_changes(tmp_path: Path):
     links = (Link(Rel.PATCH, BASE + "diff"), Link(Rel.MEMENTO, BASE + "a/1"))
     reported = Resource(BASE + "a", change=ChangeType.UPDATED, links=links)
     with quick_publisher(tmp_path, resources=lambda: [reported]) as publisher:
@@ -96,7 +96,7 @@ def test_a_database_that_fails_only_delays_the_resource_list(
     assert not list((changed.parent / "resourcesync").iterdir())
 
 
-def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
+def test_a_dump_succeeds_after_the_deletion_of_missing_content_is_recorded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     def resources() -> Iterator[Resource]:
@@ -145,13 +145,13 @@ def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path):
     assert [change.uri for change in recorded(publisher)] == [BASE + "a"]
 
 
-def test_there_is_nothing_to_load_where_the_source_gives_the_set(tmp_path: Path):
+def test_nothing_can_be_loaded_if_a_callback_returns_the_set(tmp_path: Path):
     publisher = quick_publisher(tmp_path, resources=list)
     with pytest.raises(ConfigurationError, match="nothing to load"):
         publisher.load([Resource(BASE + "a")])
 
 
-def test_a_set_that_was_given_before_must_be_given_again(tmp_path: Path):
+def test_a_callback_for_the_set_must_be_passed_again(tmp_path: Path):
     with quick_publisher(tmp_path, resources=list) as publisher:
         publisher.created(BASE + "a")
     with pytest.raises(ConfigurationError, match="pass that again"):

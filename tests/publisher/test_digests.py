@@ -67,7 +67,7 @@ def path(tmp_path: Path) -> Path:
     st.lists(st.lists(CHANGES, max_size=5), max_size=5),
     st.booleans(),
 )
-def test_whatever_is_loaded_and_recorded_the_sum_is_that_of_the_set(
+def test_the_sum_is_that_of_the_set_after_any_changes(
     tmp_path_factory: pytest.TempPathFactory,
     loaded: list[Record],
     batches: list[list[Record]],
@@ -88,7 +88,7 @@ def test_whatever_is_loaded_and_recorded_the_sum_is_that_of_the_set(
             assert summed_up(other) == sum_of(journal)
 
 
-def test_a_batch_larger_than_a_page_is_summed_up_once_for_each_resource(path: Path):
+def test_a_batch_larger_than_a_page_counts_each_resource_once(path: Path):
     with Journal(path, BASE) as journal:
         record(journal, *(put(str(number % 1_500)) for number in range(4_000)))
         assert sum_of(journal) == summed_up(journal)
@@ -104,7 +104,7 @@ def test_two_processes_that_record_alternately_keep_one_sum(path: Path):
         assert sum_of(one) == sum_of(other) == summed_up(one)
 
 
-def test_of_a_transaction_that_failed_nothing_is_in_the_sum(path: Path):
+def test_a_failed_transaction_does_not_change_the_sum(path: Path):
     with Journal(path, BASE) as journal:
         record(journal, put("a"))
         before = sum_of(journal)
@@ -151,7 +151,7 @@ def _digits_of(journal: Journal) -> tuple[str]:
     return (summed_up(journal).split()[2],)
 
 
-async def test_a_source_that_is_never_quiet_sends_the_digest_with_changes(
+async def test_a_constantly_changing_source_sends_the_digest_with_changes(
     tmp_path: Path, hub: FakeHub
 ):
     options = Options(heartbeat=600, grace=5)
@@ -167,7 +167,7 @@ async def test_a_source_that_is_never_quiet_sends_the_digest_with_changes(
     assert set_digest(second) is None, "not with each of many changes a second"
 
 
-async def test_a_lagging_hub_gets_the_digest_only_with_the_last_change(
+async def test_a_lagging_hub_receives_the_digest_only_with_the_last_change(
     tmp_path: Path, hub: FakeHub
 ):
     async with quick_publisher(tmp_path, hub.url, fragment_entries=2) as publisher:
@@ -180,7 +180,7 @@ async def test_a_lagging_hub_gets_the_digest_only_with_the_last_change(
     assert reported[-1].count == 5
 
 
-async def test_a_promise_waits_for_no_flood_of_changes(path: Path):
+async def test_a_promise_does_not_wait_for_a_flood_of_changes(path: Path):
     hashed = [put(str(number)) for number in range(6_000)]
     with ThreadPoolExecutor(1) as threads:
         recorder = Recorder(lambda: Journal(path, BASE), lambda _: None, threads)

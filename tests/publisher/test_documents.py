@@ -28,7 +28,7 @@ from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually, qu
 from tests.publisher.published import QUIET, Published, numbered, publish, read, recorded, uris
 
 
-def test_a_new_source_has_every_document_though_all_are_empty(tmp_path: Path):
+def test_a_new_source_has_every_document(tmp_path: Path):
     publisher = publish(tmp_path)
     for name, capability in {
         "resourcelist.xml": "resourcelist",
@@ -112,7 +112,7 @@ def test_a_flood_is_closed_in_lists_of_bounded_length(tmp_path: Path):
     assert sum(lengths) + len(read(publisher, "changelist.xml").resources) == 95
 
 
-def test_closed_lists_are_never_touched_again(tmp_path: Path):
+def test_closed_lists_are_never_rewritten(tmp_path: Path):
     options = replace(QUICK, rotate="10 changes")
     closed = publish(tmp_path, *numbered(40), options=options)
     files = list((closed.source.documents_folder / "resourcesync").glob("changelist-*"))
@@ -142,7 +142,7 @@ def test_the_oldest_closed_lists_are_dropped(tmp_path: Path):
     assert archive.resources[-1].until == read(publisher, "changelist.xml").from_
 
 
-def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path):
+def test_a_restarted_source_continues_the_same_lists(tmp_path: Path):
     before = read(publish(tmp_path, "a"), "changelist.xml")
     after = read(publish(tmp_path, "b"), "changelist.xml")
     assert after.from_ == before.from_
@@ -150,7 +150,7 @@ def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path):
     assert len(after.resources) == 2
 
 
-def test_a_folder_that_cannot_be_written_is_tried_again(
+def test_writing_is_retried_if_the_folder_is_not_writable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     publisher = quick_publisher(tmp_path)
@@ -185,7 +185,7 @@ def test_a_file_system_without_hard_links_has_every_document(
 
 
 @pytest.mark.parametrize("in_the_way", ["", "documents", "documents/resourcesync"])
-def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path, in_the_way: str):
+def test_an_unwritable_folder_is_refused_at_the_start(tmp_path: Path, in_the_way: str):
     location = tmp_path / "state" / in_the_way
     location.parent.mkdir(parents=True, exist_ok=True)
     location.write_text("in the way")
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path,
         publisher.start()
 
 
-def test_the_open_list_is_written_from_entries_it_already_has(
+def test_each_entry_of_the_open_list_is_serialized_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     written: list[str] = []
@@ -220,14 +220,14 @@ def test_the_open_list_is_written_from_entries_it_already_has(
     assert all(written.count(uri) <= 2 for uri in written)
 
 
-async def test_documents_are_there_for_a_second_process_too(tmp_path: Path):
+async def test_a_second_process_also_waits_for_published_documents(tmp_path: Path):
     async with quick_publisher(tmp_path) as first:
         assert await first.await_published(PATIENCE)
         async with quick_publisher(tmp_path) as second:
             assert await second.await_published(PATIENCE)
 
 
-def test_documents_go_on_when_the_clock_is_put_back(
+def test_documents_are_written_after_the_clock_was_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     back = timedelta(0)
@@ -246,7 +246,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
             eventually(lambda: uris(read(publisher, "changelist.xml"))[-1:] == [BASE + name])  # noqa: B023
 
 
-def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_backlog_is_closed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rsnotify_publisher.documents.change_lists._MAX_BATCH", 50)
     publisher = quick_publisher(tmp_path, rotate="20 changes")
     with publisher.source.open_journal() as journal, journal.transaction():
@@ -264,7 +264,7 @@ def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.M
     assert all(len(one.resources) <= 20 for one in lists)
 
 
-def test_what_ends_as_soon_as_it_has_begun_has_published(tmp_path: Path):
+def test_a_publisher_that_closes_at_once_publishes(tmp_path: Path):
     publisher = quick_publisher(tmp_path)
     with publisher.source.open_journal() as journal, journal.transaction():
         journal.record([Record(Resource(BASE + "a", change=ChangeType.CREATED))])
@@ -276,7 +276,7 @@ def test_what_ends_as_soon_as_it_has_begun_has_published(tmp_path: Path):
 # The Resource List in the folder: what it holds, in how many parts, and for how long.
 
 
-def test_the_resource_list_holds_the_current_set(tmp_path: Path):
+def test_the_resource_list_contains_the_current_set(tmp_path: Path):
     publisher = quick_publisher(tmp_path)
     publisher.load([Resource(BASE + "base", length=1), Resource(BASE + "gone")])
     with publisher:
@@ -340,7 +340,7 @@ def test_a_long_resource_list_gets_an_index(tmp_path: Path, entries: int, parts:
     assert names == numbered(10)
 
 
-def test_bytes_too_make_a_resource_list_long(tmp_path: Path):
+def test_a_resource_list_with_too_many_bytes_gets_an_index(tmp_path: Path):
     publisher = quick_publisher(tmp_path, max_bytes=1_000)
     publisher.load(Resource(BASE + name) for name in numbered(20))
     with publisher:
@@ -350,7 +350,7 @@ def test_bytes_too_make_a_resource_list_long(tmp_path: Path):
     assert all(part.stat().st_size <= 1_000 for part in folder.glob("resourcelist-*"))
 
 
-def test_parts_of_a_replaced_resource_list_linger_and_then_go(tmp_path: Path):
+def test_parts_of_a_replaced_resource_list_are_deleted_later(tmp_path: Path):
     clock = Clock()
     publisher = quick_publisher(tmp_path, clock=clock, max_entries=1, linger=600)
     folder = publisher.source.documents_folder / "resourcesync"
@@ -406,7 +406,7 @@ def missing(documents: Path) -> set[str]:
     return {name for name in offered(documents) if not (documents / name).exists()}
 
 
-def test_a_program_that_ends_at_once_has_written_every_document_it_offers(tmp_path: Path):
+def test_a_program_that_ends_at_once_writes_every_document_it_offers(tmp_path: Path):
     ended = subprocess.run(
         [*forked(SCRIPT), tmp_path], capture_output=True, text=True, timeout=PATIENCE
     )
@@ -418,7 +418,7 @@ def test_a_program_that_ends_at_once_has_written_every_document_it_offers(tmp_pa
         assert uris(read_document((documents / name).read_bytes())) == [BASE + "one"]
 
 
-def test_closing_finishes_a_first_resource_list_that_was_begun(tmp_path: Path):
+def test_closing_completes_the_first_resource_list(tmp_path: Path):
     begun = threading.Event()
 
     def resources() -> Iterator[Resource]:
@@ -432,7 +432,7 @@ def test_closing_finishes_a_first_resource_list_that_was_begun(tmp_path: Path):
     assert len(read(publisher, "resourcelist.xml").resources) == 20_000
 
 
-def test_nothing_leads_to_a_source_before_its_first_resource_list_is_written(tmp_path: Path):
+def test_nothing_is_offered_before_the_first_resource_list_is_written(tmp_path: Path):
     goes_on = threading.Event()
 
     def resources() -> Iterator[Resource]:
@@ -460,7 +460,7 @@ def test_a_resource_dump_is_offered_once_it_is_written(tmp_path: Path):
         assert not missing(published.folder)
 
 
-def test_publishing_is_tried_again_after_a_journal_could_not_be_opened(
+def test_publishing_is_retried_if_the_journal_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     publisher = quick_publisher(tmp_path)
@@ -477,7 +477,7 @@ def test_publishing_is_tried_again_after_a_journal_could_not_be_opened(
     assert "publishing failed; retrying: the disk does not answer" in caplog.text
 
 
-def test_a_process_that_did_not_lead_publishes_what_it_recorded_last(tmp_path: Path):
+def test_a_process_that_did_not_lead_publishes_its_last_change(tmp_path: Path):
     leading, other = (Publisher(tmp_path, BASE) for _ in range(2))
     with leading:
         assert leading.wait_published(PATIENCE)

@@ -40,7 +40,7 @@ def faults(folder: Path) -> list[Finding]:
     return [finding for path in folder.rglob("*.xml") for finding in validate(path.read_bytes())]
 
 
-def test_a_package_holds_every_resource_and_a_manifest(tmp_path: Path):
+def test_a_package_contains_every_resource_and_a_manifest(tmp_path: Path):
     (tmp_path / "b").write_bytes(b"of a file")
     contents = {"a.ttl": b"of the callback", "b": tmp_path / "b", "empty": b""}
     [package] = pack(tmp_path / "out", contents)
@@ -81,20 +81,20 @@ ENTRIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_says_what_the_source_says_of_the_content(tmp_path: Path, name: str):
+def test_an_entry_describes_the_packed_content(tmp_path: Path, name: str):
     given, expected = ENTRIES[name]
     [package] = pack(tmp_path, {"a": b"1"}, resources=[Resource(BASE + "a", **given)])
     [entry] = manifest(tmp_path, package).resources
     assert {field: getattr(entry, field) for field in expected} == expected
 
 
-def test_a_resource_that_vanished_is_left_out(tmp_path: Path):
+def test_a_resource_without_content_is_omitted(tmp_path: Path):
     contents = {"a": b"1", "told": None, "untold": tmp_path / "removed", "z": b"26"}
     packages = pack(tmp_path, contents)
     assert unpacked(tmp_path, packages) == {BASE + "a": b"1", BASE + "z": b"26"}
 
 
-def test_a_file_that_grows_while_it_is_read_is_packed_in_its_first_size(tmp_path: Path):
+def test_a_file_that_grows_while_it_is_read_is_packed_up_to_its_initial_size(tmp_path: Path):
     growing = tmp_path / "log"
     growing.write_bytes(b"")
 
@@ -107,7 +107,7 @@ def test_a_file_that_grows_while_it_is_read_is_packed_in_its_first_size(tmp_path
     assert growing.stat().st_size > 300_000
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_packed_as_far_as_it_was_read(tmp_path: Path):
+def test_a_file_that_shrinks_while_it_is_read_is_packed_up_to_that_point(tmp_path: Path):
     shrinking = tmp_path / "log"
     shrinking.write_bytes(b"x" * 1_000_000)
     calls = iter(range(1_000))
@@ -127,7 +127,7 @@ def test_packages_are_split_by_number(tmp_path: Path):
     assert len(unpacked(tmp_path, packages)) == 7
 
 
-def test_packages_are_split_by_bytes_and_a_large_resource_gets_its_own(tmp_path: Path):
+def test_packages_are_split_by_size_and_a_large_resource_has_its_own(tmp_path: Path):
     sizes = [4, 4, 4, 25, 0, 10, 1]
     contents = {str(number): b"." * size for number, size in enumerate(sizes)}
     packages = pack(tmp_path, contents, max_content=10)
@@ -135,13 +135,13 @@ def test_packages_are_split_by_bytes_and_a_large_resource_gets_its_own(tmp_path:
     assert unpacked(tmp_path, packages) == {BASE + name: c for name, c in contents.items()}
 
 
-def test_a_set_without_resources_has_one_package_without_any(tmp_path: Path):
+def test_an_empty_set_has_one_empty_package(tmp_path: Path):
     [package] = pack(tmp_path, {})
     assert package.count == 0
     assert unpacked(tmp_path, [package]) == {}
 
 
-def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path):
+def test_the_dump_describes_its_packages(tmp_path: Path):
     packages = pack(tmp_path, {"a": b"1", "b": b"2"}, max_entries=1)
     archives = Link("archives", BASE + "resourcedump-archive.xml")
     entries = [package.entry for package in packages]
@@ -163,7 +163,7 @@ def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path):
         assert entry.links == (Link("contents", BASE + copy, type="application/xml"),)
 
 
-def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path):
+def test_too_many_packages_for_one_document_get_an_index(tmp_path: Path):
     packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_entries=1)
     entries = [package.entry for package in packages]
     parts = writer(tmp_path, max_entries=3).write_document("resourcedump.xml", HEAD, entries)
@@ -180,7 +180,7 @@ def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path):
 
 
 @pytest.mark.parametrize("max_entries", [2, 50])
-def test_all_that_is_written_is_valid(tmp_path: Path, max_entries: int):
+def test_all_documents_are_valid(tmp_path: Path, max_entries: int):
     contents = {"a.ttl": b"1", "b": b"2", "gone": None, "c": b"3"}
     resources = [Resource(BASE + name, type="text/turtle") for name in contents]
     packages = pack(tmp_path, contents, resources=resources, max_entries=1)
@@ -196,7 +196,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("calls", [1, 3, 5, 8, 13])
-def test_a_dump_that_is_stopped_leaves_no_files_behind(tmp_path: Path, calls: int):
+def test_a_stopped_dump_leaves_no_files_behind(tmp_path: Path, calls: int):
     (tmp_path / "large").write_bytes(b"x" * 1_000_000)
     left = [calls]
 
@@ -211,7 +211,7 @@ def test_a_dump_that_is_stopped_leaves_no_files_behind(tmp_path: Path, calls: in
     assert files(tmp_path / "out") == []
 
 
-def test_a_set_that_cannot_be_read_leaves_no_files_behind(tmp_path: Path):
+def test_an_unreadable_set_leaves_no_files_behind(tmp_path: Path):
     def failing() -> Iterator[Resource]:
         yield Resource(BASE + "a")
         yield Resource(BASE + "b")
@@ -224,13 +224,13 @@ def test_a_set_that_cannot_be_read_leaves_no_files_behind(tmp_path: Path):
     assert files(tmp_path) == []
 
 
-def test_content_that_cannot_be_read_breaks_the_dump_off(tmp_path: Path):
+def test_unreadable_content_aborts_the_dump(tmp_path: Path):
     with pytest.raises(IsADirectoryError):
         pack(tmp_path / "out", {"a": b"1", "b": tmp_path})
     assert files(tmp_path / "out") == []
 
 
-def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path):
+def test_readers_see_only_complete_packages(tmp_path: Path):
     seen: list[list[str]] = []
 
     def read_documents() -> None:
@@ -244,9 +244,7 @@ def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path):
 # The packages of dumps as ZIP files: how members are stored and named, and who can read them.
 
 
-def test_what_is_too_large_for_a_zip_makes_it_a_zip64(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_large_content_is_stored_as_zip64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1_000)  # bytes; to write 2 GiB takes too long
     content = os.urandom(2_000)
     (tmp_path / "large").write_bytes(content)
@@ -254,7 +252,7 @@ def test_what_is_too_large_for_a_zip_makes_it_a_zip64(
     assert unpacked(tmp_path, packages) == {BASE + "large": content}
 
 
-def test_equal_contents_give_equal_bytes(tmp_path: Path):
+def test_equal_contents_result_in_equal_packages(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"1")
     first = pack(tmp_path / "1", {"a": tmp_path / "a", "b": b"2"})
     (tmp_path / "a").touch()
@@ -262,7 +260,7 @@ def test_equal_contents_give_equal_bytes(tmp_path: Path):
     assert first == second
 
 
-def test_members_show_the_instant_of_the_snapshot_and_are_plain_files(tmp_path: Path):
+def test_members_are_regular_files_dated_with_the_snapshot(tmp_path: Path):
     [package] = pack(tmp_path, {"a": b"1"})
     with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
         for info in zip.infolist():
@@ -271,7 +269,7 @@ def test_members_show_the_instant_of_the_snapshot_and_are_plain_files(tmp_path: 
 
 
 @pytest.mark.parametrize("year", [1970, 2200])
-def test_an_instant_that_a_zip_cannot_show_is_no_obstacle(tmp_path: Path, year: int):
+def test_a_year_that_zip_cannot_store_is_no_error(tmp_path: Path, year: int):
     at = AT.replace(year=year)
     packages = writer(tmp_path).resource_packages(
         STEM, at, [Resource(BASE + "a")], lambda resource: b"1", now=lambda: at
@@ -279,7 +277,7 @@ def test_an_instant_that_a_zip_cannot_show_is_no_obstacle(tmp_path: Path, year: 
     assert unpacked(tmp_path, packages) == {BASE + "a": b"1"}
 
 
-def test_what_is_compressed_already_is_stored_as_it_is(tmp_path: Path):
+def test_compressed_content_is_stored_without_compression(tmp_path: Path):
     text = b"as it was " * 100
     resources = [
         Resource(BASE + "a", type="image/jpeg"),

@@ -63,7 +63,7 @@ def contents(folder: Path, packages: list[WrittenPackage]) -> list[tuple[str, by
     return [(entry.uri.removeprefix(BASE), content) for entry, content in pairs]
 
 
-def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path):
+def test_each_change_has_the_content_after_it(tmp_path: Path):
     changes = [
         change("a", 1, b"first", kind=ChangeType.CREATED),
         change("b", 2, b"b"),
@@ -110,13 +110,13 @@ def test_packages_join_without_a_gap(tmp_path: Path):
             assert begin < entry.datetime <= end
 
 
-def test_an_interval_without_changes_has_a_package_too(tmp_path: Path):
+def test_an_interval_without_changes_has_one_package(tmp_path: Path):
     [package] = pack(tmp_path, [], lambda change: None)
     assert package.count == 0
     assert (package.entry.from_, package.entry.until) == (START, instant(1_000))
 
 
-def test_an_entry_whose_version_is_lost_keeps_its_metadata_without_a_bitstream(tmp_path: Path):
+def test_an_entry_whose_content_is_lost_keeps_its_metadata(tmp_path: Path):
     changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
     [package] = packages = pack(tmp_path, changes, lambda change: b"version 3")
     assert contents(tmp_path, packages) == [("a", None), ("a", None), ("a", b"version 3")]
@@ -126,13 +126,13 @@ def test_an_entry_whose_version_is_lost_keeps_its_metadata_without_a_bitstream(t
         assert len(archive.namelist()) == 2
 
 
-def test_without_a_hash_nothing_proves_which_version_it_is(tmp_path: Path):
+def test_content_of_a_change_without_a_hash_is_not_packed(tmp_path: Path):
     changes = [replace(change("a", at), hash=None, length=None) for at in (1, 2)]
     packages = pack(tmp_path, changes, lambda change: b"newest")
     assert contents(tmp_path, packages) == [("a", None)] * 2
 
 
-def test_a_file_that_changes_while_it_is_copied_is_in_no_entry(tmp_path: Path):
+def test_a_file_that_changes_while_it_is_copied_has_no_path(tmp_path: Path):
     file, content = tmp_path / "a", b"1" * 300_000  # copied in two pieces
     file.write_bytes(content)
     checks = iter([False, True])
@@ -145,7 +145,7 @@ def test_a_file_that_changes_while_it_is_copied_is_in_no_entry(tmp_path: Path):
     assert contents(tmp_path, packages) == [("a", None)]
 
 
-def test_what_was_deleted_since_is_still_in_the_manifest(tmp_path: Path):
+def test_changes_of_deleted_resources_are_in_the_manifest(tmp_path: Path):
     changes = [change("a", 1, b"a"), change("b", 2, b"b"), change("a", 3, None)]
     packages = pack(tmp_path, changes, {changes[1]: b"b"}.get)
     assert contents(tmp_path, packages) == [("a", None), ("b", b"b"), ("a", None)]
@@ -166,7 +166,7 @@ def links_in_package(tmp_path: Path, entry: Resource, contents: dict[str, bytes]
     return list(document.resources[0].links)
 
 
-def test_a_patch_comes_within_the_package(tmp_path: Path):
+def test_a_patch_is_in_the_package(tmp_path: Path):
     patch = Link(Rel.PATCH, BASE + "a-1.diff", hash=sha256(b"+new"), type="text/x-diff")
     via, packed = links_in_package(tmp_path, patched(patch), {"a": b"new", "a-1.diff": b"+new"})
     assert via == Link("via", BASE + "origin")
@@ -179,7 +179,7 @@ def test_a_patch_comes_within_the_package(tmp_path: Path):
     [{"a": b"new"}, {"a": b"new", "a-1.diff": b"another"}, {"a": b"newer", "a-1.diff": b"+new"}],
     ids=["the patch is gone", "it is another", "the content is another"],
 )
-def test_a_patch_that_would_not_do_is_left_out(tmp_path: Path, contents: dict[str, bytes]):
+def test_an_unusable_patch_is_omitted(tmp_path: Path, contents: dict[str, bytes]):
     patch = Link(Rel.PATCH, BASE + "a-1.diff", hash=sha256(b"+new"), type="text/x-diff")
     assert links_in_package(tmp_path, patched(patch), contents) == [Link("via", BASE + "origin")]
 
@@ -198,14 +198,14 @@ def test_no_content_is_requested_for_an_inline_patch(tmp_path: Path):
     assert requested == [BASE + "a"]
 
 
-def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path):
+def test_a_1_0_manifest_has_the_datetime_only_in_lastmod(tmp_path: Path):
     packages = pack(tmp_path, [change("a", 1)], lambda change: b"", profile=Profile.V1_0)
     [document] = manifests(tmp_path, packages)
     assert document.resources[0].datetime is None
     assert document.resources[0].lastmod == instant(1)
 
 
-def test_an_open_dump_can_grow_and_a_closed_one_has_an_end(tmp_path: Path):
+def test_an_open_dump_can_be_extended_and_closed(tmp_path: Path):
     dumps = writer(tmp_path)
     [one] = dumps.change_packages("p/1", START, instant(5), [], lambda change: None)
     dumps.write_document("changedump.xml", OPEN, [one.entry])
@@ -238,7 +238,7 @@ def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, close
 
 @pytest.mark.parametrize("profile", list(Profile))
 @pytest.mark.parametrize("max_entries", [2, 50])
-def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entries: int):
+def test_all_documents_are_valid(tmp_path: Path, profile: Profile, max_entries: int):
     history = [("a", b"1"), ("gone", b"2"), ("a", None), ("b", b"3"), ("gone", None), ("b", b"4")]
     changes = [
         replace(change(name, at, content), type="text/plain" if content else None)
@@ -253,7 +253,7 @@ def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entr
         assert validate(path.read_bytes(), spec=profile) == []
 
 
-def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path):
+def test_captured_content_survives_further_changes(tmp_path: Path):
     now: dict[str, bytes | Path] = {}
     captured = CapturedContent(tmp_path / "captured", now.get)
     changes = []
@@ -296,7 +296,7 @@ def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Pat
     assert captured.content(change("a", 1, b"older")) is None
 
 
-def test_what_a_crash_damaged_is_not_used(tmp_path: Path):
+def test_damaged_content_is_not_used(tmp_path: Path):
     now: dict[str, bytes | Path] = {}
     captured = CapturedContent(tmp_path / "captured", now.get)
     now[BASE + "a"] = b"first"
@@ -308,7 +308,7 @@ def test_what_a_crash_damaged_is_not_used(tmp_path: Path):
     assert contents(tmp_path / "out", packages) == [("a", None)]
 
 
-def test_what_was_packed_is_forgotten(tmp_path: Path):
+def test_packed_content_is_deleted(tmp_path: Path):
     now: dict[str, bytes | Path] = {}
     captured = CapturedContent(tmp_path / "captured", now.get)
     changes = [change(str(at), at, b"%d" % at) for at in (1, 2, 3)]
@@ -320,7 +320,7 @@ def test_what_was_packed_is_forgotten(tmp_path: Path):
     assert [content is not None for content in kept] == [False, False, True]
 
 
-def test_what_cannot_be_captured_costs_no_other_change(
+def test_an_error_does_not_prevent_capturing_other_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     def content(uri: str) -> bytes:
@@ -335,5 +335,5 @@ def test_what_cannot_be_captured_costs_no_other_change(
     assert "of 1 change could not be kept" in caplog.text
 
 
-def test_nothing_was_captured_and_nothing_is_forgotten(tmp_path: Path):
+def test_nothing_is_deleted_if_nothing_was_captured(tmp_path: Path):
     CapturedContent(tmp_path / "never made", lambda uri: None).forget(instant(1))

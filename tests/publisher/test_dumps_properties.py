@@ -42,7 +42,7 @@ def read(
 
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(URIS, st.tuples(CONTENTS, TYPES, st.booleans()), max_size=12), BOUNDS)
-def test_a_resource_dump_gives_back_the_set(
+def test_a_resource_dump_contains_the_set(
     resources: dict[str, tuple[bytes, str | None, bool]], bounds: dict[str, int]
 ):
     with tempfile.TemporaryDirectory() as name:

@@ -52,9 +52,7 @@ def read(fragments: list[OutgoingFragment]) -> list[Document]:
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(300, 3000))
-def test_however_they_are_batched_fragments_chain_and_hold_every_change(
-    count: int, entries: int, size: int
-):
+def test_fragments_of_any_size_join_and_contain_every_change(count: int, entries: int, size: int):
     fragments = written(changes(count), entries=entries, size=size)
     documents = read(fragments)
     assert [entry.uri for d in documents for entry in d.resources] == [
@@ -74,7 +72,7 @@ def test_a_fragment_is_a_change_notification_with_an_up_link():
     assert document.until == document.resources[-1].datetime
 
 
-def test_a_change_larger_than_a_fragment_travels_alone():
+def test_a_change_larger_than_a_fragment_has_its_own_fragment():
     assert [len(document.resources) for document in read(written(changes(3), size=10))] == [1] * 3
 
 
@@ -95,7 +93,7 @@ def with_hash(content: bytes, **fields: object) -> Resource:
     )
 
 
-def test_small_content_travels_inline():
+def test_small_content_is_sent_inline():
     change = with_hash(b"<a> <b> 'c' .", type='text/turtle; charset="utf-8"')
     (link,) = with_inline_content(change, b"<a> <b> 'c' .").links
     assert link.rel == "duplicate"
@@ -115,16 +113,16 @@ def test_small_content_travels_inline():
     ],
     ids=["changed since", "too large", "not to be had", "no hash", "unknown hash"],
 )
-def test_other_content_does_not(change: Resource, content: bytes | None):
+def test_other_content_is_not_sent_inline(change: Resource, content: bytes | None):
     assert with_inline_content(change, content) == change
 
 
 @pytest.mark.parametrize("size", [0, INLINE_LIMIT])
-def test_content_up_to_the_limit_does(size: int):
+def test_content_up_to_the_limit_is_sent_inline(size: int):
     assert with_inline_content(with_hash(b"x" * size), b"x" * size).links
 
 
-def test_only_the_last_change_of_a_resource_carries_its_content():
+def test_only_the_last_change_of_a_resource_has_inline_content():
     first, last = with_hash(b"one"), with_hash(b"one")
     (document,) = read(written([first, last], a=b"one"))
     assert [len(entry.links) for entry in document.resources] == [0, 1]
@@ -163,7 +161,7 @@ def test_content_is_read_only_if_it_may_be_sent_inline(change: Resource, worth: 
         ("websub+https://h.example", "https://h.example", []),
     ],
 )
-def test_what_is_fed_and_advertised_follows_from_the_url(url: str, uri: str, others: list[str]):
+def test_the_url_determines_what_is_fed_and_advertised(url: str, uri: str, others: list[str]):
     hub = parse_hub(url, "secret")
     assert (hub.uri, hub.advertised, hub.token) == (uri, (*others, uri), "secret")
 
@@ -176,7 +174,7 @@ def test_what_is_fed_and_advertised_follows_from_the_url(url: str, uri: str, oth
         "https://user:hunter2@hub.example/",
     ],
 )
-def test_what_is_no_hub_is_refused(url: str):
+def test_invalid_hub_urls_are_refused(url: str):
     with pytest.raises(ConfigurationError) as raised:
         parse_hub(url)
     assert "is not the URL of a hub" in str(raised.value) or "websub+" not in url
@@ -184,13 +182,13 @@ def test_what_is_no_hub_is_refused(url: str):
 
 
 @pytest.mark.parametrize("token", ["secret\n", "sec\rret", "secret\0", "secret\x7f"])
-def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(token: str):
+def test_a_token_with_a_control_character_is_refused_without_showing_it(token: str):
     with pytest.raises(ConfigurationError) as raised:
         parse_hub("https://hub.example/", token)
     assert "sec" not in str(raised.value)
 
 
-def test_a_token_does_not_appear_when_a_hub_is_shown():
+def test_the_repr_of_a_hub_does_not_contain_the_token():
     assert "secret" not in repr(parse_hub("https://hub.example/", "secret"))
 
 
@@ -201,7 +199,7 @@ def test_nodes_may_be_advertised_by_another_url():
     assert hub.advertised == ("https://hub.example/websub", "wss://hub.example/ws")
 
 
-def test_a_node_that_is_named_twice_is_one():
+def test_duplicate_nodes_are_ignored():
     assert parse_hub("https://h.example,https://h.example/").other_nodes == ()
 
 
@@ -226,7 +224,7 @@ def test_websub_is_advertised_first():
         "a hub ahead of us waits for what is new",
     ],
 )
-def test_where_a_hub_is_fed_from(through: int | None, cursor: int, start: int):
+def test_where_the_feed_of_a_hub_starts(through: int | None, cursor: int, start: int):
     state = JournalState(80, applied=80, promised=90, pruned=10, closed=10, tracked=1, sum=None)
     assert resume_at(through, cursor, state) == start
 
@@ -251,14 +249,14 @@ def rotation(*nodes: str) -> NodeRotation:
     return NodeRotation(nodes, Random(1))
 
 
-def test_what_every_node_would_refuse_is_not_asked_of_the_next_one_at_once():
+def test_the_next_node_is_not_tried_at_once_if_every_node_would_refuse():
     nodes = rotation("a", "b")
     assert nodes.select_next(0.0, progressed=False, retry_after=7.0, everywhere=True) == 7.0
     assert nodes.current == "b"
 
 
 @given(FAILURES)
-def test_one_node_alone_is_tried_after_a_backoff_that_doubles(
+def test_a_single_node_is_retried_after_a_backoff_that_doubles(
     failures: list[tuple[bool, float, bool]],
 ):
     nodes, expected, row, now = rotation("a"), Random(1), 0, 0.0
@@ -272,7 +270,7 @@ def test_one_node_alone_is_tried_after_a_backoff_that_doubles(
 
 
 @given(FAILURES, st.integers(2, 5))
-def test_no_node_is_tried_twice_without_a_wait_nor_before_it_may_be(
+def test_no_node_is_retried_without_a_wait_or_before_its_retry_after(
     failures: list[tuple[bool, float, bool]], count: int
 ):
     names = [str(number) for number in range(count)]
@@ -298,7 +296,7 @@ def test_no_node_is_tried_twice_without_a_wait_nor_before_it_may_be(
 
 
 @given(st.integers(2, 5), st.data())
-def test_a_living_node_is_reached_before_the_first_wait(count: int, data: st.DataObject):
+def test_a_working_node_is_reached_before_the_first_wait(count: int, data: st.DataObject):
     names = [str(number) for number in range(count)]
     living = data.draw(st.sampled_from(names))
     nodes, waits = rotation(*names), 0.0

@@ -68,13 +68,13 @@ def links(document: Document | Resource) -> list[tuple[str, str]]:
 CHANNEL = [(Rel.MONITOR_GROUP, TOPIC), (Rel.HUB, HUB)]
 
 
-def test_the_source_description_names_the_channel_beside_the_sets(tmp_path: Path):
+def test_the_source_description_links_to_the_channel(tmp_path: Path):
     document = described(tmp_path, HUB)
     assert links(document) == CHANNEL
     assert [entry.capability for entry in document.resources] == [Capability.CAPABILITY_LIST]
 
 
-def test_it_names_it_among_the_sets_on_request_only(tmp_path: Path):
+def test_the_channel_is_listed_among_the_sets_only_if_enabled(tmp_path: Path):
     document = described(tmp_path, HUB, framework_url=True)
     assert links(document) == CHANNEL
     entry = document.resources[-1]
@@ -86,7 +86,7 @@ def test_it_names_it_among_the_sets_on_request_only(tmp_path: Path):
     ("hubs", "framework"),
     [((), True), (("mqtts://broker.example/one/topic",), True), ((HUB,), False)],
 )
-def test_there_is_no_channel_where_no_hub_can_have_it_or_none_is_wanted(
+def test_there_is_no_channel_if_no_hub_supports_it_or_it_is_disabled(
     tmp_path: Path, hubs: tuple[str, ...], framework: bool
 ):
     document = described(tmp_path, *hubs, framework_url=True, framework=framework)
@@ -94,14 +94,14 @@ def test_there_is_no_channel_where_no_hub_can_have_it_or_none_is_wanted(
     assert len(document.resources) == 1
 
 
-def test_a_broker_has_the_channel_under_a_name_of_its_own(tmp_path: Path):
+def test_a_broker_has_a_separate_topic_for_the_channel(tmp_path: Path):
     publisher = Publisher(tmp_path, BASE, hubs=["mqtts://broker.example"])
     channel = publisher.source.documents.framework
     assert channel.hubs[0].startswith("mqtts://broker.example/rsnotify/")
     assert channel.hubs != publisher.source.documents.hubs
 
 
-def test_several_sets_have_a_channel_each(tmp_path: Path):
+def test_each_of_several_sets_has_a_channel(tmp_path: Path):
     names = ("one", "two")
     sets = [Publisher(tmp_path / name, f"{BASE}{name}/", hubs=[HUB]) for name in names]
     document = SourceDescription(BASE, sets).document()
@@ -112,7 +112,7 @@ def test_several_sets_have_a_channel_each(tmp_path: Path):
 
 
 @pytest.mark.parametrize("transport", ["", "websub"])
-async def test_a_hub_gets_notices_of_the_first_documents(
+async def test_a_hub_receives_notices_of_the_first_documents(
     tmp_path: Path, hub: FakeHub, transport: str
 ):
     async with Publisher(tmp_path, BASE, hubs=[hub.url + transport], options=CALM):
@@ -231,7 +231,7 @@ async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub):
     chain_of(hub.notices)
 
 
-async def test_the_channel_can_be_read_and_names_its_hubs(tmp_path: Path, hub: FakeHub):
+async def test_the_channel_is_served_and_links_to_its_hubs(tmp_path: Path, hub: FakeHub):
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM)
     async with serving_documents(publisher) as url, aiohttp.ClientSession() as session:
         await wait_for_notices(hub, "resourcelist.xml")
@@ -253,7 +253,7 @@ def _update(number: int) -> Resource:
     return Resource(f"{BASE}{number}", change=ChangeType.UPDATED)
 
 
-async def test_a_hub_that_refuses_only_notices_is_reported_and_still_gets_changes(
+async def test_a_hub_that_refuses_only_notices_still_receives_changes(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
 ):
     hub.refuse_notices = True

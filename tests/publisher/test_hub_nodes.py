@@ -71,7 +71,7 @@ async def test_one_node_is_fed_and_the_next_one_at_once_when_it_dies(
 
 
 @pytest.mark.usefixtures("without_backoff")
-async def test_a_node_that_is_away_from_the_start_is_passed_over(
+async def test_a_node_that_is_unreachable_from_the_start_is_skipped(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
 ):
     await hub.stop()
@@ -86,7 +86,7 @@ async def test_a_node_that_is_away_from_the_start_is_passed_over(
 
 
 @pytest.mark.usefixtures("without_backoff")
-async def test_a_node_that_answers_5xx_is_left_at_once_whatever_it_asks_for(
+async def test_a_node_that_answers_5xx_is_replaced_at_once_despite_its_retry_after(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
 ):
     hub.refuse_with, hub.retry_after = 503, "3000"
@@ -97,7 +97,7 @@ async def test_a_node_that_answers_5xx_is_left_at_once_whatever_it_asks_for(
 
 
 @pytest.mark.usefixtures("without_backoff")
-async def test_a_node_that_does_not_answer_is_left(
+async def test_an_unresponsive_node_is_replaced(
     tmp_path: Path, hub: FakeHub, transport: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(http_post, "RESPONSE_TIMEOUT", 1.0)
@@ -111,7 +111,7 @@ async def test_a_node_that_does_not_answer_is_left(
             await hub.has(BASE + "a")
 
 
-async def test_what_a_node_did_not_acknowledge_is_sent_to_the_next(
+async def test_unacknowledged_changes_are_sent_to_the_next_node(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
 ):
     hub.answering.clear()
@@ -197,7 +197,7 @@ def test_all_nodes_are_advertised_in_their_order(transport: str):
 @pytest.mark.parametrize(
     "second", ["mqtt://hub.example", "hub2.example", "", "http://h/x", "wss://u:p@h/"]
 )
-def test_nodes_that_are_none_or_speak_otherwise_are_refused(transport: str, second: str):
+def test_invalid_nodes_and_other_transports_are_refused(transport: str, second: str):
     if transport == "websub" and second == "http://h/x":
         second = "ws://h/x"
     with pytest.raises(ConfigurationError) as raised:
@@ -207,7 +207,7 @@ def test_nodes_that_are_none_or_speak_otherwise_are_refused(transport: str, seco
 
 
 @pytest.mark.usefixtures("without_backoff")
-async def test_a_refusal_of_the_source_is_not_taken_to_the_next_node_at_once(
+async def test_the_next_node_is_not_tried_at_once_if_the_source_is_refused(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
 ):
     hub.refuse_with = 403

@@ -77,7 +77,7 @@ def datetimes(changes: list[Resource]) -> list[object]:
     return [change.datetime for change in changes]
 
 
-def test_changes_of_one_moment_are_a_microsecond_apart(journal: Journal, clock: Clock):
+def test_simultaneous_changes_are_a_microsecond_apart(journal: Journal, clock: Clock):
     clock.now += 5
     changes = record(journal, "a", "b")
     assert datetimes(changes) == [from_microseconds(1_000_005), from_microseconds(1_000_006)]
@@ -101,7 +101,7 @@ def test_datetimes_increase_when_the_clock_jumps_back(journal: Journal, clock: C
     )
 
 
-def test_no_change_gets_a_datetime_that_was_promised_to_be_quiet(journal: Journal, clock: Clock):
+def test_no_change_gets_a_datetime_before_a_promise(journal: Journal, clock: Clock):
     clock.now = 5_000_000
     with journal.transaction():
         assert journal.promise().promised == 5_000_000
@@ -110,14 +110,14 @@ def test_no_change_gets_a_datetime_that_was_promised_to_be_quiet(journal: Journa
     assert change.datetime == from_microseconds(5_000_001)
 
 
-def test_a_promise_is_never_revoked(journal: Journal, clock: Clock):
+def test_a_promise_never_decreases(journal: Journal, clock: Clock):
     for clock.now in (5_000_000, 4_000_000):
         with journal.transaction():
             state = journal.promise()
     assert state.promised == 5_000_000
 
 
-def test_all_metadata_of_a_change_is_read_back(journal: Journal):
+def test_all_metadata_of_a_change_is_stored(journal: Journal):
     reported = Resource(
         BASE + "a",
         change=ChangeType.CREATED,
@@ -143,14 +143,14 @@ def test_the_current_set_follows_the_changes(journal: Journal):
     assert only.lastmod == journal.changes(0)[2].datetime
 
 
-def test_deleting_what_was_never_there_is_recorded_all_the_same(journal: Journal):
+def test_the_deletion_of_an_unknown_resource_is_recorded(journal: Journal):
     with journal.transaction():
         journal.record([Record(Resource(BASE + "x", change=ChangeType.DELETED))])
     assert [change.change for change in journal.changes(0)] == [ChangeType.DELETED]
     assert journal.count() == 0
 
 
-def test_a_snapshot_does_not_see_what_is_recorded_meanwhile(journal: Journal, tmp_path: Path):
+def test_a_snapshot_does_not_contain_later_changes(journal: Journal, tmp_path: Path):
     record(journal, "a")
     with Journal(tmp_path / "journal.sqlite3", BASE) as other, other.snapshot() as state:
         record(journal, "b")
@@ -197,9 +197,7 @@ def test_a_program_killed_before_changes_were_applied_has_the_same_set(
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_changes_are_applied_through_an_instant_and_a_digest_needs_all(
-    tmp_path: Path, awaited: bool
-):
+def test_a_digest_requires_that_all_changes_are_applied(tmp_path: Path, awaited: bool):
     executor = ThreadPoolExecutor(1)
     path = tmp_path / "new/journal.sqlite3"
     recorder = Recorder(partial(Journal, path, BASE), lambda _: None, executor)
@@ -232,7 +230,7 @@ def test_the_clock_counts_microseconds():
     assert before <= system_clock() <= time.time_ns() // 1_000
 
 
-def test_the_current_set_is_not_read_in_a_snapshot_which_cannot_apply_changes(journal: Journal):
+def test_the_current_set_cannot_be_read_in_a_snapshot(journal: Journal):
     record(journal, "a")
     with journal.snapshot(), pytest.raises(RuntimeError, match="outside"):
         journal.count()
@@ -250,7 +248,7 @@ def test_pruning_applies_no_more_changes_than_it_removes(journal: Journal):
     assert journal.count() == 2_000
 
 
-def test_nothing_of_a_failed_transaction_stays(journal: Journal):
+def test_a_failed_transaction_stores_nothing(journal: Journal):
     def fail_halfway() -> None:
         with journal.transaction():
             journal.record([update("a")])
@@ -261,7 +259,7 @@ def test_nothing_of_a_failed_transaction_stays(journal: Journal):
     assert journal.is_empty()
 
 
-def test_small_contents_are_passed_on_with_the_changes(journal: Journal):
+def test_recorded_changes_include_small_contents(journal: Journal):
     sizes = {"none": 0, "most": INLINE_LIMIT, "more": INLINE_LIMIT + 1}
     records = [replace(update(name), content=b"x" * size) for name, size in sizes.items()]
     (before,) = record(journal, "before")
@@ -287,7 +285,7 @@ def test_recorded_changes_are_joined_and_divided_with_their_contents():
         assert every.after(n - 1) == RecordedChanges(n - 1, 4, changes[n - 1 :], contents)
 
 
-def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal):
+def test_a_baseline_has_no_changes_and_keeps_its_lastmod(journal: Journal):
     known = Resource(BASE + "a", lastmod=from_microseconds(5), length=3)
     with journal.transaction():
         assert journal.load([Record(known, "v1"), Record(Resource(BASE + "b"))]) == 2
@@ -297,7 +295,7 @@ def test_a_baseline_makes_no_changes_and_keeps_its_own_lastmod(journal: Journal)
     assert journal.validators(BASE) == {BASE + "a": "v1", BASE + "b": None}
 
 
-def test_a_baseline_ends_what_the_journal_vouched_for_before(journal: Journal, clock: Clock):
+def test_the_journal_begins_at_its_baseline(journal: Journal, clock: Clock):
     for number in (50, -10):
         clock.now += number
         with journal.transaction():
@@ -307,7 +305,7 @@ def test_a_baseline_ends_what_the_journal_vouched_for_before(journal: Journal, c
 
 
 @pytest.mark.parametrize("first", ["loaded", "recorded"])
-def test_a_baseline_is_loaded_into_an_empty_journal_only(journal: Journal, first: str):
+def test_a_baseline_requires_an_empty_journal(journal: Journal, first: str):
     if first == "recorded":
         record(journal, "a")
     else:
@@ -317,9 +315,7 @@ def test_a_baseline_is_loaded_into_an_empty_journal_only(journal: Journal, first
         journal.load([Record(Resource(BASE + "b"))])
 
 
-def test_the_last_change_at_an_instant_is_found_even_when_it_was_pruned(
-    journal: Journal, clock: Clock
-):
+def test_the_last_change_at_an_instant_is_known_even_if_pruned(journal: Journal, clock: Clock):
     origin = journal.last_change_at(clock.now)
     ats = []
     for clock.now in (2_000_000, 3_000_000, 4_000_000):
@@ -354,7 +350,7 @@ def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(journal: Journ
     assert journal.prunable(hubs[1:]) == 3_000_000
 
 
-def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_place(journal: Journal):
+def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_cursor(journal: Journal):
     record(journal, "a")
     with journal.transaction():
         journal.add_hub("http://hub.example/")
@@ -366,7 +362,7 @@ def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_place(j
     assert journal.cursor("http://hub.example/") == cursor
 
 
-def test_a_hub_that_never_comes_back_is_not_waited_for_beyond_the_archive(
+def test_changes_are_not_kept_for_an_unreachable_hub_beyond_the_archive(
     journal: Journal, clock: Clock
 ):
     origin = journal.state().closed
@@ -384,7 +380,7 @@ def test_a_hub_that_never_comes_back_is_not_waited_for_beyond_the_archive(
     assert journal.prunable(["http://gone.example/"]) == 2_000_000
 
 
-def test_the_open_list_begins_where_the_last_closed_one_ended_even_when_that_is_gone(
+def test_the_open_list_begins_at_the_end_of_a_dropped_list(
     journal: Journal,
 ):
     volume = closed(journal.state().closed, 3_000_000)
@@ -395,7 +391,7 @@ def test_the_open_list_begins_where_the_last_closed_one_ended_even_when_that_is_
     assert journal.state().closed == 3_000_000
 
 
-def test_documents_are_catalogued_by_kind_and_place(journal: Journal):
+def test_finished_documents_are_listed_by_kind_and_archive(journal: Journal):
     older, newer = closed(1, 2), replace(closed(2, 3), archived=False)
     dump = replace(older, kind="changedump", files=("d.xml", "d.zip"))
     with journal.transaction():
@@ -410,7 +406,7 @@ def test_documents_are_catalogued_by_kind_and_place(journal: Journal):
     assert journal.files() == {"1-2.xml", "2-3.xml", "d.xml", "d.zip"}
 
 
-def test_files_of_a_dropped_document_linger(journal: Journal, clock: Clock):
+def test_files_of_a_dropped_document_are_discarded_later(journal: Journal, clock: Clock):
     volume = closed(1, 2)
     clock.now = 5_000_000
     with journal.transaction():
@@ -424,14 +420,14 @@ def test_files_of_a_dropped_document_linger(journal: Journal, clock: Clock):
     assert journal.files() == set()
 
 
-def test_a_file_that_is_used_again_does_not_linger_any_more(journal: Journal):
+def test_a_file_that_is_used_again_is_not_discarded(journal: Journal):
     with journal.transaction():
         journal.discard(["1-2.xml"])
         journal.put(closed(1, 2))
     assert journal.discarded(before=2**62) == []
 
 
-def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Path):
+def test_the_set_is_read_in_pages_between_which_others_write(journal: Journal, tmp_path: Path):
     names = [f"{number:05}" for number in range(2_500)]
     with journal.transaction():
         journal.load(Record(Resource(BASE + name)) for name in names)
@@ -445,7 +441,7 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
     assert seen == [BASE + name for name in [*names, "99998", "99999"]]
 
 
-def test_a_set_is_read_completely_whatever_the_size_of_a_page(
+def test_a_set_larger_than_a_page_is_read_completely(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_publisher.journal.journal._PAGE_SIZE", 2)
@@ -461,7 +457,7 @@ def test_a_set_is_read_completely_whatever_the_size_of_a_page(
     assert journal.resource(BASE + "x") is None
 
 
-def test_notices_are_kept_in_order_up_to_a_bound(
+def test_notices_are_kept_in_order_up_to_a_limit(
     journal: Journal, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_publisher.journal.journal.MAX_NOTICES", 3)
@@ -506,7 +502,7 @@ def test_each_version_of_a_document_has_one_notice(journal: Journal):
     assert [each.change for each in journal.notices(0)] == [ChangeType.CREATED, ChangeType.UPDATED]
 
 
-def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
+def test_a_set_from_a_callback_is_not_stored(journal: Journal):
     record(journal, "a")
     with journal.transaction():
         journal.set_tracked(False)
@@ -516,14 +512,14 @@ def test_a_set_that_the_source_returns_is_not_kept(journal: Journal):
     assert [change.uri for change in journal.changes(0)] == [BASE + "a", BASE + "b"]
 
 
-def test_a_set_that_was_not_kept_cannot_be_kept_later(journal: Journal):
+def test_a_set_from_a_callback_cannot_be_stored_later(journal: Journal):
     with journal.transaction():
         journal.set_tracked(False)
     with pytest.raises(ConfigurationError, match="pass that again"), journal.transaction():
         journal.set_tracked(True)
 
 
-def test_a_patch_is_no_part_of_what_a_resource_is(journal: Journal):
+def test_the_current_set_has_no_patches(journal: Journal):
     links = (Link(Rel.PATCH, "http://x.example/diff", type="application/json-patch+json"),)
     links += (Link("memento", "http://x.example/2"),)
     change = Resource(BASE + "a", change=ChangeType.UPDATED, links=links)
@@ -591,7 +587,7 @@ def test_a_journal_of_each_version_is_migrated(tmp_path: Path, clock: Clock, ver
         assert [each.uri for each in journal.resources()] == [BASE + "%62", BASE + "a"]
 
 
-def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
+def test_a_journal_of_version_1_is_migrated(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
     change_by_sql(path, VERSION_1)
     with Journal(path, BASE) as journal:
@@ -610,7 +606,7 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path):
         assert len(again.notices(0)) == 1
 
 
-def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path):
+def test_entries_of_version_4_with_uris_are_read(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
     hashed = Resource(BASE + "a", change=ChangeType.CREATED, hash="sha-256:" + "0" * 64)
     with Journal(path, BASE) as journal, journal.transaction():
@@ -636,7 +632,7 @@ def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path
 @pytest.mark.parametrize("apart", [True, False], ids=["applied apart", "applied together"])
 @pytest.mark.parametrize("first", ["~a", "%7Ea", "x/../a%2f"])
 @pytest.mark.parametrize("second", ["~a", "%7ea", "y/../~a", "./a%2F"])
-def test_a_resource_is_in_the_set_once_whatever_its_spelling(
+def test_a_resource_is_in_the_set_once_regardless_of_its_spelling(
     journal: Journal, first: str, second: str, apart: bool
 ):
     is_same = normalize(BASE + first) == normalize(BASE + second)
@@ -661,7 +657,7 @@ def test_a_resource_is_in_the_set_once_whatever_its_spelling(
     check(*(() if is_same else {first}))
 
 
-def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_path: Path):
+def test_the_migration_of_spellings_keeps_the_latest(tmp_path: Path):
     path = tmp_path / "journal.sqlite3"
     names = ["%7Ea", "b", "%62", "c", "~a", "%7ea"]
     with Journal(path, BASE) as journal:
@@ -690,9 +686,7 @@ def test_of_two_spellings_in_a_set_of_the_version_before_the_later_is_kept(tmp_p
 
 
 @pytest.mark.parametrize(("memory", "size"), [(64.0, 0), (1.0, 0), (64.0, 10_000_000)])
-def test_memory_and_the_size_of_the_file_decide_about_checkpoints(
-    journal: Journal, memory: float, size: int
-):
+def test_checkpoints_depend_on_memory_and_the_file_size(journal: Journal, memory: float, size: int):
     def read(setting: str) -> int:
         return int(journal._db.execute(f"PRAGMA {setting}").fetchone()[0])
 
@@ -717,7 +711,7 @@ def test_a_journal_belongs_to_one_base_url(journal: Journal, tmp_path: Path):
         Journal(tmp_path / "journal.sqlite3", "http://other.example/")
 
 
-def test_what_is_no_journal_is_refused(tmp_path: Path):
+def test_a_file_that_is_not_a_journal_is_refused(tmp_path: Path):
     (tmp_path / "journal.sqlite3").write_text("nothing of the kind" * 100)
     with pytest.raises(StorageError, match=r"journal\.sqlite3"):
         Journal(tmp_path / "journal.sqlite3", BASE)
@@ -730,7 +724,7 @@ def test_rewritten_files_are_not_deleted(journal: Journal):
     assert journal.files() == {"resourcesync/changedump-2.xml"}
 
 
-def test_written_changes_whenever_any_connection_has_written(tmp_path: Path, journal: Journal):
+def test_the_write_version_changes_when_any_connection_writes(tmp_path: Path, journal: Journal):
     begun = journal.write_version()
     with Journal(tmp_path / "journal.sqlite3", BASE) as other:
         journal.state()

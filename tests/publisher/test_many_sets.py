@@ -59,7 +59,7 @@ def own_threads() -> int:
     return sum(each.name.startswith("rsnotify") for each in threading.enumerate())
 
 
-def test_many_sets_need_no_more_threads_than_a_few(make: Make):
+def test_many_sets_need_no_more_threads_than_few(make: Make):
     before = own_threads()
     with make(SETS) as source:
         for publisher in source.sets:
@@ -79,7 +79,7 @@ def test_many_sets_need_no_more_threads_than_a_few(make: Make):
     assert own_threads() == before
 
 
-async def test_what_sets_share_begins_again_when_they_do(make: Make):
+async def test_shared_threads_restart_with_the_sets(make: Make):
     source = make(2)
     for name in ("one", "two"):
         async with source:
@@ -89,7 +89,7 @@ async def test_what_sets_share_begins_again_when_they_do(make: Make):
     assert [len(recorded(publisher)) for publisher in source.sets] == [2, 2]
 
 
-def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path):
+def test_a_set_that_cannot_be_listed_does_not_block_others(tmp_path: Path):
     go = threading.Event()
 
     def resources() -> Iterable[Resource]:
@@ -329,7 +329,7 @@ async def test_after_an_interruption_of_the_watch_everything_is_compared(
     assert f"watching {tmp_path} was interrupted; comparing all files instead" in caplog.text
 
 
-async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
+async def test_a_folder_that_reappears_is_watched_while_others_change_constantly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_publisher.folder.watcher._FOLDER_CHECK_INTERVAL", 50)
@@ -388,14 +388,14 @@ async def test_each_call_has_its_own_result_or_error():
     assert [str(each) for each in outcomes] == ["integer division or modulo by zero", "6", "3", "2"]
 
 
-async def test_calls_that_come_together_share_a_thread():
+async def test_simultaneous_calls_share_a_thread():
     threads = SharedThreads()
     used = await asyncio.gather(*(threads.call(threading.get_ident) for _ in range(20)))
     assert len(set(used)) == 1
     assert used[0] != threading.get_ident()
 
 
-async def test_a_call_that_blocks_does_not_delay_later_ones():
+async def test_a_blocking_call_does_not_delay_later_ones():
     threads, release = SharedThreads(), threading.Event()
     blocked = asyncio.create_task(threads.call(release.wait))
     await asyncio.sleep(0)
@@ -421,7 +421,7 @@ async def test_calls_wait_while_all_threads_are_busy():
     assert await asyncio.gather(*tasks) == [True] * 6
 
 
-async def test_a_cancelled_call_leaves_the_others():
+async def test_a_cancelled_call_does_not_affect_the_others():
     threads, release = SharedThreads(), threading.Event()
     first, second = (asyncio.create_task(threads.call(release.wait)) for _ in range(2))
     await asyncio.sleep(0)
@@ -435,7 +435,7 @@ async def test_a_cancelled_call_leaves_the_others():
 # The threads that commit for callers that cannot.
 
 
-def test_a_function_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture):
+def test_a_failing_function_does_not_end_the_thread(caplog: pytest.LogCaptureFixture):
     threads, done = FunctionThreads(1, "test"), Event()
     with caplog.at_level(logging.ERROR):
         threads.submit(lambda: 1 / 0)

@@ -71,7 +71,7 @@ async def test_a_change_reaches_the_broker_at_once(tmp_path: Path, mosquitto: Mo
 
 
 @pytest.mark.parametrize(("version", "how"), [("5", signal.SIGKILL), ("3.1.1", signal.SIGTERM)])
-async def test_a_broker_that_was_away_misses_nothing(
+async def test_a_restarted_broker_misses_nothing(
     tmp_path: Path, mosquitto: Mosquitto, ear: Ear, how: signal.Signals, version: str
 ):
     hub = parse_hub(mosquitto.url, version=version)
@@ -91,7 +91,7 @@ async def test_a_broker_that_was_away_misses_nothing(
     chain_of(ear.fragments())
 
 
-async def test_a_source_that_comes_back_sends_what_the_broker_has_not(
+async def test_a_restarted_source_sends_what_the_broker_lacks(
     tmp_path: Path, mosquitto: Mosquitto, ear: Ear
 ):
     async with (
@@ -109,7 +109,7 @@ async def test_a_source_that_comes_back_sends_what_the_broker_has_not(
     chain_of(ear.fragments())
 
 
-async def test_what_is_too_large_for_the_broker_is_left_out(
+async def test_a_fragment_too_large_for_the_broker_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     async with Mosquitto(tmp_path / "small", settings="max_packet_size 2000") as broker:
@@ -148,7 +148,7 @@ async def test_a_refusing_broker_is_reported_once_and_without_the_password(
     assert not ear.messages
 
 
-def test_the_capability_list_names_the_channel(tmp_path: Path):
+def test_the_hubs_in_the_documents_include_the_topic(tmp_path: Path):
     hubs = ["wss+mqtt://broker.example", "mqtts://other.example/own/"]
     documents = Publisher(tmp_path, BASE, hubs=hubs).source.documents
     assert documents.hubs == (
@@ -166,7 +166,7 @@ def test_the_capability_list_names_the_channel(tmp_path: Path):
         {"url": "mqtts://broker", "login": BrokerLogin(ca="not-there.pem")},
     ],
 )
-def test_what_is_no_broker_is_refused(wrong: dict[str, object]):
+def test_invalid_brokers_are_refused(wrong: dict[str, object]):
     with pytest.raises(ConfigurationError) as error:
         parse_hub(**wrong)  # type: ignore[arg-type]
     assert "canary" not in str(error.value)

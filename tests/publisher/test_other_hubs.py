@@ -88,7 +88,7 @@ async def test_a_hub_that_accepts_only_the_ping_fetches_every_change(
     assert not caplog.records
 
 
-async def test_a_program_that_ends_has_pinged_for_its_last_change(
+async def test_a_program_pings_for_its_last_change_before_it_ends(
     tmp_path: Path, pinged: PingedHub
 ):
     async with quick_publisher(tmp_path / "state", pinged.url, refresh=60) as publisher:
@@ -99,7 +99,7 @@ async def test_a_program_that_ends_has_pinged_for_its_last_change(
         assert journal.cursor(pinged.url) >= journal.state().last_change
 
 
-async def test_a_ping_that_fails_is_repeated(tmp_path: Path, pinged: PingedHub):
+async def test_a_failed_ping_is_retried(tmp_path: Path, pinged: PingedHub):
     async with quick_publisher(tmp_path / "state", pinged.url) as publisher:
         await publisher.aupdated(BASE + "a")
         await pinged.until(lambda: BASE + "a" in pinged.seen)
@@ -159,7 +159,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str | None, str]] = [
 
 
 @pytest.mark.parametrize(("does", "path", "token", "said"), REFUSALS)
-async def test_a_refusal_names_the_remedy(
+async def test_the_remedy_for_a_refusal_is_logged(
     tmp_path: Path,
     hub: FakeHub,
     does: dict[str, Any],
@@ -184,7 +184,7 @@ async def test_a_refusal_names_the_remedy(
     assert "secret" not in warning
 
 
-async def test_a_hub_that_comes_back_and_refuses_says_what_to_change(
+async def test_the_remedy_is_logged_if_a_restarted_hub_refuses_the_source(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
 ):
     hubs, options = [parse_hub(hub.url)], replace(QUICK, grace=0)

@@ -54,7 +54,7 @@ async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, url: str):
     assert (entry.uri, entry.datetime, entry.length) == (BASE + "a", change.datetime, 3)
 
 
-async def test_many_changes_chain_without_a_gap(tmp_path: Path, hub: FakeHub, url: str):
+async def test_fragments_of_many_changes_join_without_a_gap(tmp_path: Path, hub: FakeHub, url: str):
     async with quick_publisher(tmp_path, url, fragment_entries=7) as publisher:
         names = [BASE + str(number) for number in range(100)]
         await publisher.arecord([update(str(number)) for number in range(50)])
@@ -66,7 +66,7 @@ async def test_many_changes_chain_without_a_gap(tmp_path: Path, hub: FakeHub, ur
     assert all(len(fragment.resources) <= 7 for fragment in hub.fragments)
 
 
-async def test_what_gathers_while_a_hub_is_busy_is_sent_together(tmp_path: Path, hub: FakeHub):
+async def test_changes_while_a_hub_is_busy_are_sent_together(tmp_path: Path, hub: FakeHub):
     async with quick_publisher(tmp_path, hub.url + "websub") as publisher:
         hub.answering.clear()
         for number in range(30):
@@ -89,9 +89,7 @@ async def test_a_websocket_does_not_wait_for_acknowledgements(tmp_path: Path, hu
         assert journal.cursor(known.uri) < journal.state().last_change, "nothing was accepted"
 
 
-async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
-    tmp_path: Path, hub: FakeHub, url: str
-):
+async def test_later_changes_are_dated_after_heartbeats(tmp_path: Path, hub: FakeHub, url: str):
     clock_is_back = False
 
     ticks = count(2_000_000)
@@ -110,7 +108,7 @@ async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
     chain_of(hub.fragments)
 
 
-async def test_no_heartbeat_is_sent_while_the_clock_stands(tmp_path: Path, hub: FakeHub):
+async def test_no_heartbeat_is_sent_while_the_clock_stands_still(tmp_path: Path, hub: FakeHub):
     now, calls, read_often = 2_000_000, 0, asyncio.Event()
 
     def clock() -> int:
@@ -161,9 +159,7 @@ async def test_a_hub_that_was_down_misses_nothing(tmp_path: Path, hub: FakeHub, 
     chain_of(hub.fragments)
 
 
-async def test_what_one_run_could_not_send_the_next_one_does(
-    tmp_path: Path, hub: FakeHub, url: str
-):
+async def test_unsent_changes_are_sent_by_the_next_run(tmp_path: Path, hub: FakeHub, url: str):
     await hub.stop()
     async with quick_publisher(tmp_path, url, grace=0) as publisher:
         await publisher.aupdated(BASE + "a")
@@ -172,7 +168,7 @@ async def test_what_one_run_could_not_send_the_next_one_does(
         await hub.has(BASE + "a")
 
 
-async def test_what_was_accepted_is_not_sent_again_by_the_next_run(tmp_path: Path, hub: FakeHub):
+async def test_accepted_changes_are_not_sent_again_by_the_next_run(tmp_path: Path, hub: FakeHub):
     # What was accepted at the last moment must have been heard before it ends.
     publisher = quick_publisher(tmp_path, hub.url + "websub", grace=PATIENCE)
     for name in ("a", "b"):
@@ -182,7 +178,7 @@ async def test_what_was_accepted_is_not_sent_again_by_the_next_run(tmp_path: Pat
     assert hub.uris() == [BASE + "a", BASE + "b"]
 
 
-async def test_a_hub_that_reports_more_than_was_saved_is_trusted(tmp_path: Path, hub: FakeHub):
+async def test_the_cursor_that_a_hub_reports_takes_precedence(tmp_path: Path, hub: FakeHub):
     await hub.stop()
     async with quick_publisher(tmp_path, hub.url, grace=0) as publisher:
         hub.through = (await publisher.aupdated(BASE + "known")).datetime
@@ -194,7 +190,7 @@ async def test_a_hub_that_reports_more_than_was_saved_is_trusted(tmp_path: Path,
     assert hub.fragments[0].from_ == hub.through
 
 
-async def test_a_hub_that_has_a_part_of_a_batch_gets_the_rest(tmp_path: Path, hub: FakeHub):
+async def test_a_hub_with_part_of_a_batch_receives_the_rest(tmp_path: Path, hub: FakeHub):
     await hub.stop()
     async with quick_publisher(tmp_path, hub.url, clock=lambda: 1_000_000, grace=0) as publisher:
         # Their datetimes follow each other by a microsecond.
@@ -216,7 +212,7 @@ async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub):
         await hub.has(BASE + "a")
 
 
-async def test_a_hub_gets_no_requests_for_as_long_as_it_asks(
+async def test_the_delay_that_a_hub_requests_is_respected(
     tmp_path: Path, hub: FakeHub, url: str, monkeypatch: pytest.MonkeyPatch
 ):
     hub.refuse_with, hub.retry_after = 503, "3000"
@@ -260,7 +256,7 @@ async def test_a_hub_that_is_down_does_not_delay_another(
             await hub.has(BASE + str(number))
 
 
-async def test_the_token_goes_into_a_header_and_nowhere_else(
+async def test_the_token_is_only_in_a_header(
     tmp_path: Path, hub: FakeHub, url: str, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG, "rsnotify")
@@ -276,7 +272,7 @@ async def test_the_token_goes_into_a_header_and_nowhere_else(
         assert path.is_dir() or b"hunter2" not in path.read_bytes()
 
 
-async def test_a_post_names_topic_and_hub(tmp_path: Path, hub: FakeHub):
+async def test_a_post_links_to_topic_and_hub(tmp_path: Path, hub: FakeHub):
     uri = hub.url + "websub"
     async with quick_publisher(tmp_path, uri) as publisher:
         await publisher.aupdated(BASE + "a")
@@ -286,7 +282,7 @@ async def test_a_post_names_topic_and_hub(tmp_path: Path, hub: FakeHub):
     assert headers["Link"] == f'<{BASE}channel.xml>; rel="self", <{uri}>; rel="hub"'
 
 
-async def test_content_travels_inline_and_stays_out_of_the_lists(tmp_path: Path, hub: FakeHub):
+async def test_content_is_sent_inline_and_not_in_the_lists(tmp_path: Path, hub: FakeHub):
     content = b"small"
     file, gone = tmp_path / "file", tmp_path / "gone"
     file.write_bytes(content)
@@ -378,7 +374,7 @@ async def test_the_leader_notices_at_once_what_another_process_records(
     assert hub.connections == 1
 
 
-async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(hub: FakeHub):
+async def test_a_connection_lost_during_the_cancellation_does_not_prevent_it(hub: FakeHub):
     class Breaking:
         cursor = 0
         requested, broken = asyncio.Event(), asyncio.Event()

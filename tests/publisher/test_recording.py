@@ -51,7 +51,7 @@ def assert_ordered(changes: list[Resource]) -> None:
     assert all(a < b for a, b in pairwise(datetimes))  # type: ignore[operator]
 
 
-def test_a_change_comes_back_with_its_datetime(tmp_path: Path):
+def test_a_recorded_change_is_returned_with_its_datetime(tmp_path: Path):
     link = Link("describedby", "http://source.example/about")
     with quick_publisher(tmp_path) as publisher:
         change = publisher.created(
@@ -79,7 +79,7 @@ def test_a_closed_publisher_can_be_started_again(tmp_path: Path):
     assert [change.uri for change in recorded(publisher)] == [BASE + "a", BASE + "b"]
 
 
-def test_threads_record_at_once_and_nothing_is_lost_or_twice(tmp_path: Path):
+def test_threads_record_concurrently_without_loss_or_duplicates(tmp_path: Path):
     with quick_publisher(tmp_path) as publisher:
 
         def record(thread: int) -> list[Resource]:
@@ -92,7 +92,7 @@ def test_threads_record_at_once_and_nothing_is_lost_or_twice(tmp_path: Path):
     assert sorted(kept, key=lambda change: change.uri) == sorted(reported, key=lambda c: c.uri)
 
 
-async def test_asyncio_records_at_once(tmp_path: Path):
+async def test_asyncio_records_concurrently(tmp_path: Path):
     async with quick_publisher(tmp_path) as publisher:
         reported = await asyncio.gather(*(publisher.aupdated(f"{BASE}{n}") for n in range(200)))
         assert await publisher.acreated(BASE + "x")
@@ -103,7 +103,7 @@ async def test_asyncio_records_at_once(tmp_path: Path):
     assert len(kept) == 202
 
 
-def test_several_processes_record_at_once(tmp_path: Path):
+def test_several_processes_record_concurrently(tmp_path: Path):
     command = [*forked(WRITER), str(tmp_path)]
     writers = [
         subprocess.Popen([*command, name, "60"], stdout=subprocess.DEVNULL)
@@ -117,7 +117,7 @@ def test_several_processes_record_at_once(tmp_path: Path):
     assert len(kept) == 180
 
 
-def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path):
+def test_acknowledged_changes_survive_kill_9(tmp_path: Path):
     command = [*forked(WRITER), str(tmp_path), "x", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -166,7 +166,7 @@ def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path):
         (BASE + "a", {"links": [Link("related", "http://x/")] * 1_001}, "more than .* links"),
     ],
 )
-def test_what_could_not_be_published_is_refused_in_one_sentence(
+def test_unpublishable_changes_are_refused_in_one_sentence(
     tmp_path: Path, uri: str, metadata: dict[str, object], complaint: str
 ):
     publisher = Publisher(tmp_path, BASE)
@@ -201,7 +201,7 @@ def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Pat
         assert len(recorded(publisher)) == 1
 
 
-def test_a_thread_that_records_while_nobody_does_commits_itself(tmp_path: Path):
+def test_a_thread_that_records_alone_commits_itself(tmp_path: Path):
     committed_in: list[threading.Thread] = []
 
     def note(_: object) -> None:
@@ -231,7 +231,7 @@ class InterruptedExecutor(ThreadPoolExecutor):
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_an_interrupted_caller_holds_nobody_up(tmp_path: Path, is_last: bool):
+def test_an_interrupted_caller_does_not_block_others(tmp_path: Path, is_last: bool):
     with Journal(tmp_path / "journal.sqlite3", BASE) as reader, InterruptedExecutor(1) as executor:
         recorder = Recorder(
             lambda: Journal(tmp_path / "journal.sqlite3", BASE), lambda _: None, executor
@@ -254,7 +254,7 @@ def test_an_interrupted_caller_holds_nobody_up(tmp_path: Path, is_last: bool):
         assert names == (["a"] if is_last else ["a", "b"])
 
 
-def test_changes_that_could_not_be_flushed_are_not_passed_on(tmp_path: Path):
+def test_unflushed_changes_are_not_passed_to_feeds(tmp_path: Path):
     passed_on: list[str] = []
     with quick_publisher(tmp_path) as publisher:
         recorder = publisher._recorder
@@ -288,7 +288,7 @@ class UnreliableConnection(sqlite3.Connection):
         return super().execute(sql, *args)
 
 
-def test_a_failed_rollback_is_repeated_before_the_next_transaction(
+def test_a_failed_rollback_is_retried_before_the_next_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=UnreliableConnection))
@@ -304,7 +304,7 @@ def test_a_failed_rollback_is_repeated_before_the_next_transaction(
         assert [change.uri for change in journal.changes(0)] == [BASE + "kept"]
 
 
-async def test_a_caller_that_gives_up_leaves_the_others_of_its_group(tmp_path: Path):
+async def test_a_cancelled_caller_does_not_affect_the_others_of_its_group(tmp_path: Path):
     async with quick_publisher(tmp_path) as publisher:
         hold = Holding()
         holding = publisher._recorder.submit(hold)
@@ -362,7 +362,7 @@ def test_an_unusable_base_url_is_refused(tmp_path: Path, base_url: str):
         Publisher(tmp_path, base_url)
 
 
-def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path):
+def test_a_slash_is_added_to_the_base_url(tmp_path: Path):
     assert Publisher(tmp_path, "http://x.example/d").source.base_url == "http://x.example/d/"
 
 
@@ -398,14 +398,14 @@ def test_an_unknown_argument_is_refused(tmp_path: Path):
         Publisher(tmp_path, BASE, contents=lambda uri: None)  # type: ignore[call-arg]
 
 
-def test_so_are_the_sets_of_a_source_description(tmp_path: Path):
+def test_sets_of_a_wrong_type_are_refused(tmp_path: Path):
     sets: Any
     for sets in (Publisher(tmp_path, BASE), ["state"]):
         with pytest.raises(ConfigurationError, match="give a"):
             SourceDescription(BASE, sets)
 
 
-def test_a_change_may_be_named_by_its_word(tmp_path: Path):
+def test_a_change_may_be_a_string(tmp_path: Path):
     with Publisher(str(tmp_path), BASE) as publisher:
         change: Any = "created"
         (recorded,) = publisher.record([Resource(BASE + "one", change=change)])
@@ -413,7 +413,7 @@ def test_a_change_may_be_named_by_its_word(tmp_path: Path):
 
 
 @pytest.mark.parametrize("change", ["made", None, 5])
-def test_a_change_that_is_none_is_refused_with_those_that_there_are(tmp_path: Path, change: Any):
+def test_an_invalid_change_is_refused_with_the_valid_ones(tmp_path: Path, change: Any):
     one = Resource(BASE + "one", change=change)
     expected = "give one of created, updated, deleted"
     with Publisher(tmp_path, BASE) as publisher, pytest.raises(ConfigurationError, match=expected):

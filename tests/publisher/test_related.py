@@ -132,7 +132,7 @@ def manifest(publisher: Publisher, dump: Document) -> list[Resource]:
     return [entry for package in dump.resources for entry, _ in members(publisher, package)]
 
 
-def test_links_are_in_every_document_as_given(tmp_path: Path):
+def test_every_document_contains_the_given_links(tmp_path: Path):
     resources = [
         replace(resource, uri=resource.uri.replace(HTTP, f"{HTTP}{number}/"))
         for number, example in enumerate(EXAMPLES.values())
@@ -172,7 +172,7 @@ def test_links_are_in_every_document_as_given(tmp_path: Path):
     assert [recorded(entry) for entry in read_document(fragment.body).resources] == resources
 
 
-def test_what_exists_already_keeps_its_links(tmp_path: Path):
+def test_loaded_resources_keep_their_links(tmp_path: Path):
     publisher = quick_publisher(tmp_path)
     links = (Link("duplicate", "http://mirror.example/a", pri=1), Link("via", "http://x.example/"))
     publisher.load([Resource(BASE + "a", lastmod=at(1, 1), links=links)])
@@ -182,7 +182,7 @@ def test_what_exists_already_keeps_its_links(tmp_path: Path):
     assert entry.links == links
 
 
-def test_what_was_deleted_may_still_lead_to_what_it_was(tmp_path: Path):
+def test_deletions_may_have_links(tmp_path: Path):
     link = Link("memento", HTTP + "2013/res1")
     with quick_publisher(tmp_path) as publisher:
         publisher.deleted(HTTP + "res1", links=[link])
@@ -203,7 +203,7 @@ def test_what_was_deleted_may_still_lead_to_what_it_was(tmp_path: Path):
         (Link("via", HTTP, modified=datetime(2013, 1, 1)), "modified is"),
     ],
 )
-def test_a_link_that_no_document_could_carry_is_refused(tmp_path: Path, link: Link, complaint: str):
+def test_invalid_links_are_refused(tmp_path: Path, link: Link, complaint: str):
     publisher = quick_publisher(tmp_path)
     with pytest.raises(ConfigurationError, match=re.escape(complaint)):
         publisher.updated(HTTP + "res1", links=[link])

@@ -61,7 +61,7 @@ def times(expression: str, count: int = 3) -> list[str]:
         ("0 0 2 * 5", ["Tue 02 00:00", "Fri 05 00:00", "Fri 12 00:00"]),
     ],
 )
-def test_a_cron_expression_means_what_it_means_to_cron(expression: str, expected: list[str]):
+def test_cron_expressions_have_the_meaning_of_cron(expression: str, expected: list[str]):
     assert times(expression) == expected
 
 
@@ -78,18 +78,18 @@ def test_a_cron_expression_means_what_it_means_to_cron(expression: str, expected
         ("inf", "give a number of seconds above 0"),
     ],
 )
-def test_what_is_no_schedule_is_refused(tmp_path: Path, value: str, reason: str):
+def test_invalid_schedules_are_refused(tmp_path: Path, value: str, reason: str):
     with pytest.raises(ConfigurationError) as caught:
         Publisher(tmp_path, BASE, options=Options(resource_list_every=value))
     assert "resource_list_every" in str(caught.value)
     assert reason in str(caught.value)
 
 
-def test_seconds_may_be_a_text_as_in_an_environment_variable():
+def test_seconds_may_be_a_string():
     assert parse_schedule("it", "1.5") == parse_schedule("it", 1.5) == JobSchedule(1.5)
 
 
-def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention():
+def test_rotation_and_retention_accept_a_cron_expression():
     rotation = parse_rotation("500 changes or cron: 0 3,15 * * mon-fri")
     assert (rotation.changes, rotation.schedule) == (500, JobSchedule(cron="0 3,15 * * mon-fri"))
     retention = parse_retention("cron: 0 4 * * sun, 2 GB")
@@ -111,12 +111,12 @@ def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention():
         (MONDAY + 2 * HOUR, None),
     ],
 )
-def test_a_missed_time_counts_for_an_hour(now: datetime, last: datetime | None):
+def test_a_missed_time_is_made_up_for_within_an_hour(now: datetime, last: datetime | None):
     found = JobSchedule(cron="0 3 * * *").last_time(to_microseconds(now))
     assert (None if found is None else from_microseconds(found)) == last
 
 
-def test_of_many_missed_times_the_last_counts():
+def test_the_last_of_many_missed_times_counts():
     now = to_microseconds(MONDAY) + 500_000
     assert EVERY_SECOND.last_time(now) == to_microseconds(MONDAY)
     assert JobSchedule(cron="*/7 * * * *").last_time(now) == to_microseconds(MONDAY)
@@ -197,12 +197,12 @@ async def scheduled(schedule: JobSchedule) -> AsyncIterator[tuple[Job, asyncio.T
 
 
 @pytest.mark.parametrize("schedule", [JobSchedule(0.02), EVERY_SECOND])
-async def test_a_job_runs_again_and_again(schedule: JobSchedule):
+async def test_a_job_runs_repeatedly(schedule: JobSchedule):
     async with scheduled(schedule) as (job, _):
         await job.has_run(2)
 
 
-async def test_a_job_that_takes_long_does_not_run_twice_at_a_time():
+async def test_a_slow_job_has_only_one_run_at_a_time():
     interval = 0.01
     async with scheduled(JobSchedule(interval)) as (job, _):
         job.release.clear()
@@ -214,7 +214,7 @@ async def test_a_job_that_takes_long_does_not_run_twice_at_a_time():
         assert job.most_at_once == 1
 
 
-async def test_the_times_of_an_interval_are_not_delayed_by_runs(clock: type[Clock]):
+async def test_runs_do_not_delay_the_times_of_an_interval(clock: type[Clock]):
     async with scheduled(JobSchedule(600.0)) as (job, _):
         job.release.clear()
         clock.ahead += timedelta(seconds=600)
@@ -230,7 +230,7 @@ async def test_the_times_of_an_interval_are_not_delayed_by_runs(clock: type[Cloc
 @pytest.mark.parametrize(
     ("late", "runs"), [(MISFIRE_GRACE - timedelta(minutes=1), 1), (MISFIRE_GRACE * 2, 0)]
 )
-async def test_times_that_passed_unnoticed_make_one_run_within_the_grace(
+async def test_missed_times_result_in_one_run_within_the_grace(
     clock: type[Clock], late: timedelta, runs: int
 ):
     # Once a year, so that no other time comes during the test.
@@ -243,7 +243,7 @@ async def test_times_that_passed_unnoticed_make_one_run_within_the_grace(
         assert job.runs == runs
 
 
-async def test_many_missed_times_make_one_run(clock: type[Clock]):
+async def test_many_missed_times_result_in_one_run(clock: type[Clock]):
     clock.set(MONDAY + HOUR / 2)
     async with scheduled(JobSchedule(cron="0 * * * *")) as (job, _):
         await clock.is_read(2)
@@ -266,14 +266,14 @@ async def test_a_clock_that_is_set_back_does_not_postpone_a_job(
         await job.has_run(1)
 
 
-async def test_an_error_of_a_job_ends_it_and_is_raised():
+async def test_an_error_in_a_job_ends_the_schedule_and_is_raised():
     async with scheduled(JobSchedule(0.01)) as (job, repeating):
         job.error = ZeroDivisionError()
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(repeating, PATIENCE)
 
 
-async def test_a_job_that_runs_is_cancelled_with_its_schedule():
+async def test_a_running_job_is_cancelled_with_its_schedule():
     async with scheduled(JobSchedule(0.01)) as (job, _):
         job.release.clear()
         await job.has_run(1)
@@ -292,7 +292,7 @@ class At(Published):
         self.clock._ahead = target - time.time_ns() // 1000
 
 
-def test_at_a_cron_time_all_changes_before_it_are_closed(tmp_path: Path):
+def test_all_changes_before_a_cron_time_are_closed(tmp_path: Path):
     options = replace(QUIET, rotate="cron: 0 3 * * *")
     with At(tmp_path, options, 1.0) as source:
         source.update("a", "b")
@@ -349,7 +349,7 @@ def test_a_resource_dump_is_written_at_the_start_and_at_cron_times(tmp_path: Pat
         eventually(lambda: source.read("resourcedump.xml").at != first)
 
 
-def test_archives_are_thinned_out_only_at_cron_times(tmp_path: Path):
+def test_documents_are_dropped_only_at_cron_times(tmp_path: Path):
     options = replace(QUIET, rotate="2 changes", keep=f"1 list, {NEVER_DURING_A_TEST}")
     archive = lambda source: source.read("changelist-archive.xml").resources  # noqa: E731
     with Published(tmp_path, options) as source:
@@ -421,7 +421,7 @@ def test_the_resource_list_is_written_when_recording_pauses_after_many_changes(
     assert source.lists() == [20, 10, 0], "one lacked fewer changes than it had entries"
 
 
-def test_with_a_cron_expression_the_resource_list_is_written_at_its_times_only(
+def test_a_resource_list_with_a_cron_expression_is_written_only_at_its_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_publisher.documents.document_store.MIN_CHANGES_TO_OUTDATE", 4)
@@ -432,7 +432,7 @@ def test_with_a_cron_expression_the_resource_list_is_written_at_its_times_only(
         assert source.lists() == [0]
 
 
-def test_changes_up_to_the_schedule_may_be_closed_whatever_the_limits():
+def test_scheduled_rotation_closes_changes_regardless_of_the_limits():
     policy = parse_rotation("10 changes or cron: 0 3 * * *")
     assert policy.minimum_open(1, 10, oldest=50, now=99, scheduled=None) is None
     assert policy.minimum_open(1, 10, oldest=50, now=99, scheduled=49) is None
@@ -440,7 +440,7 @@ def test_changes_up_to_the_schedule_may_be_closed_whatever_the_limits():
     assert (minimum.changes, minimum.since) == (5, 60)
 
 
-def test_a_document_expires_by_the_limits_beside_the_schedule():
+def test_documents_expire_by_the_limits_given_with_a_schedule():
     policy = parse_retention("1 list, cron: 0 3 * * *")
     documents = [FinishedDocument("changelist", at, at + 1, 1, 1, ()) for at in (1, 2)]
     assert policy.expired(documents, now=9) == documents[:1]

@@ -75,7 +75,7 @@ async def test_one_application_serves_all_sets(make: Make):
             assert [entry.uri for entry in changes.resources] == [f"{HOST}{name}/one"]
 
 
-async def test_each_set_has_a_channel_of_its_own(make: Make, hub: FakeHub):
+async def test_each_set_has_its_own_channel(make: Make, hub: FakeHub):
     source = SourceDescription(HOST, [make("a", hubs=[hub.url]), make("b", hubs=[hub.url])])
     async with source:
         for publisher in source.sets:
@@ -102,7 +102,7 @@ async def test_a_source_below_a_path_is_mounted_there(make: Make):
             assert (await get(f"{other}/elsewhere/a/changelist.xml")).resources == ()
 
 
-def test_a_set_alone_has_a_source_description_of_its_own(make: Make, tmp_path: Path):
+def test_a_single_set_has_its_own_source_description(make: Make, tmp_path: Path):
     publisher = make("a")
     with publisher:
         assert publisher.wait_published(PATIENCE)
@@ -136,39 +136,39 @@ def test_sets_that_overlap_are_refused(make: Make, one: str, other: str):
     assert "\n" not in str(raised.value)
 
 
-def test_hosts_are_compared_as_they_are_meant(make: Make):
+def test_hosts_are_compared_in_normal_form(make: Make):
     same = ["https://x.example/a/", "https://X.example:443/a/b/"]
     with pytest.raises(ConfigurationError, match="overlap"):
         SourceDescription(HOST, [make(str(at), base_url=url) for at, url in enumerate(same)])
 
 
-def test_sets_beside_each_other_are_no_overlap(make: Make):
+def test_sibling_sets_do_not_overlap(make: Make):
     bases = ["a/", "a-b/", "ab/", "b/a/"]
     sets = [make(str(at), base_url=HOST + base) for at, base in enumerate(bases)]
     assert len(SourceDescription(HOST, sets).document().resources) == 4
 
 
 @pytest.mark.parametrize("elsewhere", ["https://y.example/a/", "http://x.example/a/"])
-def test_a_set_elsewhere_is_refused(make: Make, elsewhere: str):
+def test_a_set_that_is_not_below_the_source_is_refused(make: Make, elsewhere: str):
     with pytest.raises(ConfigurationError, match=r"is not below https://x\.example/"):
         SourceDescription(HOST, [make("a", base_url=elsewhere)])
 
 
-def test_a_folder_of_state_for_two_sets_is_refused(tmp_path: Path):
+def test_two_sets_with_one_state_folder_are_refused(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "state", target_is_directory=True)
     sets = [Publisher(tmp_path / "state", f"{HOST}a/"), Publisher(tmp_path / "link", f"{HOST}b/")]
     with pytest.raises(ConfigurationError, match="keep their state in"):
         SourceDescription(HOST, sets)
 
 
-def test_a_publisher_that_runs_is_refused(make: Make):
+def test_a_running_publisher_is_refused(make: Make):
     publisher = make("a")
     with publisher, pytest.raises(ConfigurationError, match="before you start it"):
         SourceDescription(HOST, [publisher])
     SourceDescription(HOST, [publisher])
 
 
-def test_what_starts_ends_if_a_set_cannot_start(make: Make, tmp_path: Path):
+def test_all_sets_are_closed_if_one_cannot_start(make: Make, tmp_path: Path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b/journal.sqlite3").write_text("no database")
     sets = [make("a", options=replace(QUICK, grace=0)), make("b")]
@@ -179,7 +179,7 @@ def test_what_starts_ends_if_a_set_cannot_start(make: Make, tmp_path: Path):
 
 
 @pytest.mark.parametrize("about", ["about.html", "https://x.example/a b"])
-def test_a_description_that_is_no_uri_is_refused(make: Make, about: str):
+def test_a_description_with_an_invalid_uri_is_refused(make: Make, about: str):
     with pytest.raises(ConfigurationError, match="absolute URI"):
         SourceDescription(HOST, [make("a")], described_by=about)
     with pytest.raises(ConfigurationError, match="absolute URI"):

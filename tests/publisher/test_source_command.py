@@ -58,7 +58,7 @@ def status(process: SourceProcess, name: str, **headers: str) -> int:
             return error.code
 
 
-def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: Start):
+def test_the_first_start_loads_the_folder_as_a_baseline(folder: Path, source: Start):
     (folder / "a.ttl").write_text("<a> <b> <c> .")
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "b.bin").write_bytes(b"\0\1")
@@ -78,7 +78,7 @@ def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: 
     assert process.get("deep/er/b.bin") == b"\0\1"
 
 
-def test_what_happens_to_files_is_published(folder: Path, source: Start):
+def test_changes_of_files_are_published(folder: Path, source: Start):
     for name in ("old.txt", "moved.txt", "replaced", "same", "tree/b/f", "tree/g", "file"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
@@ -113,7 +113,7 @@ def test_what_happens_to_files_is_published(folder: Path, source: Start):
     assert (change.length, change.type) == (9, "text/plain")
 
 
-def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
+def test_changes_while_it_was_stopped_are_published_at_the_next_start(
     folder: Path, source: Start, unused_tcp_port: int
 ):
     for name in ("same", "changed", "gone"):
@@ -135,7 +135,9 @@ def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
     assert "(3 resources)" in process.ready
 
 
-def test_a_killed_source_goes_on_where_it_was(folder: Path, source: Start, unused_tcp_port: int):
+def test_a_killed_source_continues_after_a_restart(
+    folder: Path, source: Start, unused_tcp_port: int
+):
     port = ("--port", str(unused_tcp_port))
     process = source(folder, *port)
     put(folder / "a", "1")
@@ -149,7 +151,7 @@ def test_a_killed_source_goes_on_where_it_was(folder: Path, source: Start, unuse
 ODD = ["a b", "100%", "ä€", "#", "?", "a+b&c=d", "%41", "new\nline", "quote'\"<>", "~-._!*();@,$[]"]
 
 
-def test_odd_names_and_names_that_are_no_text_lead_to_their_files(folder: Path, source: Start):
+def test_files_with_odd_names_are_served(folder: Path, source: Start):
     for name in ODD:
         (folder / name).mkdir()
         (folder / name / name).write_text(name)
@@ -196,7 +198,7 @@ def test_only_published_files_are_listed_and_served(folder: Path, tmp_path: Path
         assert b"secret" not in answer
 
 
-def test_files_are_served_as_http_wants_it(folder: Path, source: Start):
+def test_files_support_ranges_and_conditional_requests(folder: Path, source: Start):
     (folder / "a.nt").write_bytes(b"0123456789")
     os.utime(folder / "a.nt", (10**9, 10**9))
     (folder / "a.nt.gz").write_bytes(b"not what it seems")
@@ -236,7 +238,7 @@ def without_privilege() -> list[str]:
     return ["setpriv", f"--bounding-set={less}", f"--inh-caps={less}"]
 
 
-def test_an_unreadable_file_is_passed_over(folder: Path, source: Start):
+def test_an_unreadable_file_is_skipped(folder: Path, source: Start):
     (folder / "no").write_text("x")
     (folder / "no").chmod(0)
     (folder / "yes").write_text("y")
@@ -279,7 +281,7 @@ def test_below_a_path_only_the_well_known_document_is_at_the_host(
     assert entry.uri == base + "/capabilitylist.xml"
 
 
-def test_the_command_ends_in_order_on_an_interruption(folder: Path, source: Start):
+def test_the_command_shuts_down_cleanly_on_an_interruption(folder: Path, source: Start):
     process = source(folder, *PORT)
     (folder / "a").write_text("1")
     process.wait_for_change("created", "a")
@@ -304,7 +306,7 @@ main()
 """
 
 
-def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path):
+def test_the_second_signal_forces_the_shutdown(folder: Path):
     command = [*forked(STUCK), "source", str(folder), *PORT]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -330,7 +332,7 @@ WELL = HubStatus("https://hub.example/", 0, AT, reached=True, reached_before=Tru
 AWAY = replace(WELL, reached=False)
 
 
-def test_the_status_of_a_hub_is_that_of_all_sets_together(tmp_path: Path):
+def test_the_status_of_a_hub_covers_all_sets(tmp_path: Path):
     with (
         quick_publisher(tmp_path / "a", NOWHERE, grace=0) as first,
         quick_publisher(tmp_path / "b", NOWHERE, grace=0) as second,
@@ -384,12 +386,12 @@ async def test_the_status_has_the_number_of_changes_and_each_hub(tmp_path: Path,
         (replace(AWAY, reached_before=False), "unreachable so far"),
     ],
 )
-def test_a_hub_has_a_line(status: HubStatus, expected: str):
+def test_the_status_line_of_a_hub(status: HubStatus, expected: str):
     assert hub_line(status).startswith("hub https://hub.example/: ")
     assert hub_line(status).endswith(expected)
 
 
-def test_a_count_of_one_is_written_as_one():
+def test_counts_have_the_right_number():
     assert (
         SourceReport().sentence(SourceStatus(1, 1, ()))
         == "1 resource, 1 change recorded since the start"
@@ -399,7 +401,7 @@ def test_a_count_of_one_is_written_as_one():
     )
 
 
-def test_nothing_is_written_while_nothing_changes(capsys: pytest.CaptureFixture[str]):
+def test_status_lines_are_printed_only_for_changes(capsys: pytest.CaptureFixture[str]):
     report = SourceReport()
     for _ in range(200):
         report.show(SourceStatus(3, 0, (replace(WELL, reached=None),)))

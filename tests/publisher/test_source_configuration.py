@@ -64,7 +64,7 @@ def read(url: str) -> Document:
         return read_document(answer.read())
 
 
-def test_a_file_names_several_sets(folder_of_sets: Path, source: Start, unused_tcp_port: int):
+def test_a_file_configures_several_sets(folder_of_sets: Path, source: Start, unused_tcp_port: int):
     process = source(
         None, "--config", str(configure(folder_of_sets)), "--port", str(unused_tcp_port)
     )
@@ -171,13 +171,15 @@ A, B = SET.format("a", "t"), SET.format("b", "i")
         ('data = "t/one/state"\n' + SET.format("a", "i"), "state"),
     ],
 )
-def test_what_cannot_work_is_one_sentence(folder_of_sets: Path, text: str, expected: str):
+def test_an_unusable_configuration_is_refused_in_one_sentence(
+    folder_of_sets: Path, text: str, expected: str
+):
     message = refused(folder_of_sets, text)
     assert "secret" not in message
     assert any(part in message for part in expected.split("|")), message
 
 
-def test_a_folder_within_another_of_which_it_is_no_part_is_a_set(folder_of_sets: Path):
+def test_an_unpublished_subfolder_may_be_a_set(folder_of_sets: Path):
     (folder_of_sets / "t" / ".hidden").mkdir()
     file = configure(folder_of_sets, A + SET.format("b", "t/.hidden"))
     _, folders = several_folders("http://127.0.0.1:1/", load_configuration(file))
@@ -191,19 +193,19 @@ def test_documents_that_cannot_be_written_are_refused(folder_of_sets: Path):
         command(folder_of_sets / "t", data=folder_of_sets / "state", port=0)
 
 
-def test_a_file_that_cannot_be_read_is_refused(folder_of_sets: Path):
+def test_an_unreadable_settings_file_is_refused(folder_of_sets: Path):
     with pytest.raises(RsnotifyError, match="cannot read"):
         command(None, config=folder_of_sets / "none.toml", port=0)
 
 
-def test_a_folder_and_a_file_at_once_or_neither_are_refused(folder_of_sets: Path):
+def test_either_a_folder_or_a_file_is_required(folder_of_sets: Path):
     with pytest.raises(RsnotifyError, match="either a folder"):
         command(folder_of_sets / "t", config=configure(folder_of_sets), port=0)
     with pytest.raises(RsnotifyError, match="either a folder"):
         command(None, port=0)
 
 
-def test_options_of_the_command_go_over_the_file_and_those_of_a_set_over_the_source(
+def test_the_command_overrides_the_file_and_a_set_overrides_the_source(
     folder_of_sets: Path,
 ):
     file = configure(folder_of_sets, TWO_SETS + 'keep = "5 lists"\nheartbeat = 5')
@@ -216,7 +218,7 @@ def test_options_of_the_command_go_over_the_file_and_those_of_a_set_over_the_sou
     assert texts.rotate == images.rotate == "500 changes or 1 h"
 
 
-def test_the_options_of_one_folder_are_options_of_the_command(
+def test_a_single_folder_is_configured_by_command_options(
     folder_of_sets: Path, source: Start, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RSNOTIFY_SOURCE_DESCRIBED_BY", "https://about.example/")
@@ -266,7 +268,7 @@ def test_a_base_url_with_a_password_is_refused_without_showing_it(folder: Path):
     assert "secret" not in message
 
 
-def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path):
+def test_state_with_another_base_url_is_refused(folder: Path, tmp_path: Path):
     Publisher(tmp_path / "state", "http://one.example/").is_empty()
     message = refusal(folder, data=tmp_path / "state", base_url="http://two.example/")
     assert "belongs to the Source http://one.example/" in message
@@ -293,9 +295,7 @@ def test_a_wrong_option_is_refused(folder: Path, option: str, value: Any, reason
     assert reason in message
 
 
-def test_a_folder_that_is_missing_or_has_a_name_of_a_document_is_refused(
-    folder: Path, source: Start
-):
+def test_a_missing_folder_or_a_reserved_name_is_refused(folder: Path, source: Start):
     assert "is not a folder" in refusal(folder / "none")
     for name in RESERVED:
         (folder / name).mkdir()

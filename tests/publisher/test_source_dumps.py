@@ -43,7 +43,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield journal
 
 
-def test_a_limited_number_of_missing_contents_is_remembered(journal: Journal, tmp_path: Path):
+def test_a_limited_number_of_missing_contents_is_kept(journal: Journal, tmp_path: Path):
     with journal.transaction():
         journal.load([Record(Resource(BASE + "last"))])
     contents = CheckedContents(SourceContents(lambda uri: None), 0, journal, tmp_path)
@@ -110,7 +110,7 @@ def test_former_resource_dumps_are_archived_with_their_packages(tmp_path: Path):
     assert all(source.has(package.uri) for package in first.resources)
 
 
-def test_a_resource_without_content_breaks_the_dump_off(
+def test_a_resource_without_content_aborts_the_dump(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     source = Published(tmp_path, resource_dump_every=0.05)
@@ -183,7 +183,7 @@ def test_change_dumps_are_kept_by_the_policy(tmp_path: Path):
     assert dump.from_ == dump.resources[0].from_
 
 
-def test_an_empty_change_dump_claims_nothing_that_was_dropped(tmp_path: Path):
+def test_an_empty_change_dump_begins_after_dropped_packages(tmp_path: Path):
     with Published(tmp_path, rotate="4 changes", change_dump=True, keep="1 h", linger=0) as source:
         source.update(*range(8))
         eventually(lambda: bool(source.read("changedump.xml").resources))
@@ -211,7 +211,7 @@ def test_a_change_whose_content_is_missing_is_still_in_the_manifest(
     assert "the content of 1 change was not kept" in caplog.text
 
 
-def test_a_dump_waits_until_the_source_can_return_contents(
+def test_a_dump_is_retried_until_the_source_returns_contents(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     away = [True]
@@ -234,7 +234,7 @@ def test_a_dump_waits_until_the_source_can_return_contents(
     assert "was not kept" not in caplog.text
 
 
-def test_each_version_is_packed_of_resources_that_change_again_at_once(tmp_path: Path):
+def test_each_version_of_a_quickly_changing_resource_is_packed(tmp_path: Path):
     """Content is kept before `updated` returns, or with the very content that it was given."""
     now: dict[str, bytes] = {}
     options = replace(QUIET, rotate="10 changes", change_dump=True, refresh=3600)
@@ -277,7 +277,7 @@ def test_content_with_another_hash_than_the_change_is_refused(tmp_path: Path):
         assert publisher.updated(BASE + "a", content=b"abc", hash="md5:" + MD5).hash == "md5:" + MD5
 
 
-def test_a_dump_is_removed_when_it_is_turned_off(tmp_path: Path):
+def test_disabled_dumps_are_removed(tmp_path: Path):
     with Published(
         tmp_path, rotate="4 changes", change_dump=True, resource_dump_every=0.05
     ) as source:
@@ -292,7 +292,7 @@ def test_a_dump_is_removed_when_it_is_turned_off(tmp_path: Path):
     assert not (tmp_path / "captured").exists()
 
 
-def test_the_parts_of_a_change_dump_that_grew_go_and_the_others_stay(tmp_path: Path):
+def test_outdated_parts_of_a_change_dump_are_deleted(tmp_path: Path):
     with Published(
         tmp_path, rotate="2 changes", change_dump=True, max_entries=2, linger=0
     ) as source:
@@ -329,9 +329,7 @@ def test_packages_left_by_a_crash_are_rewritten_and_kept(tmp_path: Path):
         assert all(source.has(name) for name in last.files)
 
 
-def test_a_disk_that_fills_up_at_times_leaves_no_partial_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_full_disk_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every writer of documents flushes a file before it is shown; that fails here."""
     options = replace(
         QUIET,
@@ -372,7 +370,7 @@ def test_a_disk_that_fills_up_at_times_leaves_no_partial_files(
         eventually(lambda: files() <= journal.files())
 
 
-def test_no_package_of_a_restored_source_has_the_name_of_one_that_caches_hold(tmp_path: Path):
+def test_packages_of_a_restored_source_have_new_names(tmp_path: Path):
     options = replace(QUIET, rotate="4 changes", change_dump=True)
     with Published(tmp_path / "state", options) as source:
         source.update("before")

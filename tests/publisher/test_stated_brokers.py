@@ -100,7 +100,7 @@ async def test_the_broker_of_a_hub_is_advertised_as_long_as_the_hub_states_it(
         await advertises(publisher, hub)
 
 
-async def test_a_hub_that_does_not_answer_neither_blocks_the_source_nor_changes_the_list(
+async def test_an_unresponsive_hub_neither_blocks_the_source_nor_changes_the_list(
     hub: StatingHub, tmp_path: Path
 ):
     async with publisher_of(hub, tmp_path) as publisher:
@@ -113,7 +113,9 @@ async def test_a_hub_that_does_not_answer_neither_blocks_the_source_nor_changes_
         assert advertised(publisher) == [*derived(hub), topic_at(BROKER)]
 
 
-async def test_a_hub_that_never_answered_is_advertised_by_its_name(hub: StatingHub, tmp_path: Path):
+async def test_a_hub_that_never_answered_is_advertised_by_its_own_url(
+    hub: StatingHub, tmp_path: Path
+):
     hub.answering.clear()
     async with publisher_of(hub, tmp_path) as publisher:
         assert await publisher.await_published(PATIENCE)
@@ -139,7 +141,7 @@ WRONG: list[tuple[int, Any]] = [
 ]
 
 
-async def test_an_error_and_a_wrong_document_change_nothing(hub: StatingHub, tmp_path: Path):
+async def test_errors_and_invalid_documents_change_nothing(hub: StatingHub, tmp_path: Path):
     async with publisher_of(hub, tmp_path) as publisher:
         assert await publisher.await_published(PATIENCE)
         for number, (status, document) in enumerate(WRONG):
@@ -154,7 +156,7 @@ async def test_an_error_and_a_wrong_document_change_nothing(hub: StatingHub, tmp
                 await advertises(publisher, hub)
 
 
-async def test_a_file_that_cannot_be_read_is_written_again(hub: StatingHub, tmp_path: Path):
+async def test_an_unreadable_file_is_replaced(hub: StatingHub, tmp_path: Path):
     (tmp_path / "brokers.json").write_text("{")
     async with publisher_of(hub, tmp_path) as publisher:
         assert await publisher.await_published(PATIENCE)
@@ -175,7 +177,7 @@ async def test_a_pubsub_service_is_advertised_with_the_node_of_the_channel(
         assert topic_at(BROKER) in advertised(publisher)
 
 
-def test_only_hubs_that_are_named_by_their_base_url_have_a_document():
+def test_only_hubs_given_by_their_base_url_have_a_document():
     several = parse_hub("https://one.example/,https://two.example/push/")
     assert several.documents == (
         "https://one.example/" + HUB_DOCUMENT,

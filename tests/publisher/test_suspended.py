@@ -41,7 +41,7 @@ with Publisher(sys.argv[1], "http://source.example/data/", clock=clock) as publi
 """
 
 
-def test_documents_that_a_suspended_leader_holds_up_never_go_back(tmp_path: Path):
+def test_documents_of_a_suspended_leader_never_replace_newer_ones(tmp_path: Path):
     with suspended(LEAD, str(tmp_path)) as leader:
         with quick_publisher(tmp_path, resources=list) as publisher:
             publisher.updated(BASE + "new")
@@ -55,7 +55,7 @@ def test_documents_that_a_suspended_leader_holds_up_never_go_back(tmp_path: Path
         assert uris(read(publisher, "changelist.xml")) == both
 
 
-def test_a_process_suspended_while_it_records_holds_up_the_others(tmp_path: Path):
+def test_others_wait_for_a_process_suspended_while_it_records(tmp_path: Path):
     with quick_publisher(tmp_path) as publisher, ThreadPoolExecutor(1) as thread:
         with suspended(RECORD, str(tmp_path)) as recording:
             waiting = thread.submit(publisher.updated, BASE + "second")

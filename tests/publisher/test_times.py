@@ -199,7 +199,7 @@ async def test_no_document_contradicts_another_or_the_clock(
         assert reader.ahead == []
 
 
-def test_a_clock_that_was_a_day_ahead_is_reported_once(
+def test_a_change_dated_a_day_ahead_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     ahead = steady() + 86_400_000_000
@@ -268,7 +268,7 @@ publisher.close()
 
 
 @pytest.mark.parametrize("instant", ["flush", "recorded", "contents"])
-async def test_only_what_was_flushed_is_ever_sent(tmp_path: Path, hub: FakeHub, instant: str):
+async def test_only_flushed_changes_are_sent(tmp_path: Path, hub: FakeHub, instant: str):
     killed = await asyncio.create_subprocess_exec(
         *(*forked(KILLED), str(tmp_path), hub.url, instant),
         stdin=asyncio.subprocess.PIPE,

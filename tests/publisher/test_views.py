@@ -177,9 +177,7 @@ _STEPS = st.lists(
 
 @settings(max_examples=30, deadline=None)
 @given(_STEPS, st.sampled_from(["2 lists", "1000 lists"]), st.booleans())
-def test_every_history_reads_back_as_it_was(
-    steps: list[list[Resource] | str], keep: str, gzip: bool
-):
+def test_views_contain_every_history(steps: list[list[Resource] | str], keep: str, gzip: bool):
     with tempfile.TemporaryDirectory() as name:
         source = Steps(Path(name), replace(VIEWS, keep=keep, gzip=gzip, linger=0))
         try:
@@ -217,7 +215,7 @@ def test_members_within_a_millisecond_keep_their_dates_across_pages_and_restarts
     assert max(dates) == "2001-09-09T01:46:40.008001Z", "nine changes, all within a millisecond"
 
 
-def test_views_are_written_for_what_was_closed_before_and_removed_when_turned_off(tmp_path: Path):
+def test_views_cover_earlier_lists_and_are_removed_when_disabled(tmp_path: Path):
     with Published(tmp_path, replace(VIEWS, views=(), linger=0)) as source:
         source.update(*range(20))
         source.wait_written()
@@ -235,7 +233,7 @@ def test_views_are_written_for_what_was_closed_before_and_removed_when_turned_of
         eventually(lambda: not [*folder.glob("*.json"), *folder.glob("*.ttl")])
 
 
-def test_the_change_list_names_the_views_that_are_on(tmp_path: Path):
+def test_the_change_list_links_to_the_enabled_views(tmp_path: Path):
     with Published(tmp_path, replace(VIEWS, views=("ldes",))) as source:
         (entry,) = (
             entry
@@ -247,7 +245,7 @@ def test_the_change_list_names_the_views_that_are_on(tmp_path: Path):
         assert not any(entry.links for entry in source.read("capabilitylist.xml").resources)
 
 
-def test_a_size_that_is_kept_counts_the_pages(tmp_path: Path):
+def test_the_size_of_a_closed_list_includes_its_pages(tmp_path: Path):
     with Published(tmp_path, VIEWS) as source:
         source.update(*range(5))
         source.wait_written()
@@ -257,7 +255,7 @@ def test_a_size_that_is_kept_counts_the_pages(tmp_path: Path):
     assert closed.size == sum((source.folder / name).stat().st_size for name in closed.files)
 
 
-def test_a_collection_whose_pages_were_all_dropped_comes_back(tmp_path: Path):
+def test_a_collection_reappears_after_all_pages_were_dropped(tmp_path: Path):
     source = Steps(tmp_path, replace(VIEWS, rotate="1 changes", keep="1 s", linger=0))
     try:
         for name in "ab":
@@ -299,7 +297,7 @@ def test_a_write_that_failed_after_a_list_was_closed_leaves_no_gap(
         source.stop()
 
 
-def test_an_object_has_the_class_that_a_link_names(tmp_path: Path):
+def test_an_object_has_the_class_in_its_type_link(tmp_path: Path):
     with Published(tmp_path, VIEWS) as source:
         for href in ("http://iiif.io/api/presentation/3#Manifest", "http://schema.org/Book"):
             source.publisher.updated(BASE + "a", links=[Link("type", href)], type="text/turtle")
@@ -311,7 +309,7 @@ def test_an_object_has_the_class_that_a_link_names(tmp_path: Path):
     assert '{"id":"http://source.example/data/b","type":"Document"}' in text
 
 
-async def test_views_are_served_with_their_types_and_pages_of_members_for_ever(tmp_path: Path):
+async def test_views_are_served_with_their_types_and_caching(tmp_path: Path):
     source = Published(tmp_path, VIEWS)
     types = {
         COLLECTION: 'application/ld+json;profile="http://iiif.io/api/discovery/1/context.json"',
@@ -347,7 +345,7 @@ async def test_views_are_served_with_their_types_and_pages_of_members_for_ever(t
         assert "immutable" in caching[".ttl"]
 
 
-def test_consumers_that_poll_while_it_records_end_with_the_set(folder: Path, source: Start):
+def test_consumers_that_poll_during_changes_end_with_the_set(folder: Path, source: Start):
     options = ("--views", "iiif", "--views", "ldes", "--rotate", "4 changes")
     process = source(folder, *PORT, *options)
     base = process.url
@@ -390,7 +388,7 @@ with Publisher(sys.argv[1], {BASE!r}, options=options) as publisher:
 """
 
 
-def test_what_a_killed_source_leaves_reads_correctly(tmp_path: Path):
+def test_views_of_a_killed_source_are_readable(tmp_path: Path):
     script = RECORDING.replace("{BASE!r}", repr(BASE)).replace("{BASE}", BASE)
     count = 0
     for lines in (20, 3, 31, 8):

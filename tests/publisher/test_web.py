@@ -83,7 +83,7 @@ async def site(
         yield f"{url}/data/"
 
 
-async def test_every_document_is_xml_and_answers_get_head_and_conditions(
+async def test_every_document_supports_get_head_and_conditional_requests(
     site: str, client: aiohttp.ClientSession
 ):
     for name in NAMES:
@@ -119,7 +119,7 @@ async def test_the_open_list_shows_every_durable_change(
             assert len(document.resources) == number + 1
 
 
-async def test_the_channel_names_itself_and_its_hubs(site: str, client: aiohttp.ClientSession):
+async def test_the_channel_links_to_itself_and_its_hubs(site: str, client: aiohttp.ClientSession):
     async with client.get(site + "channel.xml") as answer:
         known = {"If-None-Match": answer.headers["ETag"]}
         dated = {"If-Modified-Since": answer.headers["Last-Modified"]}
@@ -133,9 +133,7 @@ async def test_the_channel_names_itself_and_its_hubs(site: str, client: aiohttp.
             ]
 
 
-async def test_a_document_that_is_not_written_yet_gets_a_503(
-    tmp_path: Path, client: aiohttp.ClientSession
-):
+async def test_an_unwritten_document_results_in_503(tmp_path: Path, client: aiohttp.ClientSession):
     go = threading.Event()
 
     def resources() -> Iterator[Resource]:
@@ -209,7 +207,7 @@ async def test_closed_documents_are_cached_and_live_ones_revalidated(
     assert names == [BASE + str(number) for number in range(20)]
 
 
-async def test_a_package_is_resumed_where_it_broke_off(
+async def test_an_interrupted_download_of_a_package_is_resumed(
     tmp_path: Path, client: aiohttp.ClientSession
 ):
     held = {f"{BASE}{number}": Random(number).randbytes(100_000) for number in range(5)}
@@ -254,7 +252,7 @@ async def test_a_long_list_is_compressed_for_clients_that_accept_it(
             assert answer.status == 304
 
 
-async def test_a_journal_that_cannot_be_read_is_no_crash(
+async def test_an_unreadable_journal_results_in_503(
     publisher: Publisher, site: str, client: aiohttp.ClientSession
 ):
     publisher.close()
@@ -289,7 +287,7 @@ def sitemaps(robots: str) -> list[str]:
     return [value.strip() for name, _, value in lines if name == "Sitemap"]
 
 
-async def test_every_resource_of_a_folder_leads_to_its_capability_list(folder: Path, source: Start):
+async def test_every_resource_of_a_folder_links_to_its_capability_list(folder: Path, source: Start):
     (folder / "page.html").write_text("<html></html>")
     os.utime(folder / "page.html", (10**9, 10**9))
     process = await asyncio.to_thread(source, folder, "--port", "0")
@@ -304,7 +302,7 @@ async def test_every_resource_of_a_folder_leads_to_its_capability_list(folder: P
     assert sitemaps(text_of(process.url + "robots.txt")) == [process.url + "resourcelist.xml"]
 
 
-def test_a_robots_txt_of_the_folder_is_a_resource_like_any_other(folder: Path, source: Start):
+def test_a_robots_txt_in_the_folder_is_a_resource(folder: Path, source: Start):
     (folder / "robots.txt").write_text("User-agent: *\nDisallow:\n")
     process = source(folder, "--port", "0")
     assert text_of(process.url + "robots.txt") == "User-agent: *\nDisallow:\n"
@@ -312,16 +310,14 @@ def test_a_robots_txt_of_the_folder_is_a_resource_like_any_other(folder: Path, s
     assert entry.uri == process.url + "robots.txt"
 
 
-def test_robots_txt_is_at_the_host_whatever_the_base_url(
-    folder: Path, source: Start, unused_tcp_port: int
-):
+def test_robots_txt_is_at_the_root_of_the_host(folder: Path, source: Start, unused_tcp_port: int):
     (folder / "robots.txt").write_text("no robots.txt, as it is not at the host")
     host = f"http://127.0.0.1:{unused_tcp_port}"
     source(folder, "--port", str(unused_tcp_port), "--base-url", f"{host}/data/")
     assert sitemaps(text_of(f"{host}/robots.txt")) == [f"{host}/data/resourcelist.xml"]
 
 
-def test_the_header_and_the_element_lead_to_the_capability_list(tmp_path: Path):
+def test_the_header_and_the_element_link_to_the_capability_list(tmp_path: Path):
     publisher = Publisher(tmp_path, "https://source.example/a&b/")
     there = "https://source.example/a&b/capabilitylist.xml"
     assert parse_links([link_header(publisher)]) == [("resourcesync", there)]
@@ -336,7 +332,7 @@ def test_the_header_and_the_element_lead_to_the_capability_list(tmp_path: Path):
     assert found == [{"rel": "resourcesync", "href": there}]
 
 
-def test_robots_lines_name_every_set(tmp_path: Path):
+def test_robots_lines_list_every_set(tmp_path: Path):
     sets = [Publisher(tmp_path / name, f"https://x.example/{name}/") for name in "ab"]
     urls = ["https://x.example/a/resourcelist.xml", "https://x.example/b/resourcelist.xml"]
     assert sitemaps(robots_lines(sets[0])) == urls[:1]
@@ -344,7 +340,7 @@ def test_robots_lines_name_every_set(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("base", "served"), [("https://x.example/", True), (BASE, False)])
-async def test_the_application_serves_robots_txt_where_it_is_the_hosts(
+async def test_the_application_serves_robots_txt_only_at_the_root_of_its_host(
     tmp_path: Path, base: str, served: bool
 ):
     sets = [Publisher(tmp_path / name, f"{base}{name}/") for name in "ab"]

@@ -77,7 +77,7 @@ async def get(site: str) -> AsyncIterator[Get]:
         yield get
 
 
-async def test_a_version_is_known_by_a_strong_tag_and_a_date(get: Get):
+async def test_a_version_has_a_strong_tag_and_a_date(get: Get):
     for name in ("digits", "long", "chunks"):
         first = await get(name)
         assert first.status == 200
@@ -153,7 +153,7 @@ async def test_a_date_within_this_second_does_not_hide_a_second_change(get: Get,
     assert (await get("new", if_modified_since=date)).body == b"two"
 
 
-async def test_a_byte_range_is_a_part(get: Get):
+async def test_a_byte_range_results_in_a_part(get: Get):
     for requested, start, stop in (
         ("bytes=0-0", 0, 1),
         ("bytes=2-4", 2, 5),
@@ -187,7 +187,7 @@ async def test_a_range_beyond_the_end_is_refused(get: Get):
 
 
 @pytest.mark.parametrize("name", ["long", "chunks"])
-async def test_a_compressed_form_has_a_tag_of_its_own(get: Get, name: str):
+async def test_a_compressed_form_has_its_own_tag(get: Get, name: str):
     url = f"{name}?packed"
     plain = await get(url)
     packed, again = [await get(url, accept_encoding="br, gzip;q=0.5") for _ in range(2)]
@@ -206,7 +206,7 @@ async def test_a_compressed_form_has_a_tag_of_its_own(get: Get, name: str):
     assert other.status == 200
 
 
-async def test_only_a_whole_answer_is_compressed_for_clients_that_accept_it(get: Get):
+async def test_only_whole_responses_are_compressed_for_clients_that_accept_it(get: Get):
     for accepted in ("identity", "gzip;q=0", "*;q=0", "br", "gzip;q=0.0, *"):
         with case(accepted):
             assert (await get("long?packed", accept_encoding=accepted)).body == LONG
@@ -216,7 +216,7 @@ async def test_only_a_whole_answer_is_compressed_for_clients_that_accept_it(get:
     assert (await get("none")).status == 404
 
 
-async def test_what_is_kept_compressed_is_read_by_every_client(get: Get):
+async def test_compressed_files_are_readable_by_every_client(get: Get):
     url = "long.gz"
     packed = await get(url, accept_encoding="gzip")
     plain = await get(url, accept_encoding="identity")
@@ -228,7 +228,7 @@ async def test_what_is_kept_compressed_is_read_by_every_client(get: Get):
     assert (await get(url, accept_encoding="identity", range="bytes=0-9")).body == LONG
 
 
-async def test_what_is_kept_compressed_can_be_resumed_as_it_is_sent(get: Get):
+async def test_compressed_files_can_be_resumed(get: Get):
     url = "long.gz"
     packed = await get(url, accept_encoding="gzip")
     assert packed.headers["Accept-Ranges"] == "bytes"
@@ -284,7 +284,7 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path, kind:
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_client_that_hangs_up_is_no_error(
+async def test_a_disconnected_client_is_not_an_error(
     tmp_path: Path, kind: str, packed: bool, caplog: pytest.LogCaptureFixture
 ):
     # More than any buffer between the two holds.

@@ -49,7 +49,7 @@ async def status_of(client: aiohttp.ClientSession, url: str, method: str = "GET"
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-async def test_every_other_path_is_one_of_the_application(
+async def test_other_paths_belong_to_the_wrapped_application(
     tmp_path: Path, client: aiohttp.ClientSession, kind: str
 ):
     publisher = quick_publisher(tmp_path)
@@ -65,7 +65,7 @@ async def test_every_other_path_is_one_of_the_application(
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-async def test_alone_it_answers_404_and_has_the_robots_txt_of_its_host(
+async def test_without_a_wrapped_application_other_paths_result_in_404(
     tmp_path: Path, client: aiohttp.ClientSession, kind: str
 ):
     publisher = Publisher(tmp_path, "https://source.example/", options=QUICK)
@@ -127,7 +127,7 @@ async def no_lifespan_after_reading(scope: Any, receive: Any, send: Any) -> None
 
 
 @pytest.mark.parametrize("app", [no_lifespan, no_lifespan_after_reading])
-async def test_the_publisher_runs_with_the_server_though_the_application_has_no_lifespan(
+async def test_the_publisher_runs_although_the_application_has_no_lifespan(
     tmp_path: Path, app: Any
 ):
     publisher = quick_publisher(tmp_path)
@@ -165,7 +165,7 @@ async def test_an_application_that_fails_after_its_start_fails_the_server(tmp_pa
     assert [message["type"] for message in sent] == ["lifespan.startup.complete"]
 
 
-async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(tmp_path: Path):
+async def test_a_publisher_that_cannot_start_prevents_the_server_from_starting(tmp_path: Path):
     with Publisher(tmp_path, "https://other.example/", options=QUICK) as other:
         other.updated("https://other.example/1")
     app, sent = asgi_application(quick_publisher(tmp_path), asgi_page), list[dict[str, Any]]()
@@ -173,7 +173,7 @@ async def test_a_publisher_that_cannot_start_keeps_the_server_from_starting(tmp_
     assert "https://other.example/" in sent[0]["message"]
 
 
-async def test_a_publisher_that_cannot_start_leaves_the_other_pages_of_a_wsgi_application(
+async def test_a_wsgi_application_serves_other_pages_if_the_publisher_cannot_start(
     tmp_path: Path, client: aiohttp.ClientSession
 ):
     with Publisher(tmp_path, "https://other.example/", options=QUICK) as other:
@@ -229,7 +229,7 @@ async def test_a_file_that_is_truncated_while_it_is_sent_breaks_the_connection(
             await response.read()
 
 
-async def test_a_client_that_went_away_ends_the_reading(tmp_path: Path):
+async def test_a_disconnected_client_ends_the_response(tmp_path: Path):
     path = tmp_path / "long"
     path.write_bytes(b"x" * 10_000_000)
     sent = 0

@@ -35,7 +35,7 @@ async def newest(server: Prosody, uri: str) -> Document:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-async def test_what_a_service_missed_is_sent_when_it_is_back(
+async def test_a_restarted_service_misses_nothing(
     tmp_path: Path, prosody: Prosody, how: signal.Signals
 ):
     hub = parse_hub(prosody.url, logins={"xmpp": prosody.login("hub")})
@@ -48,7 +48,7 @@ async def test_what_a_service_missed_is_sent_when_it_is_back(
         assert (await newest(prosody, BASE + "away")).from_ == first.until
 
 
-async def test_a_login_that_is_refused_is_a_warning(
+async def test_a_refused_login_is_a_warning(
     tmp_path: Path, prosody: Prosody, caplog: pytest.LogCaptureFixture
 ):
     hub = parse_hub(prosody.url, logins={"xmpp": prosody.login("hub", "wrong")})
@@ -59,7 +59,7 @@ async def test_a_login_that_is_refused_is_a_warning(
     assert f"it refused the login of 'hub@{DOMAIN}'" in caplog.text
 
 
-def test_what_cannot_work_is_refused_at_once():
+def test_invalid_services_are_refused():
     with pytest.raises(ConfigurationError, match="name an account"):
         parse_hubs([PLACE.url])
     with pytest.raises(ConfigurationError, match="needs a password"):

@@ -61,7 +61,7 @@ def rewrite(connection: psycopg.Connection, name: str) -> int:
     return int(row[0])
 
 
-def test_a_transaction_that_commits_late_is_not_passed_over(source: Source):
+def test_a_transaction_that_commits_late_is_not_skipped(source: Source):
     with source.connect() as slow, source.connect() as quick:
         rewrite(slow, "a")
         rewrite(quick, "b")
@@ -99,9 +99,7 @@ def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_however_transactions_interleave_each_change_is_published_once_and_in_order(
-    source: Source, seed: int
-):
+def test_interleaved_transactions_are_published_once_and_in_order(source: Source, seed: int):
     random = Random(seed)
     connections = [source.connect() for _ in range(4)]
     with connections[0] as connection:
@@ -137,7 +135,7 @@ def test_however_transactions_interleave_each_change_is_published_once_and_in_or
         assert versions == sorted(versions)
 
 
-def test_all_metadata_of_a_change_passes_through(source: Source):
+def test_all_metadata_of_a_change_is_forwarded(source: Source):
     link = Link(Rel.DUPLICATE, "https://mirror.example/a", pri=1)
     with source.connect() as connection:
         OUTBOX.created(connection, A, length=3, type="text/plain", hash="md5:ab", links=[link])
@@ -169,7 +167,7 @@ def test_the_hash_and_length_of_given_content_are_recorded(source: Source):
         OUTBOX.updated(connection, A, content=b"one", length=4)
 
 
-async def test_it_is_recorded_in_asyncio_too(source: Source):
+async def test_changes_are_recorded_in_asyncio(source: Source):
     async with await psycopg.AsyncConnection.connect(source.conninfo) as connection:
         await OUTBOX.acreated(connection, A, content=b"1")
         await OUTBOX.aupdated(connection, A, content=b"22")
@@ -182,7 +180,7 @@ async def test_it_is_recorded_in_asyncio_too(source: Source):
     ]
 
 
-def test_what_dies_between_record_and_delete_is_recorded_again(source: Source):
+def test_a_crash_between_record_and_delete_records_again(source: Source):
     def take(waiting: Sequence[OutboxLine]) -> dict[int, str]:
         source.publisher.updated(A, length=1)
         raise ZeroDivisionError
@@ -197,7 +195,7 @@ def test_what_dies_between_record_and_delete_is_recorded_again(source: Source):
     assert source.waiting() == []
 
 
-def test_one_forwards_at_a_time(source: Source):
+def test_only_one_queue_forwards_at_a_time(source: Source):
     other = PostgreSQLQueue(source.conninfo)
 
     def take(waiting: Sequence[OutboxLine]) -> dict[int, str]:
@@ -214,7 +212,7 @@ def test_one_forwards_at_a_time(source: Source):
 @pytest.mark.parametrize("entry", ["no JSON", "{}", '{"uri": "no uri", "change": "updated"}',
                                    '{"uri": "http://a.example/", "change": "bent"}',
                                    '{"uri": "http://a.example/"}'])  # fmt: skip
-def test_a_line_that_cannot_be_published_is_set_aside_with_the_reason(
+def test_an_unpublishable_row_is_kept_with_the_reason(
     source: Source, entry: str, caplog: pytest.LogCaptureFixture
 ):
     with source.connect() as connection:
@@ -229,7 +227,7 @@ def test_a_line_that_cannot_be_published_is_set_aside_with_the_reason(
     assert f"line {number} of the outbox cannot be published" in caplog.text
 
 
-def test_what_triggers_of_the_database_write_is_published(source: Source):
+def test_rows_from_triggers_are_published(source: Source):
     trigger = f"""
         CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             INSERT INTO rsnotify_outbox (entry) VALUES (json_build_object(
@@ -244,7 +242,7 @@ def test_what_triggers_of_the_database_write_is_published(source: Source):
     assert source.reported() == [("a", 7)]
 
 
-def test_nothing_is_recorded_where_it_would_be_a_transaction_of_its_own(source: Source):
+def test_nothing_is_recorded_in_autocommit_mode(source: Source):
     with psycopg.connect(source.conninfo, autocommit=True) as connection:
         with pytest.raises(ConfigurationError, match="begin a transaction"):
             OUTBOX.updated(connection, A)
@@ -253,14 +251,14 @@ def test_nothing_is_recorded_where_it_would_be_a_transaction_of_its_own(source: 
     assert len(source.waiting()) == 1
 
 
-async def test_nor_is_it_in_asyncio(source: Source):
+async def test_nothing_is_recorded_in_autocommit_mode_in_asyncio(source: Source):
     async with await psycopg.AsyncConnection.connect(source.conninfo, autocommit=True) as session:
         with pytest.raises(ConfigurationError, match="begin a transaction"):
             await OUTBOX.aupdated(session, A)
     assert source.waiting() == []
 
 
-def test_a_change_that_cannot_be_published_is_refused_at_the_door(source: Source):
+def test_an_unpublishable_change_is_refused_when_recorded(source: Source):
     changes = [Resource(uri, change=ChangeType.UPDATED) for uri in (A, "relative")]
     with source.connect() as connection, pytest.raises(ConfigurationError, match="absolute URI"):
         OUTBOX.record(connection, changes)
@@ -298,7 +296,7 @@ def test_another_forwarder_takes_over(source: Source):
         eventually(lambda: source.reported() == [("a", 1), ("a", 2)])
 
 
-def test_after_a_crash_of_the_database_it_goes_on(
+def test_forwarding_continues_after_a_crash_of_the_database(
     source: Source, postgresql_server: PostgreSQL, caplog: pytest.LogCaptureFixture
 ):
     with Forwarder(source.publisher, source.queue):

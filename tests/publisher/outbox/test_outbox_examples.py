@@ -15,7 +15,7 @@ from tests.publisher.helpers import PATIENCE, eventually
 EXAMPLES = Path(__file__).resolve().parents[3] / "publisher/examples"
 
 
-def test_the_django_example_publishes_what_was_committed(postgresql: str):
+def test_the_django_example_publishes_committed_changes(postgresql: str):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "outbox_django.py", postgresql],
         capture_output=True,
@@ -32,7 +32,7 @@ def test_the_django_example_publishes_what_was_committed(postgresql: str):
     ]
 
 
-def test_the_aiohttp_example_publishes_what_was_committed(postgresql: str):
+def test_the_aiohttp_example_publishes_committed_changes(postgresql: str):
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, EXAMPLES / "outbox_aiohttp.py", postgresql, str(port)],

@@ -78,7 +78,7 @@ def test_only_committed_changes_are_forwarded(engine: Engine, publisher: Publish
     assert reported(publisher) == ["created a", "deleted a"]
 
 
-def test_a_line_that_cannot_be_published_is_set_aside(engine: Engine, publisher: Publisher):
+def test_an_unpublishable_row_is_kept(engine: Engine, publisher: Publisher):
     with engine.begin() as connection:
         connection.execute(OUTBOX.table.insert(), [{"entry": "no JSON"}])
         OUTBOX.updated(connection, BASE + "a")
@@ -98,7 +98,7 @@ def test_a_forwarder_polls_while_it_runs_and_ends_at_once(engine: Engine, publis
         eventually(lambda: reported(publisher) == ["updated a"])
 
 
-def test_a_forwarder_makes_the_folder_of_the_state(engine: Engine, tmp_path: Path):
+def test_a_forwarder_creates_the_state_folder(engine: Engine, tmp_path: Path):
     with engine.begin() as connection:
         OUTBOX.updated(connection, BASE + "a")
     publisher = quick_publisher(tmp_path / "new" / "state")
@@ -108,7 +108,7 @@ def test_a_forwarder_makes_the_folder_of_the_state(engine: Engine, tmp_path: Pat
         assert reported(publisher) == ["updated a"]
 
 
-def test_a_forwarder_reports_a_folder_that_cannot_be_used(tmp_path: Path):
+def test_a_forwarder_reports_an_unusable_state_folder(tmp_path: Path):
     (tmp_path / "file").write_text("")
     queue = SQLAlchemyQueue(create_engine("sqlite://"), OUTBOX)
     for folder in (tmp_path / "file", tmp_path / "file" / "state"):
@@ -119,7 +119,7 @@ def test_a_forwarder_reports_a_folder_that_cannot_be_used(tmp_path: Path):
             Forwarder(quick_publisher(folder), queue).forward()
 
 
-def test_in_postgresql_the_other_queue_is_notified_at_once(
+def test_the_postgresql_queue_is_notified_at_once(
     on_postgresql: str, postgresql: str, publisher: Publisher
 ):
     engine = create_engine(on_postgresql, poolclass=NullPool)
@@ -131,7 +131,7 @@ def test_in_postgresql_the_other_queue_is_notified_at_once(
             eventually(lambda count=count: len(reported(publisher)) == count)  # type: ignore[misc]
 
 
-async def test_it_is_recorded_in_asyncio_too(on_postgresql: str, publisher: Publisher):
+async def test_changes_are_recorded_in_asyncio(on_postgresql: str, publisher: Publisher):
     asynchronous = create_async_engine(on_postgresql, poolclass=NullPool)
     async with asynchronous.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)

@@ -107,7 +107,7 @@ def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path):
         assert recorded(publisher)[-1].change is ChangeType.DELETED
 
 
-def test_a_forwarder_warns_of_one_that_keeps_it_waiting(
+def test_a_forwarder_warns_while_it_waits_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(forwarder, "_WARNING_INTERVAL", 0.01)
