@@ -1,4 +1,4 @@
-"""Shared by the tests of the publisher: a hub that keeps fragments, a Source process, options."""
+"""Shared by the tests of the publisher: a hub that stores fragments, a Source process, options."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.ports import port_for
 
 BASE = "http://source.example/data/"
 QUICK = Options(heartbeat=30, refresh=0.02, resource_list_every=0.05, grace=5)
-#: Seconds; on a machine with much else to do even a process takes long to begin.
+#: Seconds. On a busy machine, even starting a process takes long.
 PATIENCE = 120.0
 #: Any free port.
 PORT = ("--port", "0")
 
 
 def quick_publisher(folder: Path, *hubs: str | Hub, **settings: Any) -> Publisher:
-    """Return a Publisher that does everything soon; settings are its own, or of its options."""
+    """Return a Publisher with short intervals. `settings` are its arguments, or options."""
     fields = settings.keys() & set(Options.__struct_fields__)
     options = {name: settings.pop(name) for name in fields}
     return Publisher(folder, BASE, hubs=hubs, options=replace(QUICK, **options), **settings)
@@ -55,11 +55,11 @@ class Clock:
 
 
 class FakeHub:
-    """Speaks the protocol of docs/protocol.md to a Source, and keeps every fragment."""
+    """A hub that speaks the protocol of docs/protocol.md, and stores every fragment."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.fragments: list[Document] = []
-        #: The notifications about documents, on a channel of their own.
+        #: The notices of documents, from the second channel.
         self.notices: list[Document] = []
         self.headers: list[dict[str, str]] = []
         self.connections = 0
@@ -67,7 +67,7 @@ class FakeHub:
         self.refuse_with: int | None = None
         self.retry_after: str | None = None
         self.location: str | None = None
-        #: The frame that answers `publish`; by default that publishing may begin.
+        #: The response to `publish`; by default, that publishing may begin.
         self.answer_with: str | None = None
         self.refuse_notices = False
         self.refused = 0
@@ -167,7 +167,7 @@ class FakeHub:
         return socket
 
     async def _receive(self, socket: web.WebSocketResponse) -> None:
-        """Keep what a Source sends until it closes the socket, which it may do at any moment."""
+        """Store the fragments from a Source until it closes the socket, at any time."""
         greeting = await socket.receive()
         if greeting.type is not WSMsgType.TEXT:
             return
@@ -195,7 +195,7 @@ class FakeHub:
 
 @asynccontextmanager
 async def serving(app: web.Application, port: int = 0) -> AsyncIterator[str]:
-    """Serve an application on loopback; give the URL, without a slash at the end."""
+    """Serve an application on loopback. Yield its URL, without a slash at the end."""
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
@@ -208,13 +208,13 @@ async def serving(app: web.Application, port: int = 0) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def serving_documents(publisher: Publisher) -> AsyncIterator[str]:
-    """Serve the documents of a Publisher; give its base URL here, without a slash at the end."""
+    """Serve the documents of a Publisher. Yield the base URL, without a slash at the end."""
     async with serving(application(publisher)) as url:
         yield url + urlsplit(publisher.source.base_url).path.rstrip("/")
 
 
 def chain_of(fragments: list[Document]) -> list[tuple[Instant, Instant]]:
-    """Check that fragments follow on each other without a gap, and return their intervals."""
+    """Check that fragments join without a gap, and return their intervals."""
     intervals = []
     through = fragments[0].from_
     for fragment in fragments:
@@ -231,7 +231,7 @@ def chain_of(fragments: list[Document]) -> list[tuple[Instant, Instant]]:
 
 
 def eventually(happened: Callable[[], bool]) -> None:
-    """Wait for what another process does, of which no event tells."""
+    """Wait until a condition is true that no event reports."""
     until = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < until, "it did not happen in time"
@@ -239,7 +239,7 @@ def eventually(happened: Callable[[], bool]) -> None:
 
 
 class SourceProcess:
-    """`rsnotify source` as a user runs it, by another command if that is to start it."""
+    """`rsnotify source` as a process, started by the command `by` if given."""
 
     def __init__(self, folder: Path | None, *arguments: str, by: Sequence[str] = ()) -> None:
         named = () if folder is None else (str(folder),)
@@ -283,7 +283,7 @@ class SourceProcess:
         return body
 
     def changes(self) -> list[tuple[str, str]]:
-        """Return what the open Change List says, as (change, name relative to the base)."""
+        """Return the changes in the open Change List, as (change, name relative to the base)."""
         document = read_document(self.get("changelist.xml"))
         return [
             (str(entry.change), entry.uri.removeprefix(self.url)) for entry in document.resources
@@ -298,7 +298,7 @@ Start = Callable[..., SourceProcess]
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file whole at once: in place it might be seen while it is empty."""
+    """Write a file atomically. Otherwise, it could be read while it is empty."""
     hidden = path.with_name("." + path.name)
     hidden.write_text(text)
     hidden.rename(path)

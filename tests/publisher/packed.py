@@ -1,4 +1,4 @@
-"""Packages of a few resources, and what is read of them."""
+"""Writes packages of a few resources, and reads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pack(
     resources: list[Resource] | None = None,
     **settings: Any,
 ) -> list[WrittenPackage]:
-    """Pack a set of resources, given by the last part of their URIs."""
+    """Pack a set of resources. `contents` is keyed by the last part of their URIs."""
     return writer(folder, **settings).resource_packages(
         STEM,
         AT,
@@ -41,7 +41,7 @@ def pack(
 
 
 def manifest(folder: Path, package: WrittenPackage) -> Document:
-    """Read the manifest of a package, which is the same within it and beside it."""
+    """Read the manifest of a package, and check that its copy beside the package is the same."""
     with zipfile.ZipFile(folder / package.files[0]) as zip:
         within = zip.read("manifest.xml")
     assert within == (folder / package.files[1]).read_bytes()

@@ -1,4 +1,4 @@
-"""A Source whose contents are its names, and what tests read of its documents."""
+"""A Source whose contents are its URIs, and helpers that read its documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET = replace(QUICK, resource_list_every=900, grace=0)
 
 
 class Published:
-    """A Source whose contents are its names, and what it has published."""
+    """A Source whose contents are its URIs, and what it has published."""
 
     def __init__(
         self, folder: Path, options: Options = QUIET, *, tracked: bool = True, **changed: Any
@@ -66,15 +66,15 @@ class Published:
         return [self.read(entry.uri) for entry in top.resources] if top.index else [top]
 
     def wait_written(self) -> None:
-        """Wait until all that was recorded is written, and closed where it is to be.
+        """Wait until all recorded changes are written, and closed if necessary.
 
-        Whatever is waited for before may as well be true on the way up.
+        Other conditions may already be true before that.
         """
         last = self._last_change()
         eventually(lambda: self._written() == last)
 
     def wait_listed(self) -> None:
-        """Wait until the Resource List holds all that was recorded, and so stays as it is."""
+        """Wait until the Resource List contains all recorded changes, and so stays unchanged."""
         last = self._last_change()
         eventually(lambda: (self.read("resourcelist.xml").at or last) >= last)
 
@@ -89,7 +89,7 @@ class Published:
         return opened.resources[-1].changed_at if opened.resources else opened.from_
 
     def keeps(self, uris: list[str], kind: str = "changelist") -> bool:
-        """Whether some document of a kind, live or in the archive, is among these."""
+        """Return whether these include a document of a kind, live or in the archive."""
         with self.publisher.source.open_journal() as journal:
             kept = {BASE + volume.files[0] for volume in journal.finished(kind)}
         return not kept.isdisjoint(uris)
@@ -106,7 +106,7 @@ def names(documents: list[Document]) -> list[str]:
 
 
 def join(documents: list[Document]) -> None:
-    """Check that Change Lists or Dumps follow on each other without a gap."""
+    """Check that Change Lists or Dumps join without a gap."""
     for before, after in pairwise(documents):
         assert before.until == after.from_
 
@@ -117,7 +117,7 @@ def read(publisher: Publisher, name: str) -> Document:
 
 
 def recorded(publisher: Publisher) -> list[Resource]:
-    """Return the changes that the journal still has."""
+    """Return the changes that the journal contains."""
     with publisher.source.open_journal() as journal:
         return journal.changes(0)
 
@@ -125,7 +125,7 @@ def recorded(publisher: Publisher) -> list[Resource]:
 def publish(
     folder: Path, *names: str, options: Options = QUICK, hubs: tuple[str, ...] = ()
 ) -> Publisher:
-    """Record updates one by one, then close, which writes what is left to write."""
+    """Record updates one by one, then close, which writes the remaining documents."""
     publisher = Publisher(folder, BASE, options=replace(options, grace=0), hubs=hubs)
     with publisher:
         assert publisher.wait_published(PATIENCE)

@@ -90,7 +90,7 @@ def test_an_open_period_may_shrink_to_one_document(tmp_path: Path):
         source.update("new")
         eventually(lambda: not source.read("changelist.xml").index)
     assert source.read("changelist.xml").resources[-1].uri == BASE + "new"
-    # Whoever polls the open part goes on with what is open now.
+    # Clients that poll the open part find the open list there.
     assert source.read("resourcesync/changelist-open.xml") == source.read("changelist.xml")
 
 
@@ -226,7 +226,7 @@ def test_readers_never_find_a_gap_between_list_and_archive(tmp_path: Path, max_e
                 gaps.append(top.from_)
             if top.index:
                 last = source.read(top.resources[-1].uri)
-                # What has left the open part this moment, the next look at the index tells.
+                # The next version of the index shows what has just left the open part.
                 again = source.read("changelist.xml")
                 reported = again.resources[-1].from_ if again.index else again.from_
                 assert last.from_ is not None
@@ -277,7 +277,7 @@ def test_the_profile_1_0_has_the_datetime_of_changes_only_in_lastmod(tmp_path: P
 def test_disabled_documents_are_not_offered(tmp_path: Path):
     with Published(tmp_path) as source:
         pass
-    # Nor the channel, since there is no hub to hear it at; but it is there, for whoever knows it.
+    # The channel is not offered either, since there is no hub, but its document exists.
     assert set(source.offered()) == {"resourcelist", "changelist", "changelist-archive"}
     assert source.has("channel.xml")
     assert source.read("resourcelist.xml").link("archives") is None
@@ -323,7 +323,7 @@ def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path):
         def discarded(self, before: int) -> list[str]:
             found = super().discarded(before)
             writing.start()
-            writing.join(0.1)  # which must not be enough, however slow it is
+            writing.join(0.1)  # not enough, because `reclaim` waits for the lock
             return found
 
     with Slow(source.folder / "journal.sqlite3", BASE) as journal:
@@ -348,7 +348,7 @@ def test_files_from_a_crash_are_deleted_later(tmp_path: Path):
         eventually(lambda: not lost.exists())
 
 
-# A line of text says when changes are closed and how long what is closed is kept.
+# Policies: when changes are closed, and how long closed documents are kept.
 
 
 SECOND = 1_000_000
@@ -437,7 +437,7 @@ def test_invalid_options_are_refused(options: Options, complaint: str):
         (RetentionPolicy(size=250), (1, 2, 3, 4), [1, 2]),
         (RetentionPolicy(size=99), (1, 2), [1, 2]),
         (RetentionPolicy(age=10), (80, 90, 91, 99), [80, 90]),
-        # An age wins over count and size, within which older documents stay.
+        # Documents within the age stay, regardless of count and size.
         (RetentionPolicy(age=10, count=1, size=100), (80, 91, 95, 99), [80]),
         (RetentionPolicy(age=10, count=5), (1, 2, 3), []),
     ],

@@ -1,4 +1,4 @@
-"""The change memory: pages of what changed since an instant, as standard Change Lists."""
+"""The change memory: pages with the changes since an instant, as standard Change Lists."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_the_memory_includes_closed_lists(
 
 
 async def pruned(publisher: Publisher) -> None:
-    """Wait until the journal has forgotten what is closed."""
+    """Wait until the journal has deleted the closed changes."""
     await asyncio.to_thread(eventually, lambda: len(recorded(publisher)) < 10)
 
 

@@ -1,4 +1,4 @@
-"""What the feeds of the hubs read from memory is what the journal has."""
+"""The feeds of the hubs read the same changes from memory as from the journal."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def change(name: object) -> Record:
 
 
 class World:
-    """One journal that two processes write, and hubs that are fed by the first of them."""
+    """A journal that two processes write, and hubs that the first process feeds."""
 
     def __init__(self, folder: Path, hubs: int) -> None:
-        def clock() -> int:  # so that every datetime is as early as it may be
+        def clock() -> int:  # so that every datetime is as early as possible
             return 0
 
         self.own = Journal(folder / "journal.sqlite3", BASE, clock=clock)
@@ -82,7 +82,7 @@ class World:
         self.stream.check()
 
     def feed(self, hub: int, limit: int = 3) -> RecordedChanges | None:
-        """Read the next changes for a hub, which have to be those of the journal."""
+        """Read the next changes for a hub, and check that they are those of the journal."""
         feed = self.hubs[hub % len(self.hubs)]
         read = self.stream.read(feed.sent, limit)
         if read is not None:
@@ -95,7 +95,7 @@ class World:
         return read
 
     def promise(self, hub: int) -> None:
-        """Send a heartbeat to a hub that has everything."""
+        """Send a heartbeat to a hub that has every change."""
         with self.own.transaction():
             state = self.own.promise()
         feed = self.hubs[hub % len(self.hubs)]
@@ -126,7 +126,7 @@ async def test_an_unreadable_journal_raises_an_error_only_in_the_feeds(tmp_path:
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal, ThreadPoolExecutor(1) as pool:
         stream = ChangeStream(None, lambda work: None, pool.submit)
         stream.open(journal)
-    stream.check()  # the feed that reads gets the error
+    stream.check()  # the feed that reads raises the error
     with pytest.raises(sqlite3.ProgrammingError):
         stream.read(0, 1)
 
@@ -289,14 +289,14 @@ async def test_no_heartbeat_passes_a_change_whose_content_is_being_read(
     assert all(fragment.until < change.datetime for fragment in before)  # type: ignore[operator]
 
 
-# Changes that come as fast as lists are closed.
+# Changes that arrive as fast as lists are closed.
 
 
 MANY = 50
 
 
 class Flood:
-    """A clock at each of whose looks more has happened, as long as it lasts."""
+    """A clock that records more changes each time it is read."""
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None

@@ -30,7 +30,7 @@ def test_a_clock_that_is_set_back_does_not_postpone_a_resource_dump(
 
 
 def test_changes_are_closed_at_a_cron_time_although_the_clock_of_the_source_lags(tmp_path: Path):
-    """As the clock of a gateway's set, which stands where the last check began."""
+    """The clock of a gateway's set stands still at the beginning of the last check."""
     at = datetime.now(UTC) + timedelta(seconds=3)
     with Published(tmp_path, rotate=f"cron: {at:%S %M %H %d %m} *") as source:
         source.publisher.source.wall_clock = system_clock

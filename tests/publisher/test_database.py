@@ -1,4 +1,4 @@
-"""A Source whose set and contents come from callbacks: the publisher keeps neither."""
+"""A Source whose set and contents come from callbacks, so the Publisher stores neither."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "publisher/examples/database.py"
 
 
 def peak(count: int) -> float:
-    """Run the example and return the most memory it had, in megabytes."""
+    """Run the example, and return its peak memory use in megabytes."""
     done = subprocess.run(
         [
             *(sys.executable, EXAMPLE, "--count", str(count), "--changes", "20", "--dump"),
@@ -131,7 +131,7 @@ def test_a_callback_may_record_while_the_publisher_closes(tmp_path: Path):
     def resources() -> Iterator[Resource]:
         requested.set()
         started.wait(PATIENCE)
-        eventually(publisher._lock.locked)  # by `close`, which waits for what is under way
+        eventually(publisher._lock.locked)  # by `close`, which waits for this job
         yield Resource(publisher.updated(BASE + "a").uri)
 
     publisher = quick_publisher(tmp_path, resources=resources)

@@ -1,4 +1,4 @@
-"""The sum over the set in the journal, whatever was recorded, and the digest that is sent."""
+"""The sum of the set in the journal, and the digest in fragments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGES = st.builds(
 
 
 def summed_up(journal: Journal) -> str:
-    """Sum up what the journal says that there is."""
+    """Compute the sum of the current set."""
     total = SetSum()
     total.add((resource.uri, resource.hash) for resource in journal.resources())
     return str(total)
@@ -228,17 +228,17 @@ async def test_each_digest_is_that_of_the_set_after_the_changes_of_its_fragment(
             await asyncio.gather(publisher.arecord(changes), publisher.arecord([gone]))
         await publisher.aupdated(BASE + "last", hash=HASH)
         await hub.until(lambda: hub.uris()[-1:] == [BASE + "last"] and is_quiet())
-    held: dict[str, str | None] = {}
+    in_set: dict[str, str | None] = {}
     stated = 0
     for fragment in hub.fragments:
         for change in fragment.resources:
-            held[change.uri] = change.hash
+            in_set[change.uri] = change.hash
             if change.change is ChangeType.DELETED:
-                del held[change.uri]
+                del in_set[change.uri]
         digest = set_digest(fragment)
         if digest is not None:
             total = SetSum()
-            total.add(held.items())
+            total.add(in_set.items())
             assert digest == total.digest()
             stated += bool(fragment.resources)
     assert stated, "with changes, too"

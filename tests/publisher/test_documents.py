@@ -1,4 +1,4 @@
-"""The documents in the folder: what they hold, how they join, and what is never rewritten."""
+"""The documents in the folder: contents, intervals, and what is never rewritten."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_the_oldest_closed_lists_are_dropped(tmp_path: Path):
         assert publisher.wait_published(PATIENCE)
         for name in numbered(60):
             publisher.updated(BASE + name)
-        # Two are there on the way up as well: what counts is how many stay when all is written.
+        # There may be two earlier, too. What counts is the number after everything is written.
         eventually(lambda: uris(read(publisher, "changelist.xml"))[-1:] == [last])
         eventually(lambda: len(closed()) == 2)
     archive = read(publisher, "changelist-archive.xml")
@@ -158,7 +158,7 @@ def test_writing_is_retried_if_the_folder_is_not_writable(
     elsewhere, wall, link = (tmp_path / name for name in ("elsewhere", "wall", "link"))
     elsewhere.mkdir()
     wall.write_text("in the way")
-    # What stands there is replaced in one step: otherwise the folder would be made again.
+    # It is replaced in one step. Otherwise, the folder would be created again.
     for location in (documents, link):
         location.symlink_to(elsewhere, target_is_directory=True)
     with publisher:
@@ -207,7 +207,7 @@ def test_each_entry_of_the_open_list_is_serialized_once(
     monkeypatch.setattr(SourceDocuments, "entry", count)
     publisher = quick_publisher(tmp_path, resource_list_every=900)
     shown = OpenChangeList(SourceDocuments(BASE, ()))
-    # The Resource List, whose entries are others, is written once, while there is none.
+    # The Resource List has other entries, so it is written once, while there are none.
     assert publisher.wait_published(PATIENCE)
     with publisher.source.open_journal() as journal:
         for name in ("a", "b", "c"):
@@ -216,7 +216,7 @@ def test_each_entry_of_the_open_list_is_serialized_once(
             assert b"".join(shown.chunks()).count(b"<url>") == len(set(written))
     publisher.close()
     assert sorted(set(written)) == [BASE + "a", BASE + "b", BASE + "c"]
-    # Once for this list and at most once for the one in the folder.
+    # Once for this list, and at most once for the one in the folder.
     assert all(written.count(uri) <= 2 for uri in written)
 
 
@@ -273,7 +273,7 @@ def test_a_publisher_that_closes_at_once_publishes(tmp_path: Path):
     assert uris(read(publisher, "changelist.xml")) == [BASE + "a"]
 
 
-# The Resource List in the folder: what it holds, in how many parts, and for how long.
+# The Resource List in the folder: its contents, its parts, and their deletion.
 
 
 def test_the_resource_list_contains_the_current_set(tmp_path: Path):
@@ -284,7 +284,7 @@ def test_the_resource_list_contains_the_current_set(tmp_path: Path):
         publisher.deleted(BASE + "gone")
         listed = publisher.source.documents_folder / "resourcelist.xml"
         eventually(lambda: listed.exists() and b"/new" in listed.read_bytes())
-        # A list may have been written between the two changes, or have seen only one.
+        # A list may have been written between the two changes, and contain only one.
         eventually(lambda: b"/gone" not in listed.read_bytes())
     document = read(publisher, "resourcelist.xml")
     base, new = document.resources
@@ -376,7 +376,7 @@ def test_parts_of_a_replaced_resource_list_are_deleted_later(tmp_path: Path):
         eventually(gone_in_time)
 
 
-# Every document that a Source offers exists: from the first document on, and after the end.
+# Every document that a Source offers exists, from the beginning and after the end.
 
 
 SCRIPT = """
@@ -389,7 +389,7 @@ publisher.created("http://source.example/data/one")
 
 
 def offered(documents: Path) -> set[str]:
-    """Return the documents that are named from the well-known URI on."""
+    """Return the names of all documents that are offered, beginning at the well-known URI."""
     description = documents / ".well-known/resourcesync"
     if not description.exists():
         return set()
@@ -402,7 +402,7 @@ def offered(documents: Path) -> set[str]:
 
 
 def missing(documents: Path) -> set[str]:
-    """Return the documents that are named, and are not there."""
+    """Return the names of offered documents that do not exist."""
     return {name for name in offered(documents) if not (documents / name).exists()}
 
 
@@ -467,7 +467,7 @@ def test_publishing_is_retried_if_the_journal_cannot_be_opened(
     calls, opened = count(1), publisher.source.open_journal
 
     def open_journal() -> Journal:
-        if next(calls) == 3:  # by the thread that publishes: the others are those of `start`
+        if next(calls) == 3:  # in the thread that publishes; the first two are in `start`
             raise StorageError("the disk does not answer")
         return opened()
 

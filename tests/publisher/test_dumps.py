@@ -58,7 +58,7 @@ def test_a_package_contains_every_resource_and_a_manifest(tmp_path: Path):
 ABOUT = (Link("describedby", BASE + "about"), Link("collection", BASE + "all"))
 PATCH = Link("http://www.openarchives.org/rs/terms/patch", BASE + "p", type="text/x-diff")
 MD5 = hashlib.md5(b"1", usedforsecurity=False).hexdigest()
-#: What the Source says of a resource with the content `1`, and what the manifest says of it.
+#: The Source's entry for a resource with the content `1`, and the entry in the manifest.
 ENTRIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "metadata is kept": (
         {"lastmod": AT, "hash": sha256(b"1"), "length": 1, "type": "text/csv", "links": ABOUT},
@@ -241,11 +241,11 @@ def test_readers_see_only_complete_packages(tmp_path: Path):
     assert not any(seen)
 
 
-# The packages of dumps as ZIP files: how members are stored and named, and who can read them.
+# The packages as ZIP files: how members are stored and named, and which programs can read them.
 
 
 def test_large_content_is_stored_as_zip64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1_000)  # bytes; to write 2 GiB takes too long
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1_000)  # bytes; writing 2 GiB takes too long
     content = os.urandom(2_000)
     (tmp_path / "large").write_bytes(content)
     packages = pack(tmp_path, {"large": tmp_path / "large"})

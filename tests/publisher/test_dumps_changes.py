@@ -1,4 +1,4 @@
-"""Change Dumps: an entry for each change, and a bitstream wherever it is that of the change."""
+"""Change Dumps: an entry for each change, and its content if that is available."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def instant(seconds: float) -> Instant:
 def change(
     name: str, at: float, content: bytes | None = b"", *, kind: ChangeType = ChangeType.UPDATED
 ) -> Resource:
-    """Return a change as the journal has it; without content, it is a deletion."""
+    """Return a change as the journal returns it; a deletion if `content` is None."""
     uri = BASE + name
     if content is None:
         return Resource(uri, change=ChangeType.DELETED, datetime=instant(at))

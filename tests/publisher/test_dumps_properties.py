@@ -1,4 +1,4 @@
-"""Whatever is packed, and however it is split, comes out again as it went in."""
+"""Properties of dumps: packages contain exactly what was packed, however it is split."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_resource_dump_contains_the_set(
 def test_a_change_dump_has_every_change_and_no_bitstream_of_another(
     history: list[tuple[str, bytes | None]], bounds: dict[str, int]
 ):
-    """Only the newest content can be had, as where nothing was captured."""
+    """Only the newest content is available, as if nothing was captured."""
     now = dict(history)
     changes = [
         Resource(
@@ -104,14 +104,14 @@ def test_a_change_dump_has_every_change_and_no_bitstream_of_another(
         assert copy == now
 
 
-# Memory stays flat, however many resources are packed and however large they are.
+# The memory use does not grow with the number and size of the resources.
 
 
 MB = 1_000_000
 
 
 def peak_of(folder: Path, count: int, *, size: int, max_entries: int) -> int:
-    """Pack tiny resources, and one large file among them; return the peak of memory in bytes."""
+    """Pack many small resources and one large file. Return the peak memory use in bytes."""
     large = folder / "large"
     with large.open("wb") as file:
         file.truncate(size)  # a sparse file, which takes no space

@@ -1,4 +1,4 @@
-"""Fragments, hubs and resuming: decisions, without any I/O."""
+"""Fragments, the URLs of hubs, and where feeds resume, without I/O."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_content_is_read_only_if_it_may_be_sent_inline(change: Resource, worth: 
         ("wss://h.example/push/", "wss://h.example/push/ws", []),
         ("http://h.example/x/publish", "http://h.example/x/publish", []),
         ("wss://h.example/push", "wss://h.example/push", []),
-        # A hub of others is posted to, whatever its URL ends in.
+        # Fragments are posted to other hubs, even if the URL ends in a slash.
         ("websub+https://h.example/", "https://h.example/", []),
         ("websub+http://h.example/push/", "http://h.example/push/", []),
         ("websub+https://h.example", "https://h.example", []),
@@ -236,10 +236,10 @@ def test_a_fragment_for_readers_of_1_0_has_the_datetime_in_lastmod():
     assert (entry.datetime, entry.lastmod) == (None, from_microseconds(1))
 
 
-# Which node of a hub is tried next, and when: decided without clocks and connections.
+# Which node of a hub is tried next, and when, without clocks and connections.
 
 
-#: A failure: whether the node had accepted something, its Retry-After, whether all would fail so.
+#: A failure: whether the node accepted anything, its Retry-After, whether all nodes would fail.
 FAILURES = st.lists(
     st.tuples(st.booleans(), st.sampled_from([0.0, 0.0, 5.0, 100.0]), st.booleans()), max_size=40
 )

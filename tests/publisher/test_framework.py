@@ -45,15 +45,15 @@ async def wait_for_notices(hub: FakeHub, *names: str) -> None:
     await hub.until(lambda: set(names) <= set(documents(hub)))
 
 
-async def took_it_down(publisher: Publisher) -> None:
-    """Wait until a Publisher has noted that its hub has every notice, and sends none again."""
+async def wait_until_stored(publisher: Publisher) -> None:
+    """Wait until a Publisher has stored that its hub has every notice."""
     (hub,) = publisher.source.hubs
 
-    def noted() -> bool:
+    def is_stored() -> bool:
         with publisher.source.open_journal() as journal:
             return journal.notice_cursor(hub.uri) == journal.last_notice()
 
-    await asyncio.to_thread(eventually, noted)
+    await asyncio.to_thread(eventually, is_stored)
 
 
 def described(folder: Path, *hubs: str, **options: object) -> Document:
@@ -202,7 +202,7 @@ async def test_sent_notices_are_not_sent_again_by_the_next_run(tmp_path: Path, h
             with publisher.source.open_journal() as journal:
                 last = journal.notices(0)[-1].datetime
             await hub.until(lambda last=last: hub.notices[-1].until == last)  # type: ignore[misc]
-            await took_it_down(publisher)
+            await wait_until_stored(publisher)
     assert documents(hub).count("capabilitylist.xml") == 1
     assert documents(hub).count(".well-known/resourcesync") == 1
 
@@ -212,7 +212,7 @@ async def test_a_new_hub_changes_the_capability_list_and_causes_a_notice(
 ):
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
         await wait_for_notices(hub, "resourcelist.xml")
-        await took_it_down(publisher)
+        await wait_until_stored(publisher)
     more = [hub.url, parse_hub("http://127.0.0.1:9/websub")]
     async with Publisher(tmp_path, BASE, hubs=more, options=CALM):
         await hub.until(lambda: documents(hub).count("capabilitylist.xml") == 2)

@@ -1,4 +1,4 @@
-"""A hub of several nodes, by several URLs or several addresses of one name: one dies, and more."""
+"""A hub with several nodes, by several URLs or addresses of one name, some of which fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.publisher.helpers import BASE, QUICK, FakeHub, chain_of, eventually, 
 from tests.resolving import hanging, not_answering, resolve
 
 NAME = "hub.example"
-#: A backoff that a test would not outlast.
+#: A backoff that is longer than any test.
 NEVER = Retry(first=100_000, most=100_000)
 
 
@@ -35,7 +35,7 @@ async def other(hub: FakeHub) -> AsyncIterator[FakeHub]:
 
 @pytest.fixture
 def without_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait forever where a backoff would begin, so that a test shows that there was none."""
+    """Make each backoff endless, to show that there was none."""
     monkeypatch.setattr(channel_push, "_RETRY", NEVER)
 
 

@@ -1,4 +1,4 @@
-"""The journal: datetimes that only increase, the current set, what may be forgotten."""
+"""The journal: increasing datetimes, the current set, and what may be deleted."""
 
 from __future__ import annotations
 
@@ -544,7 +544,7 @@ PRAGMA user_version = 1;
 """
 
 
-#: Makes a journal of each version out of one of the next version.
+#: Statements that turn a journal of the next version into one of this version.
 TO_VERSION = {
     7: "DROP TABLE spellings;",
     6: """
@@ -614,7 +614,7 @@ def test_entries_of_version_4_with_uris_are_read(tmp_path: Path):
     with Journal(path, BASE) as journal:
         held = (list(journal.resources()), journal.resource(BASE + "a"))
         before = (*held, journal.state())
-    # It had the URI in the entry as well.
+    # In version 4, the entry also contained the URI.
     whole = "UPDATE resources SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB);"
     change_by_sql(path, f"{whole} {TO_VERSION[6]} PRAGMA user_version = 4")
     with Journal(path, BASE) as journal:

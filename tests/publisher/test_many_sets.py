@@ -1,4 +1,4 @@
-"""Many sets in one process: a few threads do the work of all; that of each set in order."""
+"""Many sets in one process: a few threads do the work for all, in order for each set."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.publisher.test_recording import Holding
 
 HOST = "https://x.example/"
 SETS = 16
-#: One event loop, and at most so many for commits, three kinds of documents, and contents.
+#: One event loop, and the maximum for commits, three kinds of documents, and contents.
 THREADS = 1 + 8 + 6 + 4 + 2 + 6
 
 Make = Callable[[int], SourceDescription]
@@ -120,7 +120,7 @@ async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path):
         assert await publisher.await_published(PATIENCE)
 
 
-# Committing in turns
+# Group commits
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as pool:
@@ -138,7 +138,7 @@ def in_turns(folder: Path, pool: ThreadPoolExecutor) -> Recorder:
 
 
 def test_all_that_is_submitted_is_committed_in_order(tmp_path: Path, pool: ThreadPoolExecutor):
-    """More at once than one group holds, and the end right behind it."""
+    """More operations than fit into one group, immediately followed by `close`."""
     recorder = in_turns(tmp_path, pool)
     hold = Holding()
     recorder.submit(hold)
@@ -162,7 +162,7 @@ def test_a_journal_that_cannot_be_opened_is_reported_at_once(
         in_turns(tmp_path, pool)
 
 
-# Noticing
+# Detecting changes
 async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path):
     woken = {name: asyncio.Event() for name in "ab"}
     poller = JournalPoller()
@@ -249,7 +249,7 @@ async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path
         for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
             (folder / name).write_text("1")
             await notified[folder].of(name)
-        await notified[folders[0]].of("within")  # it decides itself what of it is published
+        await notified[folders[0]].of("within")  # the listener decides whether it is published
         assert "in-a" not in notified[folders[1]].names | notified[folders[2]].names
 
 
@@ -376,7 +376,7 @@ async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
         assert read_document(body).capability == Capability.CAPABILITY_LIST
 
 
-# Calls of many requests that are made in threads together.
+# Calls of many requests share threads.
 
 
 async def test_each_call_has_its_own_result_or_error():
@@ -399,7 +399,7 @@ async def test_a_blocking_call_does_not_delay_later_ones():
     threads, release = SharedThreads(), threading.Event()
     blocked = asyncio.create_task(threads.call(release.wait))
     await asyncio.sleep(0)
-    await asyncio.sleep(0)  # its thread has begun
+    await asyncio.sleep(0)  # its thread has started
     try:
         assert await threads.call(lambda: 1) == 1
         assert not blocked.done()

@@ -24,21 +24,21 @@ CHANNEL = BASE + "channel.xml"
 AWAY = BrokerSession("a-destination", 3600)
 
 
-class Ear:
+class Listener:
     def __init__(self, broker: Mosquitto) -> None:
         self._broker = parse_broker(broker.url)
-        self._heard = asyncio.Event()
+        self._arrived = asyncio.Event()
         self.messages: list[MqttMessage] = []
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        async with connect(self._broker, session=AWAY, on_message=self._take) as connection:
+        async with connect(self._broker, session=AWAY, on_message=self._add) as connection:
             await connection.subscribe(channel_topic(CHANNEL))
             yield
 
-    def _take(self, message: MqttMessage) -> None:
+    def _add(self, message: MqttMessage) -> None:
         self.messages.append(message)
-        self._heard.set()
+        self._arrived.set()
 
     def fragments(self) -> list[Document]:
         bodies = dict.fromkeys(message.payload for message in self.messages)
@@ -51,77 +51,82 @@ class Ear:
     async def until(self, happened: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not happened():
-                self._heard.clear()
-                await self._heard.wait()
+                self._arrived.clear()
+                await self._arrived.wait()
 
 
 @pytest.fixture
-def ear(mosquitto: Mosquitto) -> Ear:
-    return Ear(mosquitto)
+def listener(mosquitto: Mosquitto) -> Listener:
+    return Listener(mosquitto)
 
 
-async def test_a_change_reaches_the_broker_at_once(tmp_path: Path, mosquitto: Mosquitto, ear: Ear):
-    async with ear.listening(), quick_publisher(tmp_path / "state", mosquitto.url) as publisher:
+async def test_a_change_reaches_the_broker_at_once(
+    tmp_path: Path, mosquitto: Mosquitto, listener: Listener
+):
+    async with (
+        listener.listening(),
+        quick_publisher(tmp_path / "state", mosquitto.url) as publisher,
+    ):
         change = await publisher.acreated(BASE + "a", length=3)
-        await ear.until(lambda: ear.messages)
-    (message,) = ear.messages
+        await listener.until(lambda: listener.messages)
+    (message,) = listener.messages
     assert message.topic == channel_topic(CHANNEL)
     assert (message.content_type, message.channel) == ("application/xml", CHANNEL)
-    assert ear.fragments()[0].until == change.datetime
+    assert listener.fragments()[0].until == change.datetime
 
 
 @pytest.mark.parametrize(("version", "how"), [("5", signal.SIGKILL), ("3.1.1", signal.SIGTERM)])
 async def test_a_restarted_broker_misses_nothing(
-    tmp_path: Path, mosquitto: Mosquitto, ear: Ear, how: signal.Signals, version: str
+    tmp_path: Path, mosquitto: Mosquitto, listener: Listener, how: signal.Signals, version: str
 ):
     hub = parse_hub(mosquitto.url, version=version)
     async with quick_publisher(tmp_path / "state", hub) as publisher:
-        async with ear.listening():
+        async with listener.listening():
             for number in range(20):
                 await publisher.aupdated(BASE + str(number))
-            await ear.until(lambda: len(ear.uris()) == 20)
+            await listener.until(lambda: len(listener.uris()) == 20)
         await mosquitto.stop(how)
         for number in range(20, 40):
             await publisher.aupdated(BASE + str(number))
         await mosquitto.start()
-        async with ear.listening():
+        async with listener.listening():
             await publisher.aupdated(BASE + "last")
-            await ear.until(lambda: BASE + "last" in ear.uris())
-            await ear.until(lambda: len(ear.uris()) == 41)
-    chain_of(ear.fragments())
+            await listener.until(lambda: BASE + "last" in listener.uris())
+            await listener.until(lambda: len(listener.uris()) == 41)
+    chain_of(listener.fragments())
 
 
 async def test_a_restarted_source_sends_what_the_broker_lacks(
-    tmp_path: Path, mosquitto: Mosquitto, ear: Ear
+    tmp_path: Path, mosquitto: Mosquitto, listener: Listener
 ):
     async with (
-        ear.listening(),
+        listener.listening(),
         Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url]) as publisher,
     ):
         await publisher.aupdated(BASE + "a")
-        await ear.until(lambda: ear.messages)
+        await listener.until(lambda: listener.messages)
     await mosquitto.stop()
     async with quick_publisher(tmp_path / "state", mosquitto.url, grace=0) as publisher:
         await publisher.aupdated(BASE + "b")
     await mosquitto.start()
-    async with ear.listening(), Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url]):
-        await ear.until(lambda: BASE + "b" in ear.uris())
-    chain_of(ear.fragments())
+    async with listener.listening(), Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url]):
+        await listener.until(lambda: BASE + "b" in listener.uris())
+    chain_of(listener.fragments())
 
 
 async def test_a_fragment_too_large_for_the_broker_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     async with Mosquitto(tmp_path / "small", settings="max_packet_size 2000") as broker:
-        ear = Ear(broker)
+        listener = Listener(broker)
         async with (
-            ear.listening(),
+            listener.listening(),
             quick_publisher(tmp_path / "state", broker.url, fragment_entries=1) as publisher,
         ):
             await publisher.aupdated(BASE + "x" * 1500)
             await publisher.aupdated(BASE + "y")
-            await ear.until(lambda: BASE + "y" in ear.uris())
-    assert ear.uris() == [BASE + "y"]
+            await listener.until(lambda: BASE + "y" in listener.uris())
+    assert listener.uris() == [BASE + "y"]
     assert "skipped" in caplog.text
 
 
@@ -130,12 +135,12 @@ async def test_a_refusing_broker_is_reported_once_and_without_the_password(
 ):
     caplog.set_level(logging.INFO)
     async with Mosquitto(tmp_path / "strict", users={"source": "right"}) as broker:
-        ear = Ear(broker)
+        listener = Listener(broker)
         hub = parse_hub(broker.url, login=BrokerLogin(user="source", password="canary"))
         async with quick_publisher(tmp_path / "state", hub, grace=0) as publisher:
             publisher.updated(BASE + "a")
             async with asyncio.timeout(PATIENCE):
-                while caplog.text.count("changes wait") < 2:  # it has heard of two refusals
+                while caplog.text.count("changes wait") < 2:  # two refusals were logged
                     await broker.news()
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     (warning,) = [record.getMessage() for record in warnings]
@@ -145,7 +150,7 @@ async def test_a_refusing_broker_is_reported_once_and_without_the_password(
         "changes wait in the journal until it accepts them"
     )
     assert "canary" not in caplog.text + repr(hub)
-    assert not ear.messages
+    assert not listener.messages
 
 
 def test_the_hubs_in_the_documents_include_the_topic(tmp_path: Path):

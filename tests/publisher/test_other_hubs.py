@@ -82,7 +82,7 @@ async def test_a_hub_that_accepts_only_the_ping_fetches_every_change(
         for name in ("a", "b", "c"):
             await publisher.aupdated(BASE + name)
             await pinged.until(lambda uri=BASE + name: uri in pinged.seen)
-        # The same for notifications about documents.
+        # The same for notices of documents.
         await pinged.until(lambda: BASE + "resourcelist.xml" in pinged.seen)
     assert pinged.posted <= 2, "once on each channel"
     assert not caplog.records
@@ -116,7 +116,7 @@ REPLACE = f"it answered 403 .*the hub does not accept this token for {CHANNEL}: 
 
 
 NO_TOKEN = "(?!.*give the Source a token)"
-#: What a hub does, the path of its URL and the token of the Source, and what is then logged.
+#: What a hub does, the path of its URL, the Source's token, and the expected log message.
 REFUSALS: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"refuse_with": 401}, "websub", None, f"it answered 401 .*{GRANT}"),
     ({"refuse_with": 403}, "websub", None, f"it answered 403 .*{GRANT}"),

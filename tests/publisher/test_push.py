@@ -1,4 +1,4 @@
-"""Feeding hubs over HTTP POST and WebSocket: at once, in batches, and through every break."""
+"""Feeding hubs over HTTP POST and WebSocket: at once, in batches, and after interruptions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_changes_while_a_hub_is_busy_are_sent_together(tmp_path: Path, hub
         hub.answering.set()
         await hub.has(BASE + "29")
     assert len(hub.uris()) == 30
-    # The first change, those up to the digest, the others, and the last if it came too late.
+    # The first change, those up to the digest, the others, and the last if it arrived later.
     assert len(hub.fragments) <= 4
 
 
@@ -128,7 +128,7 @@ async def test_no_heartbeat_is_sent_while_the_clock_stands_still(tmp_path: Path,
         calls = 0
         read_often.clear()
         async with asyncio.timeout(PATIENCE):
-            await read_often.wait()  # each heartbeat that is due reads the clock
+            await read_often.wait()  # each due heartbeat reads the clock
         assert [len(fragment.resources) for fragment in hub.fragments] == [1]
         now = 3_000_000
         await hub.until(lambda: len(hub.fragments) > 1)
@@ -169,7 +169,7 @@ async def test_unsent_changes_are_sent_by_the_next_run(tmp_path: Path, hub: Fake
 
 
 async def test_accepted_changes_are_not_sent_again_by_the_next_run(tmp_path: Path, hub: FakeHub):
-    # What was accepted at the last moment must have been heard before it ends.
+    # The Source must receive the acknowledgement before it ends.
     publisher = quick_publisher(tmp_path, hub.url + "websub", grace=PATIENCE)
     for name in ("a", "b"):
         async with publisher:
@@ -364,7 +364,7 @@ async def test_one_process_pushes_for_all_and_another_takes_over_when_it_is_kill
 async def test_the_leader_notices_at_once_what_another_process_records(
     tmp_path: Path, hub: FakeHub
 ):
-    # So that nothing of the leader's own makes it look into the journal, no heartbeat either.
+    # So that the leader has no other reason to read the journal, not even a heartbeat.
     async with quick_publisher(tmp_path, hub.url, resource_list_every=900, heartbeat=900):
         other = Other(tmp_path, hub)
         assert await other.read_line() == "ready\n"

@@ -36,7 +36,7 @@ with Publisher(sys.argv[1], "http://source.example/data/") as publisher:
 
 
 class Holding:
-    """An operation that goes on when the test says so."""
+    """An operation that waits until the test sets `go`."""
 
     def __init__(self) -> None:
         self.started, self.go = threading.Event(), threading.Event()
@@ -190,7 +190,7 @@ def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Pat
     with quick_publisher(tmp_path) as publisher:
         holding = publisher._recorder.submit(hold)
         assert hold.started.wait(PATIENCE)
-        # These gather while the first is at work, and so share one transaction.
+        # These arrive while the first one is running, so they share a transaction.
         good = publisher.submit([Resource(BASE + "a", change=ChangeType.UPDATED)])
         bad = publisher._recorder.submit(lambda _: 1 / 0)
         hold.go.set()
@@ -207,8 +207,10 @@ def test_a_thread_that_records_alone_commits_itself(tmp_path: Path):
     def note(_: object) -> None:
         committed_in.append(threading.current_thread())
 
-    with quick_publisher(tmp_path) as publisher:
-        recorder = publisher._recorder
+    open_journal = partial(Journal, tmp_path / "journal.sqlite3", BASE)
+    with ThreadPoolExecutor(1) as executor:
+        recorder = Recorder(open_journal, lambda _: None, executor)
+        recorder.start()
         caller = threading.Thread(target=recorder.run, args=(note,))
         caller.start()
         caller.join()
@@ -216,10 +218,11 @@ def test_a_thread_that_records_alone_commits_itself(tmp_path: Path):
         # A KeyboardInterrupt could end a commit in the main thread.
         recorder.run(note)
         assert committed_in[1] is not threading.current_thread()
+        recorder.close()
 
 
 class InterruptedExecutor(ThreadPoolExecutor):
-    """A KeyboardInterrupt ends its first call, as one may in the main thread."""
+    """Its first call raises KeyboardInterrupt, as may happen in the main thread."""
 
     interrupted = False
 
@@ -316,7 +319,7 @@ async def test_a_cancelled_caller_does_not_affect_the_others_of_its_group(tmp_pa
         hold.go.set()
         assert (await patient).uri == BASE + "b"
         assert holding.result(PATIENCE) is None
-        # It may have been recorded all the same, as after a lost connection to a database.
+        # The other may have been recorded, too, as after a lost connection to a database.
         assert BASE + "b" in [change.uri for change in recorded(publisher)]
 
 
@@ -366,7 +369,7 @@ def test_a_slash_is_added_to_the_base_url(tmp_path: Path):
     assert Publisher(tmp_path, "http://x.example/d").source.base_url == "http://x.example/d/"
 
 
-# What a Publisher is given is checked at once, with one sentence.
+# The arguments of a Publisher are checked at once.
 
 
 async def fetched(_: str) -> bytes:

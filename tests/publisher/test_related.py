@@ -38,7 +38,7 @@ def updated(name: str, hour: int, *links: Link, **metadata: object) -> Resource:
     )
 
 
-#: Of the examples of the section, whose numbers they have, those that differ for a Source.
+#: Those examples of the specification that differ for a Source, by number.
 EXAMPLES = {
     "24 mirrored content": [
         updated(
@@ -109,21 +109,21 @@ EXAMPLES = {
 
 
 def recorded(entry: Resource) -> Resource:
-    """Take away the datetime that an entry got when it was recorded."""
+    """Return an entry without the datetime that it got when it was recorded."""
     assert entry.datetime is not None
     return replace(entry, datetime=None)
 
 
 def as_set(resource: Resource) -> Resource:
-    """Return what a Resource List says, to which a change from one version is nothing."""
+    """Return a resource as a Resource List contains it, without patches."""
     links = tuple(link for link in resource.links if link.rel != Rel.PATCH)
     return replace(resource, change=None, links=links)
 
 
 def metadata_of(entry: Resource) -> tuple[object, ...]:
-    """Return what a manifest says as it was given: what its package holds decides of the rest.
+    """Return the fields that a manifest contains unchanged. The others depend on the package.
 
-    A patch stands in a manifest only together with its path (core §14.4).
+    A manifest contains a patch only with its path (core §14.4).
     """
     return entry.uri, entry.type, as_set(entry).links
 
@@ -156,7 +156,7 @@ def test_every_document_contains_the_given_links(tmp_path: Path):
         eventually(lambda: b"resourcedump.xml" in offered.read_bytes())
         eventually(lambda: uris(read_own("changelist.xml")) == [r.uri for r in resources])
         listed = read_own("changelist.xml").resources
-        # One more closes them.
+        # One more change closes them.
         publisher.deleted(HTTP + "other")
         eventually(lambda: bool(read_own("changedump.xml").resources))
         changed = manifest(publisher, read_own("changedump.xml"))

@@ -1,4 +1,4 @@
-"""When documents are written and changes closed: at intervals, or at the times of cron."""
+"""When documents are written and changes are closed: at intervals or cron times."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ async def test_a_running_job_is_cancelled_with_its_schedule():
 
 
 class At(Published):
-    """A Source whose clock shows a time of the day, and goes on from there."""
+    """A Source whose clock starts at an hour of the day."""
 
     def __init__(self, folder: Path, options: Options, hour: float, **settings: Any) -> None:
         super().__init__(folder, options, **settings)
@@ -299,7 +299,7 @@ def test_all_changes_before_a_cron_time_are_closed(tmp_path: Path):
         source.set(2.5)
         source.wait_written()
     assert not source.read("changelist-archive.xml").resources
-    # It does not run at 3:00, and makes up for that at 3:30.
+    # It is stopped at 3:00, and makes up for that at 3:30.
     source.set(3.5)
     source.update("c")
     with source:
@@ -339,7 +339,7 @@ def test_a_resource_dump_is_written_at_the_start_and_at_cron_times(tmp_path: Pat
         source.update("b")
         source.wait_written()
         assert source.read("resourcedump.xml").at == first
-    for hour in (2.5, 4.5):  # not yet, and no more
+    for hour in (2.5, 4.5):  # too early, and too late
         source.set(hour)
         with source:
             source.wait_written()
@@ -372,7 +372,7 @@ def test_the_resource_list_is_written_at_the_start_and_at_cron_times(tmp_path: P
 
 
 class Standing(Published):
-    """A Source whose clock stands, which publishes at long intervals."""
+    """A Source whose clock stands still, and which publishes at long intervals."""
 
     def __init__(self, folder: Path, **changed: Any) -> None:
         super().__init__(folder, resource_list_archive=True, **changed)
@@ -381,7 +381,7 @@ class Standing(Published):
         self.publisher.source.clock = self._time
 
     def _time(self) -> int:
-        # There, it is read only to find out whether recording has paused, twice each time.
+        # That thread reads the clock only to detect a pause in recording, twice each time.
         if threading.current_thread().name == "rsnotify-publisher":
             self.checks += 1
         return self.now
@@ -391,13 +391,13 @@ class Standing(Published):
         self.wait_written()
 
     def rest(self) -> None:
-        """Advance the clock past a pause in recording, and wait until that is noticed."""
+        """Advance the clock past a pause in recording, and wait until it has been detected."""
         self.now += 6_000_000
         noticed = self.checks + 4
         eventually(lambda: self.checks >= noticed)
 
     def lists(self) -> list[int]:
-        """Return how many entries each Resource List has had, the newest first."""
+        """Return the number of entries of each Resource List, newest first."""
         archived = self.read("resourcelist-archive.xml").resources
         former = [len(self.read(entry.uri).resources) for entry in reversed(archived)]
         return [len(self.read("resourcelist.xml").resources), *former]

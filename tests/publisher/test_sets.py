@@ -1,4 +1,4 @@
-"""Several sets of resources in one Source: one Source Description, and nothing that overlaps."""
+"""Several sets of resources in one Source: one Source Description, and no overlaps."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_all_sets_are_closed_if_one_cannot_start(make: Make, tmp_path: Path):
     sets = [make("a", options=replace(QUICK, grace=0)), make("b")]
     with pytest.raises(Exception, match=r"journal\.sqlite3"):
         SourceDescription(HOST, sets).start()
-    # One that still ran would be refused.
+    # A running one would be refused.
     SourceDescription(HOST, sets)
 
 

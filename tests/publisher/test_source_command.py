@@ -1,4 +1,4 @@
-"""`rsnotify source` as a process: what happens to a folder is published, whatever happens."""
+"""`rsnotify source` as a process: all changes in a folder are published."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_changes_of_files_are_published(folder: Path, source: Start):
     put(folder / "new.txt", "new")
     (folder / "moved.txt").rename(folder / "here.txt")
     put(folder / "replaced", "2")
-    with (folder / "same").open("r+") as file:  # without making it empty first
+    with (folder / "same").open("r+") as file:  # without truncating it first
         file.write("same")
     (folder / "tree").rename(folder / "branch")
     (folder / "file").unlink()
@@ -202,7 +202,7 @@ def test_files_support_ranges_and_conditional_requests(folder: Path, source: Sta
     (folder / "a.nt").write_bytes(b"0123456789")
     os.utime(folder / "a.nt", (10**9, 10**9))
     (folder / "a.nt.gz").write_bytes(b"not what it seems")
-    # A minute ahead, so that it is the present for as long as the process takes to answer.
+    # A minute ahead, so that it counts as recent until the process responds.
     file, now = folder / "new", time.time_ns() + 60_000_000_000
     file.write_bytes(b"first")
     os.utime(file, ns=(now, now))
@@ -229,7 +229,7 @@ def test_files_support_ranges_and_conditional_requests(folder: Path, source: Sta
 
 
 def without_privilege() -> list[str]:
-    """Return how a command is started so that even root cannot read everything."""
+    """Return a command prefix that removes root's permission to read everything."""
     if os.geteuid() != 0:
         return []
     if shutil.which("setpriv") is None:
@@ -323,7 +323,7 @@ def test_the_second_signal_forces_the_shutdown(folder: Path):
     assert errors.splitlines()[-1].startswith("rsnotify: the Source did not shut down cleanly")
 
 
-# What `rsnotify source` shows: the number of recorded changes, and the status of each hub.
+# The status of `rsnotify source`: the number of recorded changes, and each hub.
 
 
 NOWHERE = "http://127.0.0.1:1/"

@@ -1,4 +1,4 @@
-"""`rsnotify source --config`: several folders as one Source, and what is refused at the start."""
+"""`rsnotify source --config`: several folders as one Source, and errors at the start."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_a_port_in_use_is_refused(folder_of_sets: Path, folder: Path):
         assert f"port {port}" in refused(folder_of_sets, text)
 
 
-# What `rsnotify source` cannot work with: one sentence, and exit code 2.
+# Errors of `rsnotify source`: one sentence, and exit code 2.
 
 
 def test_a_second_process_for_the_same_folder_is_refused(folder: Path, source: Start):

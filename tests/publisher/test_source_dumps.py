@@ -1,4 +1,4 @@
-"""When dumps are written, what they hold, and when they are dropped."""
+"""When dumps are written, what they contain, and when they are dropped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MD5 = "900150983cd24fb0d6963f7d28e17f72"
 
 
 def wait_packed(source: Published) -> tuple[Resource, ...]:
-    """Wait until all that was recorded is packed, and return what lists were closed."""
+    """Wait until all closed lists are packed, and return them."""
     source.wait_written()
     closed = source.read("changelist-archive.xml").resources
     ends = lambda: [one.until for one in source.read("changedump.xml").resources]  # noqa: E731
@@ -144,7 +144,7 @@ def test_each_closed_list_is_packed_in_the_change_dump(tmp_path: Path):
         for entry, content in found:
             deleted = entry.change is ChangeType.DELETED
             assert content == (b"" if deleted else entry.uri.encode())
-    # What was kept aside for the packages is only that of changes that are open.
+    # Captured content remains only for changes in the open list.
     kept = list((source.folder.parent / "captured").iterdir())
     assert len(kept) <= len(source.read("changelist.xml").resources)
 
@@ -235,7 +235,7 @@ def test_a_dump_is_retried_until_the_source_returns_contents(
 
 
 def test_each_version_of_a_quickly_changing_resource_is_packed(tmp_path: Path):
-    """Content is kept before `updated` returns, or with the very content that it was given."""
+    """Content is captured before `updated` returns, or passed to it."""
     now: dict[str, bytes] = {}
     options = replace(QUIET, rotate="10 changes", change_dump=True, refresh=3600)
     publisher = Publisher(tmp_path, BASE, options=options, content=now.get)
@@ -243,12 +243,12 @@ def test_each_version_of_a_quickly_changing_resource_is_packed(tmp_path: Path):
     with publisher:
         assert publisher.wait_published(PATIENCE)
         for number in range(20):
-            now[BASE + "asked"] = b"version %d" % number
-            publisher.updated(BASE + "asked", hash=sha256(now[BASE + "asked"]))
+            now[BASE + "requested"] = b"version %d" % number
+            publisher.updated(BASE + "requested", hash=sha256(now[BASE + "requested"]))
             publisher.updated(BASE + "given", content=b"content %d" % number)
-            reported += [now[BASE + "asked"], b"content %d" % number]
+            reported += [now[BASE + "requested"], b"content %d" % number]
         now.clear()
-    # The next to lead finds all of it closed and unpacked.
+    # The next leader finds lists that are closed but not packed.
     again = Publisher(tmp_path, BASE, options=replace(options, refresh=0.02), content=now.get)
     with again:
         eventually(lambda: len(packed(again)) >= 30)
@@ -297,10 +297,10 @@ def test_outdated_parts_of_a_change_dump_are_deleted(tmp_path: Path):
         tmp_path, rotate="2 changes", change_dump=True, max_entries=2, linger=0
     ) as source:
         source.update(*range(20))
-        # Of the index alone: its parts go as soon as there is another.
+        # Only the index, because its parts are deleted when it is replaced.
         grown = lambda: source.read("changedump.xml")  # noqa: E731
         eventually(lambda: (dump := grown()).index and len(dump.resources) > 3)
-    with source:  # what is current is not taken for what a crash left
+    with source:  # current parts are not deleted like those from a crash
         source.update("another")
         eventually(lambda: "another" in names([source.read("changelist.xml")]))
         parts = (source.folder / "resourcesync").glob
@@ -330,7 +330,7 @@ def test_packages_left_by_a_crash_are_rewritten_and_kept(tmp_path: Path):
 
 
 def test_a_full_disk_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Every writer of documents flushes a file before it is shown; that fails here."""
+    """All documents are flushed before they are renamed, and these flushes fail here."""
     options = replace(
         QUIET,
         **dict.fromkeys(("change_dump", "change_dump_archive", "gzip"), True),

@@ -1,4 +1,4 @@
-"""A Source advertises the broker that its hub states, and stays right while the hub is silent."""
+"""A Source advertises the broker that its hub states, even while the hub does not respond."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class StatingHub:
     def __init__(self) -> None:
         self.status = 200
         self.document: Any = {**WEBSUB, "mqtt": BROKER}
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.Response:
-        self.asked.set()
+        self.requested.set()
         await self.answering.wait()
         if isinstance(self.document, bytes):
             return web.Response(status=self.status, body=self.document)
         return web.json_response(self.document, status=self.status)
 
     async def read(self) -> None:
-        self.asked.clear()
+        self.requested.clear()
         async with asyncio.timeout(PATIENCE):
-            await self.asked.wait()
+            await self.requested.wait()
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ async def test_errors_and_invalid_documents_change_nothing(hub: StatingHub, tmp_
                 hub.status, hub.document = 200, {**WEBSUB, "mqtt": BROKER}
                 await advertises(publisher, hub, BROKER)
                 hub.status, hub.document = status, document
-                for _ in range(3):  # the first may be of before, and the last not answered
+                for _ in range(3):  # the first may be older, and the last unanswered
                     await hub.read()
                 assert advertised(publisher) == [*derived(hub), topic_at(BROKER)]
                 hub.status, hub.document = 200, WEBSUB

@@ -10,7 +10,7 @@ from tests.publisher.helpers import BASE, PATIENCE, eventually, quick_publisher
 from tests.publisher.published import read, recorded, uris
 from tests.suspending import suspended
 
-# It leads, and is suspended while it writes a Resource List.
+# The leader, which is suspended while it writes a Resource List.
 LEAD = """
 from rsnotify.format.model import Resource
 from rsnotify_publisher import Publisher
@@ -45,7 +45,7 @@ def test_documents_of_a_suspended_leader_never_replace_newer_ones(tmp_path: Path
     with suspended(LEAD, str(tmp_path)) as leader:
         with quick_publisher(tmp_path, resources=list) as publisher:
             publisher.updated(BASE + "new")
-            # It may not lead: the suspended process could write its documents over newer ones.
+            # It must not lead: the suspended process could overwrite newer documents.
             assert not publisher.wait_published(0.5)
             assert leader.resume() == 0
             assert publisher.wait_published(PATIENCE)

@@ -1,4 +1,4 @@
-"""The datetimes in documents stay true, whichever process records and whatever the clocks show.
+"""Datetimes in documents stay consistent, whichever process records, whatever the clocks show.
 
 Destinations check the documents of a Source against each other and against the `Date` of answers.
 Ours must never give them a reason to doubt.
@@ -44,19 +44,19 @@ def steady() -> int:
 
 
 def jumping(random: Random) -> Clock:
-    """A clock that is set back and ahead by up to an hour, again and again."""
+    """A clock that is repeatedly set back and ahead by up to an hour."""
     return lambda: steady() + random.randrange(-3_600, 3_600) * 1_000_000
 
 
 class Reader:
-    """Reads the documents while they change, and keeps what it has read."""
+    """Reads the documents while they change, and stores them."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url
         self.open: dict[Instant, tuple[Resource, ...]] = {}
         self.baselines: list[Document] = []
-        #: What lies ahead of the `Date` of its answer: what, and by how much.
+        #: Datetimes later than the `Date` of their response: their names, and the difference.
         self.ahead: list[tuple[str, timedelta]] = []
 
     async def get(self, name: str) -> Document:
@@ -90,7 +90,7 @@ class Reader:
 
 
 def change_lists(publisher: Publisher) -> list[Document]:
-    """Return all Change Lists: those of the archive, and those of the open period."""
+    """Return all Change Lists, of the archive and of the open period."""
     last, archive = read(publisher, "changelist.xml"), read(publisher, "changelist-archive.xml")
     lists = [read(publisher, entry.uri) for entry in archive.resources]
     if archive.index:
@@ -99,7 +99,7 @@ def change_lists(publisher: Publisher) -> list[Document]:
 
 
 def check_joined(lists: list[Document], recorded: list[Resource], opened: set[Instant]) -> None:
-    """Check that lists tell each change once, in order, and begin only where another ends."""
+    """Check that lists contain each change once, in order, and that each begins where one ends."""
     instants = [entry for document in lists for entry in document.resources]
     assert [(one.uri, one.datetime) for one in instants] == [(o.uri, o.datetime) for o in recorded]
     for document in lists:
@@ -113,7 +113,7 @@ def check_joined(lists: list[Document], recorded: list[Resource], opened: set[In
 
 
 def check_baseline(baseline: Document, recorded: list[Resource]) -> None:
-    """Check that a Resource List is the set as of `at`, but for what changed until `completed`."""
+    """Check that a Resource List is the set as of `at`, except for changes until `completed`."""
     assert baseline.at is not None
     assert baseline.completed is not None
     state: dict[str, Resource] = {}
@@ -213,7 +213,7 @@ def test_a_change_dated_a_day_ahead_is_reported_once(
     assert caplog.text.count("the clock has not reached") == 1
 
 
-# A Source that is killed at one instant of a change: before its flush, and at each step after.
+# A Source that is killed while it records a change: before its flush, and at each later step.
 #
 # The last step applies changes to the current set.
 
@@ -228,7 +228,7 @@ digest = "sha-256:" + "0" * 64
 now = False
 
 def let_others_run():
-    # If something was on its way to the hub already, it would be sent now.
+    # Anything already on its way to the hub is sent now.
     for _ in range(20):
         read = threading.Event()
         publisher._pool.threads.readers.submit(read.set)

@@ -59,7 +59,7 @@ def get(uri: str) -> bytes:
 
 
 def read_both(fetch: Fetch, base: str = BASE) -> History:
-    """Read the views from the beginning, and return what both of them say."""
+    """Read both views from the beginning, and return their common history."""
     reader = LDESReader(base + ROOT, fetch)
     reader.synchronize()
     history = read_iiif(base + COLLECTION, fetch)
@@ -83,12 +83,12 @@ def assert_dated(found: History, recorded: History) -> None:
 
 
 def plain(history: History) -> History:
-    """Return a history with decoded URIs: LDES has what RFC 3986 does not allow encoded."""
+    """Return a history with decoded URIs, because LDES encodes what RFC 3986 does not allow."""
     return [(unquote(uri), activity, at) for uri, activity, at in history]
 
 
 class Steps:
-    """A Source whose documents are written when the test says so."""
+    """A Source whose documents are written when the test calls `write`."""
 
     def __init__(self, folder: Path, options: Options, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
@@ -147,7 +147,7 @@ class Steps:
         self._reader.synchronize()
         self._expected += [one for one in self._shown if one not in self._expected]
         assert_dated(self._reader.history, self._expected)
-        # Whatever was read before is the same now.
+        # Changes that were read before are the same now.
         assert set(fresh.history) <= set(self._reader.history)
 
     def _kept(self, changes: list[Resource]) -> History:
@@ -341,7 +341,7 @@ async def test_views_are_served_with_their_types_and_caching(tmp_path: Path):
         for suffix in (".json", ".ttl"):
             _, headers = await asyncio.to_thread(read, below + f"resourcesync/{pages[suffix].name}")
             caching[suffix] = headers["Cache-Control"]
-        assert caching[".json"] == "no-cache"  # the links of a page change
+        assert caching[".json"] == "no-cache"  # the links of a page may change
         assert "immutable" in caching[".ttl"]
 
 
@@ -408,5 +408,5 @@ def test_views_of_a_killed_source_are_readable(tmp_path: Path):
             assert found <= crawled or crawled <= found
     with Published(tmp_path, replace(VIEWS, linger=0)) as source:
         source.wait_written()
-    # The last change may have been recorded and not been told.
+    # The last change may have been recorded but not printed.
     assert len(read_both(files_of(tmp_path))) - count in range(5)

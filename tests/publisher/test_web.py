@@ -1,4 +1,4 @@
-"""The documents over HTTP: always fresh, conditional, and found where they belong."""
+"""The documents over HTTP: current, with conditional requests, at the right paths."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NAMES = [
     ".well-known/resourcesync",
 ]
 
-# The folder is written once, so that what is fresh can only come from the journal.
+# The folder is written once, so later changes can only come from the journal.
 SLOW = replace(QUICK, refresh=900, resource_list_every=900, grace=0)
 
 
@@ -210,9 +210,9 @@ async def test_closed_documents_are_cached_and_live_ones_revalidated(
 async def test_an_interrupted_download_of_a_package_is_resumed(
     tmp_path: Path, client: aiohttp.ClientSession
 ):
-    held = {f"{BASE}{number}": Random(number).randbytes(100_000) for number in range(5)}
-    publisher = quick_publisher(tmp_path, content=held.get, resource_dump_every=900)
-    publisher.load(Resource(uri, length=len(body)) for uri, body in held.items())
+    contents = {f"{BASE}{number}": Random(number).randbytes(100_000) for number in range(5)}
+    publisher = quick_publisher(tmp_path, content=contents.get, resource_dump_every=900)
+    publisher.load(Resource(uri, length=len(body)) for uri, body in contents.items())
     async with serving_documents(publisher) as url:
         assert await publisher.await_published(PATIENCE)
         dump = publisher.source.documents_folder / "resourcedump.xml"
@@ -266,7 +266,7 @@ async def test_an_unreadable_journal_results_in_503(
 # How a Source is discovered: the well-known URI, links of resources, robots.txt (core §6.3).
 
 
-async def leads_of(url: str, method: str = "GET", **headers: str) -> list[tuple[str, str]]:
+async def links_of(url: str, method: str = "GET", **headers: str) -> list[tuple[str, str]]:
     async with (
         aiohttp.ClientSession() as session,
         session.request(method, url, headers=headers) as answer,
@@ -291,14 +291,14 @@ async def test_every_resource_of_a_folder_links_to_its_capability_list(folder: P
     (folder / "page.html").write_text("<html></html>")
     os.utime(folder / "page.html", (10**9, 10**9))
     process = await asyncio.to_thread(source, folder, "--port", "0")
-    leads = [("resourcesync", process.url + "capabilitylist.xml")]
+    links = [("resourcesync", process.url + "capabilitylist.xml")]
     async with aiohttp.ClientSession() as session, session.get(process.url + "page.html") as answer:
         tag = answer.headers["ETag"]
-    assert await leads_of(process.url + "page.html") == leads
-    assert await leads_of(process.url + "page.html", "HEAD") == leads
-    assert await leads_of(process.url + "page.html", **{"If-None-Match": tag}) == leads
-    # A document is no resource of the set, which the Capability List would describe.
-    assert await leads_of(process.url + "resourcelist.xml") == []
+    assert await links_of(process.url + "page.html") == links
+    assert await links_of(process.url + "page.html", "HEAD") == links
+    assert await links_of(process.url + "page.html", **{"If-None-Match": tag}) == links
+    # A document is not a resource of the set that the Capability List describes.
+    assert await links_of(process.url + "resourcelist.xml") == []
     assert sitemaps(text_of(process.url + "robots.txt")) == [process.url + "resourcelist.xml"]
 
 

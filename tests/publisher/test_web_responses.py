@@ -38,14 +38,14 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     (tmp_path / "long.gz").write_bytes(PACKED)
     chunks = [LONG[at : at + 999] for at in range(0, 10**6, 999)]
 
-    def answer(asked: WebRequest) -> WebResponse:
-        packed = "packed" in asked.parameters()
-        if asked.path == "/chunks":
+    def answer(request: WebRequest) -> WebResponse:
+        packed = "packed" in request.parameters()
+        if request.path == "/chunks":
             held = memory_representation("v1", LONG_AGO, chunks)
-            return respond(asked, lambda: held, {}, compressible=packed)
-        path = tmp_path / asked.path[1:]
+            return respond(request, lambda: held, {}, compressible=packed)
+        path = tmp_path / request.path[1:]
         return respond(
-            asked,
+            request,
             lambda: file_representation(path, is_gzip=path.suffix == ".gz"),
             {"Content-Type": "text/plain", "Cache-Control": "no-cache"},
             compressible=packed,
@@ -92,7 +92,7 @@ async def test_a_version_has_a_strong_tag_and_a_date(get: Get):
 
 
 BEFORE, THEN, AFTER = (f"Sun, 09 Sep 2001 01:46:{second} GMT" for second in (39, 40, 41))
-#: The conditions of a request, where TAG is the tag of the version that there is.
+#: The conditions of a request, where TAG is the current tag, and the expected status.
 CONDITIONS: list[tuple[dict[str, str], int]] = [
     ({"if_none_match": "TAG"}, 304),
     ({"if_none_match": '"other", W/TAG'}, 304),
@@ -105,7 +105,7 @@ CONDITIONS: list[tuple[dict[str, str], int]] = [
     ({"if_modified_since": "yesterday"}, 200),
     ({"if_unmodified_since": THEN}, 200),
     ({"if_match": "TAG"}, 200),
-    # A weak tag is not enough where bytes must match.
+    # A weak tag is not enough if bytes must match.
     ({"if_match": "W/TAG"}, 412),
     ({"if_match": '"other"'}, 412),
     ({"if_unmodified_since": BEFORE}, 412),
@@ -116,7 +116,7 @@ CONDITIONS: list[tuple[dict[str, str], int]] = [
     ({"range": "bytes=1-2", "if_range": '"other"'}, 200),
     ({"range": "bytes=1-2", "if_range": AFTER}, 200),
     ({"range": "bytes=1-2", "if_range": "garbage"}, 200),
-    # A range that makes no sense is ignored.
+    # Invalid ranges are ignored.
     ({"range": "bytes=4-2"}, 200),
     ({"range": "bytes=0-1,3-4"}, 200),
     ({"range": "lines=1-2"}, 200),
@@ -144,7 +144,7 @@ async def test_conditions_decide_whether_the_version_is_sent(get: Get):
 
 async def test_a_date_within_this_second_does_not_hide_a_second_change(get: Get, tmp_path: Path):
     (tmp_path / "new").write_bytes(b"one")
-    # So that it is certain that the second has not passed when it is looked at.
+    # In the future, so that the second has not passed when the file is read.
     os.utime(tmp_path / "new", (time.time() + 3600,) * 2)
     date = (await get("new")).headers["Last-Modified"]
     status = (tmp_path / "new").stat()
@@ -251,15 +251,15 @@ async def test_a_head_of_a_compressed_form_sends_no_body(get: Get):
 
 @pytest.mark.parametrize("kind", ["aiohttp", "asgi"])
 async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path, kind: str):
-    # 50 MB of a file without blocks: too many to be compressed at once.
+    # A sparse file of 50 MB, which is too large to be compressed at once.
     size = 50_000_000
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", size)
     iterations = 0
 
-    def answer(asked: WebRequest) -> WebResponse:
+    def answer(request: WebRequest) -> WebResponse:
         load = partial(file_representation, tmp_path / "sparse")
-        return respond(asked, load, {}, compressible=True)
+        return respond(request, load, {}, compressible=True)
 
     async def count() -> None:
         nonlocal iterations
@@ -278,7 +278,7 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path, kind:
             inflated += len(opener.decompress(piece))
         counting.cancel()
     assert inflated == size
-    # The loop went on all the while: nothing held it up for the length of the answer.
+    # The event loop was never blocked for long.
     assert iterations > 100
 
 
@@ -287,13 +287,13 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path, kind:
 async def test_a_disconnected_client_is_not_an_error(
     tmp_path: Path, kind: str, packed: bool, caplog: pytest.LogCaptureFixture
 ):
-    # More than any buffer between the two holds.
+    # More than fits into any buffer between the two.
     (tmp_path / "long").write_bytes(Random(1).randbytes(30_000_000))
     closed = threading.Event()
 
-    def answer(asked: WebRequest) -> WebResponse:
+    def answer(request: WebRequest) -> WebResponse:
         load = partial(file_representation, tmp_path / "long")
-        response = respond(asked, load, {}, compressible=packed)
+        response = respond(request, load, {}, compressible=packed)
         close = response.close
 
         def close_and_tell() -> None:

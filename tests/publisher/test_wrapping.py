@@ -1,4 +1,4 @@
-"""The documents as ASGI and WSGI applications around the application of a Source."""
+"""The documents as ASGI and WSGI applications that wrap another application."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def run_lifespan(
     sent: list[dict[str, Any]],
     on_started: Callable[[], object] = lambda: None,
 ) -> list[str]:
-    """Send an application the messages of a server; return the types of what it sends."""
+    """Send the messages of a server to an application. Return the types of its messages."""
     waiting = [f"lifespan.{message}" for message in messages]
 
     async def receive() -> dict[str, str]:
@@ -217,9 +217,9 @@ async def test_a_file_that_is_truncated_while_it_is_sent_breaks_the_connection(
 ):
     path = tmp_path / "long"
 
-    def answer(asked: WebRequest) -> WebResponse:
+    def answer(request: WebRequest) -> WebResponse:
         path.write_bytes(b"x" * 1_000_000)
-        response = respond(asked, lambda: file_representation(path), {})
+        response = respond(request, lambda: file_representation(path), {})
         path.write_bytes(b"x" * 300_000)
         return response
 

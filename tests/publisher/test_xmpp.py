@@ -24,7 +24,7 @@ PLACE = parse_service(f"xmpp:{SERVICE}")
 
 
 async def newest(server: Prosody, uri: str) -> Document:
-    """Return the newest fragment of the node once it is about a resource."""
+    """Wait until the newest fragment of the node is about a resource, and return it."""
     async with asyncio.timeout(PATIENCE), connect(server.login("hub")) as reader:
         while True:
             with suppress(Unavailable):  # there is no node yet

@@ -1,4 +1,4 @@
-"""Consumers of the views, written from the specifications alone: they share nothing with our code.
+"""Consumers of the views, written from the specifications and independent of our code.
 
 Each returns the history that it found: (uri, activity, datetime), oldest first.
 """
@@ -190,7 +190,7 @@ def _objects(page: list[Triple], subject: Any, predicate: str) -> list[Any]:
 
 
 def state_of(history: History) -> dict[str, datetime]:
-    """Return what exists at the end of a history, and since when it is as it is."""
+    """Return the resources that exist at the end of a history, with their last change."""
     state: dict[str, datetime] = {}
     for uri, activity, at in history:
         if activity == "Delete":

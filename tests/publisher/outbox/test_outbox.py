@@ -54,7 +54,7 @@ def source(postgresql: str, tmp_path: Path) -> Iterator[Source]:
 
 
 def rewrite(connection: psycopg.Connection, name: str) -> int:
-    """Change a record and tell of it, in the transaction of the caller; return its version."""
+    """Change a record, and record the change in the caller's transaction. Return its version."""
     query = "UPDATE records SET version = version + 1 WHERE name = %s RETURNING version"
     row = connection.execute(query, (name,)).fetchone()
     OUTBOX.updated(connection, BASE + name, length=row[0])
@@ -85,7 +85,7 @@ def test_changes_that_are_rolled_back_are_never_published(source: Source):
 
 def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source):
     with source.connect() as first, source.connect() as second:
-        second.execute("SELECT 1")  # the one that began first commits last
+        second.execute("SELECT 1")  # the transaction that began first commits last
         rewrite(first, "a")
         waits = threading.Thread(target=lambda: (rewrite(second, "a"), second.commit()))
         waits.start()
@@ -111,7 +111,7 @@ def test_interleaved_transactions_are_published_once_and_in_order(source: Source
     for _ in range(60):
         number = random.randrange(len(connections))
         match random.choice(["change", "change", "commit", "roll back", "forward"]):
-            case "change":  # of a record of its own, or none could wait for another here
+            case "change":  # each of a separate record, since a wait would block this thread
                 version = rewrite(connections[number], f"of-{number}")
                 open_.setdefault(number, []).append((f"of-{number}", version))
             case "commit":

@@ -1,4 +1,4 @@
-"""The examples of publisher/examples that record in a transaction, run as they stand."""
+"""Runs the examples in publisher/examples that record changes in a transaction."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _put(url: str, body: bytes) -> int:
         with error:
             return error.code
     except urllib.error.URLError:
-        return 0  # it does not serve yet
+        return 0  # the server has not started yet
 
 
 def _changes(site: str) -> list[tuple[str, int | None]]:

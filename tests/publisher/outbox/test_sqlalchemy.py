@@ -1,4 +1,4 @@
-"""The outbox by SQLAlchemy, in PostgreSQL and in SQLite."""
+"""The outbox for SQLAlchemy, in PostgreSQL and in SQLite."""
 
 from __future__ import annotations
 

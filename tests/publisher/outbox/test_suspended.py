@@ -1,4 +1,4 @@
-"""A forwarder that is suspended with a batch in hand, and resumed after others went on."""
+"""A forwarder that is suspended after reading a batch, and resumed after others forwarded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.publisher.published import recorded
 from tests.suspending import suspended
 
 A = BASE + "a"
-# It has read its batch when it is suspended, and not recorded it.
+# It is suspended after it has read its batch, before it records it.
 FORWARD = """
 from rsnotify.errors import StorageError
 from rsnotify_publisher import Publisher
@@ -83,7 +83,7 @@ def is_empty(conninfo: str) -> bool:
 
 
 def in_sqlite(folder: Path) -> tuple[Engine, SQLAlchemyOutbox]:
-    """Make a database, with a change in its outbox."""
+    """Create a database with a change in its outbox."""
     engine = create_engine(f"sqlite:///{folder}/source.sqlite", poolclass=NullPool)
     metadata = MetaData()
     outbox = SQLAlchemyOutbox(metadata)
@@ -119,6 +119,6 @@ def test_a_forwarder_warns_while_it_waits_for_another(
         with caplog.at_level(logging.WARNING):
             eventually(lambda: "another process has held" in caplog.text)
         assert "outbox.lock" in caplog.text
-    # The one that was suspended has been killed.
+    # The suspended one has been killed.
     with publisher:
         assert waiting.forward() == 1
