@@ -6,6 +6,7 @@ import asyncio
 import select
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,7 +20,7 @@ from aiohttp import WSMsgType, web
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.model import Capability, Document
+from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Hub, Options, Publisher, application
 from tests.ports import port_for
@@ -191,6 +192,25 @@ class FakeHub:
                 until = format_datetime(fragment.until)
                 if self.answering.is_set():
                     await socket.send_json({"type": "accepted", "topic": topic, "until": until})
+
+
+async def push(publisher: Publisher, name: str, hub: FakeHub) -> Resource:
+    """Record an update, wait until a hub has received it, and return it."""
+    change = await publisher.aupdated(BASE + name)
+    await hub.has(BASE + name)
+    return change
+
+
+class WaitingCallback:
+    """A callback `resources` that waits until the test sets `go`."""
+
+    def __init__(self, *uris: str) -> None:
+        self._uris = uris
+        self.go = threading.Event()
+
+    def __call__(self) -> list[Resource]:
+        self.go.wait(PATIENCE)
+        return [Resource(uri) for uri in self._uris]
 
 
 @asynccontextmanager

@@ -24,7 +24,15 @@ from rsnotify_publisher.documents.open_change_list import OpenChangeList
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.source_documents import SourceDocuments
 from tests.fork_server import forked
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually, quick_publisher
+from tests.publisher.helpers import (
+    BASE,
+    PATIENCE,
+    QUICK,
+    Clock,
+    WaitingCallback,
+    eventually,
+    quick_publisher,
+)
 from tests.publisher.published import QUIET, Published, numbered, publish, read, recorded, uris
 
 
@@ -433,12 +441,7 @@ def test_closing_completes_the_first_resource_list(tmp_path: Path):
 
 
 def test_nothing_is_offered_before_the_first_resource_list_is_written(tmp_path: Path):
-    goes_on = threading.Event()
-
-    def resources() -> Iterator[Resource]:
-        goes_on.wait(PATIENCE)
-        yield Resource(BASE + "one")
-
+    resources = WaitingCallback(BASE + "one")
     with quick_publisher(tmp_path, resources=resources) as publisher:
         documents = publisher.source.documents_folder
         eventually((documents / "changelist.xml").exists)
@@ -446,7 +449,7 @@ def test_nothing_is_offered_before_the_first_resource_list_is_written(tmp_path: 
         eventually(lambda: uris(read(publisher, "changelist.xml")) == [BASE + "one"])
         assert not (documents / "capabilitylist.xml").exists()
         assert not offered(documents)
-        goes_on.set()
+        resources.go.set()
         assert publisher.wait_published(PATIENCE)
         assert "resourcelist.xml" in offered(documents)
         assert not missing(documents)

@@ -16,7 +16,15 @@ from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, parse_hub
 from rsnotify_publisher.push import http_post, websocket
 from rsnotify_publisher.push import hub_push as channel_push
-from tests.publisher.helpers import BASE, QUICK, FakeHub, chain_of, eventually, quick_publisher
+from tests.publisher.helpers import (
+    BASE,
+    QUICK,
+    FakeHub,
+    chain_of,
+    eventually,
+    push,
+    quick_publisher,
+)
 from tests.resolving import hanging, not_answering, resolve
 
 NAME = "hub.example"
@@ -59,8 +67,7 @@ async def test_one_node_is_fed_and_the_next_one_at_once_when_it_dies(
     tmp_path: Path, hub: FakeHub, other: FakeHub, transport: str
 ):
     async with quick_publisher(tmp_path, joined(transport, hub, other)) as publisher:
-        await publisher.aupdated(BASE + "before")
-        await hub.has(BASE + "before")
+        await push(publisher, "before", hub)
         assert not other.headers, "one connection at a time"
         other.through = hub.fragments[-1].until
         await hub.stop()
@@ -76,8 +83,7 @@ async def test_a_node_that_is_unreachable_from_the_start_is_skipped(
 ):
     await hub.stop()
     async with quick_publisher(tmp_path, joined(transport, hub, other)) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await other.has(BASE + "a")
+        await push(publisher, "a", other)
     ours = [one for one in caplog.records if one.name.startswith("rsnotify")]
     (warning,) = [one for one in ours if one.levelno >= logging.WARNING]
     text = warning.getMessage()
@@ -91,8 +97,7 @@ async def test_a_node_that_answers_5xx_is_replaced_at_once_despite_its_retry_aft
 ):
     hub.refuse_with, hub.retry_after = 503, "3000"
     async with quick_publisher(tmp_path, joined(transport, hub, other)) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await other.has(BASE + "a")
+        await push(publisher, "a", other)
     assert len([one for one in hub.headers if one]) <= 2, "once on each channel"
 
 
@@ -107,8 +112,7 @@ async def test_an_unresponsive_node_is_replaced(
         async with quick_publisher(
             tmp_path, ",".join(path_of(transport, url) for url in urls)
         ) as publisher:
-            await publisher.aupdated(BASE + "a")
-            await hub.has(BASE + "a")
+            await push(publisher, "a", hub)
 
 
 async def test_unacknowledged_changes_are_sent_to_the_next_node(
@@ -140,13 +144,11 @@ async def test_all_nodes_share_one_cursor(
     options = replace(QUICK, grace=60)
     first = path_of(transport, hub.url)
     async with Publisher(tmp_path, BASE, hubs=[first], options=options) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await hub.has(BASE + "a")
+        await push(publisher, "a", hub)
     await hub.stop()
     hubs = [joined(transport, hub, other)]
     async with Publisher(tmp_path, BASE, hubs=hubs, options=options) as publisher:
-        await publisher.aupdated(BASE + "b")
-        await other.has(BASE + "b")
+        await push(publisher, "b", other)
     assert other.uris() == [BASE + "b"]
 
 
@@ -158,8 +160,7 @@ async def test_a_name_with_a_dead_address_does_not_stop_the_feed(
     await hub.stop()
     with not_answering("127.0.0.3", hub.port):
         async with quick_publisher(tmp_path, by_name(transport, hub)) as publisher:
-            await publisher.aupdated(BASE + "a")
-            await other.has(BASE + "a")
+            await push(publisher, "a", other)
 
 
 async def test_a_node_that_dies_is_replaced_by_another_address_of_its_name(
@@ -167,12 +168,10 @@ async def test_a_node_that_dies_is_replaced_by_another_address_of_its_name(
 ):
     resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
     async with quick_publisher(tmp_path, by_name(transport, hub)) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await hub.has(BASE + "a")
+        await push(publisher, "a", hub)
         other.through = hub.fragments[-1].until
         await hub.stop()
-        await publisher.aupdated(BASE + "b")
-        await other.has(BASE + "b")
+        await push(publisher, "b", other)
     chain_of([*hub.fragments, *other.fragments])
 
 
@@ -182,8 +181,7 @@ async def test_an_address_that_answers_5xx_comes_last_in_the_next_attempt(
     resolve(monkeypatch, NAME, "127.0.0.1", "127.0.0.2")
     hub.refuse_with = 500
     async with quick_publisher(tmp_path, by_name(transport, hub)) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await other.has(BASE + "a")
+        await push(publisher, "a", other)
 
 
 def test_all_nodes_are_advertised_in_their_order(transport: str):

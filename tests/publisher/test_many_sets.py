@@ -29,7 +29,15 @@ from rsnotify_publisher.folder.server import folder_application
 from rsnotify_publisher.folder.watcher import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.web.application import SharedThreads
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, put, quick_publisher, serving
+from tests.publisher.helpers import (
+    BASE,
+    PATIENCE,
+    QUICK,
+    WaitingCallback,
+    put,
+    quick_publisher,
+    serving,
+)
 from tests.publisher.published import read, recorded, uris
 from tests.publisher.test_recording import Holding
 
@@ -90,12 +98,7 @@ async def test_shared_threads_restart_with_the_sets(make: Make):
 
 
 def test_a_set_that_cannot_be_listed_does_not_block_others(tmp_path: Path):
-    go = threading.Event()
-
-    def resources() -> Iterable[Resource]:
-        go.wait(PATIENCE)
-        return ()
-
+    resources = WaitingCallback()
     stuck = Publisher(tmp_path / "stuck", f"{HOST}stuck/", options=QUICK, resources=resources)
     others = [Publisher(tmp_path / n, f"{HOST}{n}/", options=QUICK) for n in "abc"]
     with SourceDescription(HOST, [stuck, *others]):
@@ -103,20 +106,15 @@ def test_a_set_that_cannot_be_listed_does_not_block_others(tmp_path: Path):
             assert publisher.wait_published(PATIENCE)
         stuck.updated(f"{HOST}stuck/a")
         assert not stuck.wait_published(0)
-        go.set()
+        resources.go.set()
         assert stuck.wait_published(PATIENCE)
 
 
 async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path):
-    go = threading.Event()
-
-    def resources() -> Iterable[Resource]:
-        go.wait(PATIENCE)
-        return ()
-
+    resources = WaitingCallback()
     async with quick_publisher(tmp_path, resources=resources) as publisher:
         assert not await publisher.await_published(0)
-        go.set()
+        resources.go.set()
         assert await publisher.await_published(PATIENCE)
 
 

@@ -24,7 +24,15 @@ from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
 from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.websocket import HubConnections
 from tests.fork_server import forked
-from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, serving
+from tests.publisher.helpers import (
+    BASE,
+    PATIENCE,
+    FakeHub,
+    chain_of,
+    push,
+    quick_publisher,
+    serving,
+)
 from tests.publisher.packed import sha256
 from tests.publisher.published import recorded
 
@@ -82,8 +90,7 @@ async def test_a_websocket_does_not_wait_for_acknowledgements(tmp_path: Path, hu
     hub.answering.clear()
     async with quick_publisher(tmp_path, hub.url, grace=0) as publisher:
         for name in ("a", "b", "c"):
-            await publisher.aupdated(BASE + name)
-            await hub.has(BASE + name)
+            await push(publisher, name, hub)
     with publisher.source.open_journal() as journal:
         (known,) = publisher.source.hubs
         assert journal.cursor(known.uri) < journal.state().last_change, "nothing was accepted"
@@ -102,8 +109,7 @@ async def test_later_changes_are_dated_after_heartbeats(tmp_path: Path, hub: Fak
         await hub.until(lambda: sum(not f.resources for f in hub.fragments) >= 2)
         promised = hub.fragments[-1].until
         clock_is_back = True
-        change = await publisher.aupdated(BASE + "b")
-        await hub.has(BASE + "b")
+        change = await push(publisher, "b", hub)
     assert change.datetime > promised
     chain_of(hub.fragments)
 
@@ -123,8 +129,7 @@ async def test_no_heartbeat_is_sent_while_the_clock_stands_still(tmp_path: Path,
     async with quick_publisher(
         tmp_path, hub.url + "websub", clock=clock, heartbeat=0.01
     ) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await hub.has(BASE + "a")
+        await push(publisher, "a", hub)
         calls = 0
         read_often.clear()
         async with asyncio.timeout(PATIENCE):
@@ -146,16 +151,14 @@ async def test_a_heartbeat_is_durable_before_it_is_sent(tmp_path: Path, hub: Fak
 
 async def test_a_hub_that_was_down_misses_nothing(tmp_path: Path, hub: FakeHub, url: str):
     async with quick_publisher(tmp_path, url) as publisher:
-        await publisher.aupdated(BASE + "before")
-        await hub.has(BASE + "before")
+        await push(publisher, "before", hub)
         await hub.stop()
         hub.through = hub.fragments[-1].until
         for number in range(20):
             await publisher.aupdated(BASE + str(number))
         await hub.start()
         await hub.has(*(BASE + str(number) for number in range(20)))
-        await publisher.aupdated(BASE + "after")
-        await hub.has(BASE + "after")
+        await push(publisher, "after", hub)
     chain_of(hub.fragments)
 
 
@@ -173,8 +176,7 @@ async def test_accepted_changes_are_not_sent_again_by_the_next_run(tmp_path: Pat
     publisher = quick_publisher(tmp_path, hub.url + "websub", grace=PATIENCE)
     for name in ("a", "b"):
         async with publisher:
-            await publisher.aupdated(BASE + name)
-            await hub.has(BASE + name)
+            await push(publisher, name, hub)
     assert hub.uris() == [BASE + "a", BASE + "b"]
 
 
@@ -241,8 +243,7 @@ async def test_a_hub_that_redirects_the_handshake_is_followed(tmp_path: Path, hu
         serving(app) as url,
         quick_publisher(tmp_path, url.replace("http", "ws") + "/ws") as publisher,
     ):
-        await publisher.aupdated(BASE + "a")
-        await hub.has(BASE + "a")
+        await push(publisher, "a", hub)
 
 
 async def test_a_hub_that_is_down_does_not_delay_another(
@@ -252,8 +253,7 @@ async def test_a_hub_that_is_down_does_not_delay_another(
         tmp_path, f"http://127.0.0.1:{unused_tcp_port}/", hub.url, grace=0
     ) as publisher:
         for number in range(10):
-            await publisher.aupdated(BASE + str(number))
-            await hub.has(BASE + str(number))
+            await push(publisher, str(number), hub)
 
 
 async def test_the_token_is_only_in_a_header(
@@ -275,8 +275,7 @@ async def test_the_token_is_only_in_a_header(
 async def test_a_post_links_to_topic_and_hub(tmp_path: Path, hub: FakeHub):
     uri = hub.url + "websub"
     async with quick_publisher(tmp_path, uri) as publisher:
-        await publisher.aupdated(BASE + "a")
-        await hub.has(BASE + "a")
+        await push(publisher, "a", hub)
     headers = hub.headers[0]
     assert headers["Content-Type"] == "application/xml"
     assert headers["Link"] == f'<{BASE}channel.xml>; rel="self", <{uri}>; rel="hub"'
@@ -354,8 +353,7 @@ async def test_one_process_pushes_for_all_and_another_takes_over_when_it_is_kill
         assert hub.connections == 1, "only one process may emit"
         hub.through = hub.fragments[-1].until
         leader.kill()
-        await publisher.aupdated(BASE + "after")
-        await hub.has(BASE + "after")
+        await push(publisher, "after", hub)
         assert hub.connections == 2
     chain_of(hub.fragments)
     assert set(hub.uris()) == {BASE + name for name in ("by-leader", "by-other", "after")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,18 @@ def derived(hub: StatingHub) -> tuple[str, str]:
     return hub.url + "websub", hub.url.replace("http", "ws") + "ws"
 
 
-def publisher_of(hub: StatingHub, folder: Path) -> Publisher:
+@asynccontextmanager
+async def publishing(hub: StatingHub, folder: Path) -> AsyncIterator[Publisher]:
     base = "https://source.example/data/"
-    return Publisher(folder, base, hubs=[parse_hub(hub.url)], options=QUICK)
+    async with Publisher(folder, base, hubs=[parse_hub(hub.url)], options=QUICK) as publisher:
+        assert await publisher.await_published(PATIENCE)
+        yield publisher
 
 
 async def test_the_broker_of_a_hub_is_advertised_as_long_as_the_hub_states_it(
     hub: StatingHub, tmp_path: Path
 ):
-    async with publisher_of(hub, tmp_path) as publisher:
-        assert await publisher.await_published(PATIENCE)
+    async with publishing(hub, tmp_path) as publisher:
         await advertises(publisher, hub, BROKER)
         hub.document = {**WEBSUB, "mqtt": "wss+mqtt://other.example"}
         await advertises(publisher, hub, "wss+mqtt://other.example")
@@ -103,13 +106,11 @@ async def test_the_broker_of_a_hub_is_advertised_as_long_as_the_hub_states_it(
 async def test_an_unresponsive_hub_neither_blocks_the_source_nor_changes_the_list(
     hub: StatingHub, tmp_path: Path
 ):
-    async with publisher_of(hub, tmp_path) as publisher:
-        assert await publisher.await_published(PATIENCE)
+    async with publishing(hub, tmp_path) as publisher:
         await advertises(publisher, hub, BROKER)
     hub.answering.clear()
     (publisher.source.documents_folder / "capabilitylist.xml").unlink()
-    async with publisher_of(hub, tmp_path) as publisher:
-        assert await publisher.await_published(PATIENCE)
+    async with publishing(hub, tmp_path) as publisher:
         assert advertised(publisher) == [*derived(hub), topic_at(BROKER)]
 
 
@@ -117,8 +118,7 @@ async def test_a_hub_that_never_answered_is_advertised_by_its_own_url(
     hub: StatingHub, tmp_path: Path
 ):
     hub.answering.clear()
-    async with publisher_of(hub, tmp_path) as publisher:
-        assert await publisher.await_published(PATIENCE)
+    async with publishing(hub, tmp_path) as publisher:
         assert advertised(publisher) == [*derived(hub)]
         hub.answering.set()
         await advertises(publisher, hub, BROKER)
@@ -142,8 +142,7 @@ WRONG: list[tuple[int, Any]] = [
 
 
 async def test_errors_and_invalid_documents_change_nothing(hub: StatingHub, tmp_path: Path):
-    async with publisher_of(hub, tmp_path) as publisher:
-        assert await publisher.await_published(PATIENCE)
+    async with publishing(hub, tmp_path) as publisher:
         for number, (status, document) in enumerate(WRONG):
             with case(number):
                 hub.status, hub.document = 200, {**WEBSUB, "mqtt": BROKER}
@@ -158,8 +157,7 @@ async def test_errors_and_invalid_documents_change_nothing(hub: StatingHub, tmp_
 
 async def test_an_unreadable_file_is_replaced(hub: StatingHub, tmp_path: Path):
     (tmp_path / "brokers.json").write_text("{")
-    async with publisher_of(hub, tmp_path) as publisher:
-        assert await publisher.await_published(PATIENCE)
+    async with publishing(hub, tmp_path) as publisher:
         await advertises(publisher, hub, BROKER)
     assert BROKER in (tmp_path / "brokers.json").read_text()
 
@@ -169,8 +167,7 @@ async def test_a_pubsub_service_is_advertised_with_the_node_of_the_channel(
 ):
     service = "xmpp:pubsub.example.org"
     hub.document = {**WEBSUB, "mqtt": BROKER, "xmpp": service}
-    async with publisher_of(hub, tmp_path) as publisher:
-        assert await publisher.await_published(PATIENCE)
+    async with publishing(hub, tmp_path) as publisher:
         node = channel_topic(publisher.source.documents.topic)
         while advertised(publisher)[-1] != f"{service}?;node={node}":
             await hub.read()

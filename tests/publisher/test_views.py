@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote
@@ -108,13 +109,13 @@ class Steps:
         self._store = DocumentStore(self._source, self._recorder)
         self.write()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._store.close()
         self._recorder.close()
         self._threads.shutdown()
 
     def restart(self) -> None:
-        self.stop()
+        self.close()
         self.start()
 
     def record(self, changes: list[Resource]) -> None:
@@ -178,16 +179,16 @@ _STEPS = st.lists(
 @settings(max_examples=30, deadline=None)
 @given(_STEPS, st.sampled_from(["2 lists", "1000 lists"]), st.booleans())
 def test_views_contain_every_history(steps: list[list[Resource] | str], keep: str, gzip: bool):
-    with tempfile.TemporaryDirectory() as name:
-        source = Steps(Path(name), replace(VIEWS, keep=keep, gzip=gzip, linger=0))
-        try:
-            for step in [*steps, "write", "read"]:
-                if isinstance(step, list):
-                    source.record(step)
-                else:
-                    getattr(source, step)()
-        finally:
-            source.stop()
+    options = replace(VIEWS, keep=keep, gzip=gzip, linger=0)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        closing(Steps(Path(name), options)) as source,
+    ):
+        for step in [*steps, "write", "read"]:
+            if isinstance(step, list):
+                source.record(step)
+            else:
+                getattr(source, step)()
 
 
 class StoppedClock(Clock):
@@ -196,8 +197,8 @@ class StoppedClock(Clock):
 
 
 def test_members_within_a_millisecond_keep_their_dates_across_pages_and_restarts(tmp_path: Path):
-    source = Steps(tmp_path, replace(VIEWS, keep="2 lists", linger=0), StoppedClock())
-    try:
+    options = replace(VIEWS, keep="2 lists", linger=0)
+    with closing(Steps(tmp_path, options, StoppedClock())) as source:
         for names in ("aaaaaaa", "bccddee", "ffgghhii", "jjaj", "a"):
             source.record([Resource(BASE + name, change=ChangeType.UPDATED) for name in names])
             source.write()
@@ -206,8 +207,6 @@ def test_members_within_a_millisecond_keep_their_dates_across_pages_and_restarts
             source.read()
             source.drop()
             source.read()
-    finally:
-        source.stop()
     pages = (tmp_path / "documents/resourcesync").glob("*.ttl")
     dates = [
         at for page in pages for at in re.findall(r"/a> ; as:published \"(.*?)\"", page.read_text())
@@ -256,8 +255,8 @@ def test_the_size_of_a_closed_list_includes_its_pages(tmp_path: Path):
 
 
 def test_a_collection_reappears_after_all_pages_were_dropped(tmp_path: Path):
-    source = Steps(tmp_path, replace(VIEWS, rotate="1 changes", keep="1 s", linger=0))
-    try:
+    options = replace(VIEWS, rotate="1 changes", keep="1 s", linger=0)
+    with closing(Steps(tmp_path, options)) as source:
         for name in "ab":
             source.record([Resource(BASE + name, change=ChangeType.CREATED)])
             source.write()
@@ -265,14 +264,11 @@ def test_a_collection_reappears_after_all_pages_were_dropped(tmp_path: Path):
             source.clock.pass_seconds(2)
             source.drop()
             source.read()
-    finally:
-        source.stop()
 
 
 def test_a_write_that_failed_after_a_list_was_closed_leaves_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    source = Steps(tmp_path, VIEWS)
     refresh = OpenChangeList.refresh
 
     def fail_once_closed(self: OpenChangeList, journal: Journal, limit: int = -1) -> list[Resource]:
@@ -282,7 +278,7 @@ def test_a_write_that_failed_after_a_list_was_closed_leaves_no_gap(
             raise OSError(errno.ENOSPC, "No space left on device")
         return changes
 
-    try:
+    with closing(Steps(tmp_path, VIEWS)) as source:
         source.record([Resource(BASE + "first", change=ChangeType.CREATED)])
         source.write()
         with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
@@ -293,8 +289,6 @@ def test_a_write_that_failed_after_a_list_was_closed_leaves_no_gap(
             source.write()
         source.write()
         source.read()
-    finally:
-        source.stop()
 
 
 def test_an_object_has_the_class_in_its_type_link(tmp_path: Path):

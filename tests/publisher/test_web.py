@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from html.parser import HTMLParser
 from io import BytesIO
@@ -38,6 +37,7 @@ from tests.publisher.helpers import (
     PATIENCE,
     QUICK,
     Start,
+    WaitingCallback,
     eventually,
     quick_publisher,
     serving,
@@ -134,19 +134,14 @@ async def test_the_channel_links_to_itself_and_its_hubs(site: str, client: aioht
 
 
 async def test_an_unwritten_document_results_in_503(tmp_path: Path, client: aiohttp.ClientSession):
-    go = threading.Event()
-
-    def resources() -> Iterator[Resource]:
-        go.wait(PATIENCE)
-        yield Resource(BASE + "a")
-
+    resources = WaitingCallback(BASE + "a")
     publisher = Publisher(tmp_path, BASE, options=SLOW, resources=resources)
     async with serving_documents(publisher) as url:
         async with client.get(f"{url}/resourcelist.xml") as answer:
             assert answer.status == 503
             assert int(answer.headers["Retry-After"]) > 0
             assert "has not been written yet" in await answer.text()
-        go.set()
+        resources.go.set()
         assert await publisher.await_published(PATIENCE)
         async with client.get(f"{url}/resourcelist.xml") as answer:
             assert answer.status == 200
