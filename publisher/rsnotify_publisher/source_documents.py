@@ -130,12 +130,12 @@ class SourceDocuments:
         self,
         base_url: str,
         hubs: tuple[str, ...],
-        options: Options | None = None,
+        options: Options,
         *,
         described_by: str | None = None,
         views: Sequence[type[View]] = (),
     ) -> None:
-        self.options = options or Options()
+        self.options = options
         self._views = tuple(views)
         self.profile = _profile(self.options.profile)
         #: The file name extension of closed documents and parts of documents.
