@@ -11,7 +11,6 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,8 +41,6 @@ def quick_publisher(folder: Path, *hubs: str | Hub, **settings: Any) -> Publishe
 
 class Clock:
     """Returns the time of day, which a test can advance."""
-
-    ORIGIN = datetime(2013, 1, 3, 9, tzinfo=UTC)
 
     def __init__(self) -> None:
         self._ahead = 0
@@ -87,7 +84,6 @@ class FakeHub:
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
         await site.start()
-        assert isinstance(site._server, asyncio.Server)
         self._server = site._server
 
     async def stop(self) -> None:
@@ -188,7 +184,6 @@ class FakeHub:
             async for message in socket:
                 assert message.type is WSMsgType.TEXT
                 fragment = await self.keep(message.data.encode())
-                assert fragment.until is not None
                 until = format_datetime(fragment.until)
                 if self.answering.is_set():
                     await socket.send_json({"type": "accepted", "topic": topic, "until": until})
@@ -238,12 +233,8 @@ def chain_of(fragments: list[Document]) -> list[tuple[Instant, Instant]]:
     intervals = []
     through = fragments[0].from_
     for fragment in fragments:
-        assert fragment.from_ is not None
-        assert fragment.until is not None
-        assert through is not None
         assert fragment.from_ <= through, "a gap between two fragments"
         for entry in fragment.resources:
-            assert entry.datetime is not None
             assert fragment.from_ < entry.datetime <= fragment.until
         through = max(through, fragment.until)
         intervals.append((fragment.from_, fragment.until))
@@ -279,7 +270,6 @@ class SourceProcess:
         return self.url.rstrip("/").rpartition(":")[2]
 
     def next_line(self) -> str:
-        assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE * 2)
         assert readable, "the source did not become ready"
         return self._process.stdout.readline().strip()
@@ -299,8 +289,7 @@ class SourceProcess:
 
     def get(self, name: str) -> bytes:
         with urllib.request.urlopen(self.url + name, timeout=PATIENCE) as answer:
-            body: bytes = answer.read()
-        return body
+            return answer.read()
 
     def changes(self) -> list[tuple[str, str]]:
         """Return the changes in the open Change List, as (change, name relative to the base)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from rsnotify_publisher.rotation_and_retention import (
     parse_rotation,
 )
 from tests.ports import free_port
-from tests.publisher.helpers import BASE, Clock, eventually
+from tests.publisher.helpers import BASE, eventually
 from tests.publisher.published import QUIET, Published, join, names, recorded, uris
 
 
@@ -229,8 +230,6 @@ def test_readers_never_find_a_gap_between_list_and_archive(tmp_path: Path, max_e
                 # The next version of the index shows what has just left the open part.
                 again = source.read("changelist.xml")
                 reported = again.resources[-1].from_ if again.index else again.from_
-                assert last.from_ is not None
-                assert reported is not None
                 if last.from_ > reported:
                     gaps.append((last.from_, reported))
 
@@ -265,7 +264,7 @@ def test_long_documents_may_be_compressed(tmp_path: Path):
 
 def test_the_profile_1_0_has_the_datetime_of_changes_only_in_lastmod(tmp_path: Path):
     with Published(tmp_path, profile="1.0", rotate="4 changes") as source:
-        change = source.publisher.updated(BASE + "a", lastmod=Clock.ORIGIN)
+        change = source.publisher.updated(BASE + "a", lastmod=datetime(2013, 1, 3, tzinfo=UTC))
         source.update(*range(5))
     archived = source.read("changelist-archive.xml").resources
     entries = [entry for item in archived for entry in source.read(item.uri).resources]

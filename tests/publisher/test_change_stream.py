@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,6 @@ from rsnotify_publisher.documents.document_store import DocumentStore
 from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, Recorder
 from rsnotify_publisher.push import change_stream
 from rsnotify_publisher.push.change_stream import ChangeStream
-from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.source_context import SourceContext
 from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher
 
@@ -49,7 +48,7 @@ class World:
         self.own = Journal(folder / "journal.sqlite3", BASE, clock=clock)
         self.foreign = Journal(folder / "journal.sqlite3", BASE, clock=clock)
         last = self.own.state().last_change
-        self.hubs = [cast(HubFeed, SimpleNamespace(sent=last)) for _ in range(hubs)]
+        self.hubs = [SimpleNamespace(sent=last) for _ in range(hubs)]
         self.calls: list[Callable[[], object]] = []
         self.pool = ThreadPoolExecutor(1)
         self.stream = ChangeStream(self.read_contents, self.calls.append, self.pool.submit)
@@ -89,7 +88,7 @@ class World:
             expected = self.own.changes(feed.sent, limit)
             assert list(read.changes) == expected[: len(read.changes)]
             assert read.begin == self.own.last_change_at(feed.sent)
-            assert read.end == to_microseconds(read.changes[-1].datetime)  # type: ignore[arg-type]
+            assert read.end == to_microseconds(read.changes[-1].datetime)
             assert set(read.contents.values()) <= {CONTENT}
             feed.sent = read.end
         return read
@@ -143,7 +142,6 @@ async def test_unreadable_contents_are_omitted(
             journal.record([change("a")])
         stream.open(journal)
         recorded = stream.read(0, 1)
-        assert recorded is not None
         assert await stream.inline_contents(recorded) == {BASE + "a": None}
     assert "sending changes without inline content" in caplog.text
 
@@ -286,7 +284,7 @@ async def test_no_heartbeat_passes_a_change_whose_content_is_being_read(
             await hub.has(BASE + "a")
     chain_of(hub.fragments)
     before = hub.fragments[: hub.fragments.index(next(f for f in hub.fragments if f.resources))]
-    assert all(fragment.until < change.datetime for fragment in before)  # type: ignore[operator]
+    assert all(fragment.until < change.datetime for fragment in before)
 
 
 # Changes that arrive as fast as lists are closed.

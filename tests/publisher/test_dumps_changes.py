@@ -104,8 +104,6 @@ def test_packages_join_without_a_gap(tmp_path: Path):
     for document, interval in zip(manifests(tmp_path, packages), intervals, strict=True):
         assert (document.from_, document.until) == interval
         begin, end = interval
-        assert begin is not None
-        assert end is not None
         for entry in document.resources:
             assert begin < entry.datetime <= end
 

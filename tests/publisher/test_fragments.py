@@ -89,7 +89,7 @@ def with_hash(content: bytes, **fields: object) -> Resource:
         change=ChangeType.UPDATED,
         datetime=from_microseconds(1),
         hash=sha256(content),
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
 
 

@@ -55,7 +55,7 @@ def make(tmp_path: Path) -> Make:
         return SourceDescription(
             HOST,
             [
-                Publisher(tmp_path / str(n), f"{HOST}{n}/", options=QUICK, **settings)  # type: ignore[arg-type]
+                Publisher(tmp_path / str(n), f"{HOST}{n}/", options=QUICK, **settings)
                 for n in range(count)
             ],
         )
@@ -143,13 +143,13 @@ def test_all_that_is_submitted_is_committed_in_order(tmp_path: Path, pool: Threa
     assert hold.started.wait(PATIENCE)
     names = [str(n) for n in range(5_100)]
     for name in names:
-        recorder.submit(lambda journal, name=name: journal.record([change(name)]))  # type: ignore[misc]
+        recorder.submit(lambda journal, name=name: journal.record([change(name)]))
     hold.go.set()
     recorder.close()
     with Journal(tmp_path / "j.sqlite3", BASE) as journal:
         changes = journal.changes(0)
     assert [each.uri.removeprefix(BASE) for each in changes] == names
-    assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
+    assert all(a.datetime < b.datetime for a, b in pairwise(changes))
 
 
 def test_a_journal_that_cannot_be_opened_is_reported_at_once(
@@ -446,6 +446,6 @@ def test_a_failing_function_does_not_end_the_thread(caplog: pytest.LogCaptureFix
 def test_all_that_was_submitted_runs_before_the_threads_end():
     threads, numbers = FunctionThreads(2, "test"), list[int]()
     for number in range(100):
-        threads.submit(lambda number=number: numbers.append(number))  # type: ignore[misc]
+        threads.submit(lambda number=number: numbers.append(number))
     threads.shutdown()
     assert sorted(numbers) == list(range(100))

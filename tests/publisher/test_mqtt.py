@@ -43,7 +43,7 @@ class Listener:
     def fragments(self) -> list[Document]:
         bodies = dict.fromkeys(message.payload for message in self.messages)
         found = [read_document(body) for body in bodies]
-        return sorted(found, key=lambda fragment: fragment.until)  # type: ignore[arg-type,return-value]
+        return sorted(found, key=lambda fragment: fragment.until)
 
     def uris(self) -> list[str]:
         return [entry.uri for fragment in self.fragments() for entry in fragment.resources]
@@ -173,5 +173,5 @@ def test_the_hubs_in_the_documents_include_the_topic(tmp_path: Path):
 )
 def test_invalid_brokers_are_refused(wrong: dict[str, object]):
     with pytest.raises(ConfigurationError) as error:
-        parse_hub(**wrong)  # type: ignore[arg-type]
+        parse_hub(**wrong)
     assert "canary" not in str(error.value)

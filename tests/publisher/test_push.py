@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -20,7 +20,7 @@ from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.push.change_stream import ChangeStream
-from rsnotify_publisher.push.hub_feed import HubFeed, OutgoingFragment
+from rsnotify_publisher.push.hub_feed import OutgoingFragment
 from rsnotify_publisher.push.hub_push import ChannelPush, HubPush, NodeRotation
 from rsnotify_publisher.push.websocket import HubConnections
 from tests.fork_server import forked
@@ -325,7 +325,6 @@ class Other:
         )
 
     async def read_line(self) -> str:
-        assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             return await asyncio.to_thread(self._process.stdout.readline)
 
@@ -384,9 +383,7 @@ async def test_a_connection_lost_during_the_cancellation_does_not_prevent_it(hub
             yield
 
     feed = Breaking()
-    channel = ChannelPush(
-        BASE, [(parse_hub(url_of(hub, "ws")), cast(HubFeed, feed))], HubConnections()
-    )
+    channel = ChannelPush(BASE, [(parse_hub(url_of(hub, "ws")), feed)], HubConnections())
     pushing = asyncio.create_task(channel.keep_feeding(*channel.feeds[0]))
     async with asyncio.timeout(PATIENCE):
         await feed.requested.wait()

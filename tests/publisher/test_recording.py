@@ -48,7 +48,7 @@ class Holding:
 
 def assert_ordered(changes: list[Resource]) -> None:
     datetimes = [change.datetime for change in changes]
-    assert all(a < b for a, b in pairwise(datetimes))  # type: ignore[operator]
+    assert all(a < b for a, b in pairwise(datetimes))
 
 
 def test_a_recorded_change_is_returned_with_its_datetime(tmp_path: Path):
@@ -120,7 +120,6 @@ def test_several_processes_record_concurrently(tmp_path: Path):
 def test_acknowledged_changes_survive_kill_9(tmp_path: Path):
     command = [*forked(WRITER), str(tmp_path), "x", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
         reported = [writer.stdout.readline().strip() for _ in range(100)]
         writer.kill()
         reported += [line.strip() for line in writer.stdout if line.endswith("\n")]
@@ -171,7 +170,7 @@ def test_unpublishable_changes_are_refused_in_one_sentence(
 ):
     publisher = Publisher(tmp_path, BASE)
     with pytest.raises(ConfigurationError, match=complaint) as raised:
-        publisher.updated(uri, **metadata)  # type: ignore[arg-type]
+        publisher.updated(uri, **metadata)
     assert "\n" not in str(raised.value)
     assert publisher.is_empty()
 
@@ -398,7 +397,7 @@ def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], expected:
 
 def test_an_unknown_argument_is_refused(tmp_path: Path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'contents'"):
-        Publisher(tmp_path, BASE, contents=lambda uri: None)  # type: ignore[call-arg]
+        Publisher(tmp_path, BASE, contents=lambda uri: None)
 
 
 def test_sets_of_a_wrong_type_are_refused(tmp_path: Path):

@@ -34,7 +34,7 @@ def updated(name: str, hour: int, *links: Link, **metadata: object) -> Resource:
         lastmod=at(3, hour),
         change=ChangeType.UPDATED,
         links=links,
-        **metadata,  # type: ignore[arg-type]
+        **metadata,
     )
 
 
@@ -196,7 +196,7 @@ def test_deletions_may_have_links(tmp_path: Path):
         (Link("duplicate", "mirror/res1"), "'mirror/res1' is not an absolute URI"),
         (Link("duplicate", HTTP, pri=0), "pri is 0; give a number from 1 "),
         (Link("duplicate", HTTP, pri=1_000_000), "pri is 1000000"),
-        (Link("duplicate", HTTP, pri="1"), "pri is '1'"),  # type: ignore[arg-type]
+        (Link("duplicate", HTTP, pri="1"), "pri is '1'"),
         (Link("no such", HTTP), "rel is 'no such'; give a registered relation type, or a URI"),
         (Link("via", HTTP, hash="00ff"), "hash is '00ff'"),
         (Link("via", HTTP, length=-1), "length is -1"),

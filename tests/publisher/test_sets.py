@@ -27,7 +27,7 @@ Make = Callable[..., Publisher]
 def make(tmp_path: Path) -> Make:
     def made(name: str, *, base_url: str | None = None, **settings: object) -> Publisher:
         given = {"options": QUICK, "described_by": f"{HOST}about-{name}", **settings}
-        return Publisher(tmp_path / name, base_url or f"{HOST}{name}/", **given)  # type: ignore[arg-type]
+        return Publisher(tmp_path / name, base_url or f"{HOST}{name}/", **given)
 
     return made
 

@@ -96,13 +96,10 @@ def test_a_file_configures_several_sets(folder_of_sets: Path, source: Start, unu
 
 def refused(folder_of_sets: Path, text: str) -> str:
     port = None if "port = " in text else 0
-    with pytest.raises(RsnotifyError) as raised:
-        command(None, config=configure(folder_of_sets, text), port=port)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
+    return refusal(None, config=configure(folder_of_sets, text), port=port)
 
 
-def refusal(folder: Path, **options: Any) -> str:
+def refusal(folder: Path | None, **options: Any) -> str:
     with pytest.raises(RsnotifyError) as raised:
         command(folder, **{"port": 0, **options})
     assert "\n" not in str(raised.value)

@@ -188,7 +188,6 @@ def test_an_empty_change_dump_begins_after_dropped_packages(tmp_path: Path):
         source.update(*range(8))
         eventually(lambda: bool(source.read("changedump.xml").resources))
         packed = source.read("changedump.xml").resources[-1].until
-        assert packed is not None
         source.clock.pass_seconds(3_700)
         eventually(lambda: not source.read("changedump.xml").resources)
         begin = source.read("changedump.xml").from_
@@ -271,7 +270,7 @@ def test_content_with_another_hash_than_the_change_is_refused(tmp_path: Path):
             with pytest.raises(
                 ConfigurationError, match="the hash or length does not match the content"
             ):
-                publisher.updated(BASE + "a", content=b"abc", **wrong)  # type: ignore[arg-type]
+                publisher.updated(BASE + "a", content=b"abc", **wrong)
         with pytest.raises(ConfigurationError, match="has no content"):
             publisher.record([Record(Resource(BASE + "a", change=ChangeType.DELETED), content=b"")])
         assert publisher.updated(BASE + "a", content=b"abc", hash="md5:" + MD5).hash == "md5:" + MD5

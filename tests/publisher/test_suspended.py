@@ -63,4 +63,4 @@ def test_others_wait_for_a_process_suspended_while_it_records(tmp_path: Path):
         waiting.result(PATIENCE)
         changes = recorded(publisher)
     assert [change.uri for change in changes] == [BASE + "first", BASE + "second"]
-    assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
+    assert all(a.datetime < b.datetime for a, b in pairwise(changes))

@@ -103,7 +103,6 @@ def check_joined(lists: list[Document], recorded: list[Resource], opened: set[In
     instants = [entry for document in lists for entry in document.resources]
     assert [(one.uri, one.datetime) for one in instants] == [(o.uri, o.datetime) for o in recorded]
     for document in lists:
-        assert document.from_ is not None
         for entry in document.resources:
             assert document.from_ < entry.datetime
             assert document.until is None or entry.datetime <= document.until
@@ -114,12 +113,9 @@ def check_joined(lists: list[Document], recorded: list[Resource], opened: set[In
 
 def check_baseline(baseline: Document, recorded: list[Resource]) -> None:
     """Check that a Resource List is the set as of `at`, except for changes until `completed`."""
-    assert baseline.at is not None
-    assert baseline.completed is not None
     state: dict[str, Resource] = {}
     since: set[str] = set()
     for change in recorded:
-        assert change.datetime is not None
         if change.datetime > baseline.at:
             if change.datetime <= baseline.completed:
                 since.add(change.uri)
@@ -185,7 +181,7 @@ async def test_no_document_contradicts_another_or_the_clock(
                 await asyncio.sleep(random.random() / 100)
             recorded = sorted(
                 (change for changes in done.result() for change in changes),
-                key=lambda change: change.datetime,  # type: ignore[arg-type,return-value]
+                key=lambda change: change.datetime,
             )
             await reader.read_documents()
     finally:
@@ -274,8 +270,6 @@ async def test_only_flushed_changes_are_sent(tmp_path: Path, hub: FakeHub, insta
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert killed.stdin is not None
-    assert killed.stdout is not None
     async with asyncio.timeout(PATIENCE):
         assert await killed.stdout.readline() == b"before\n"
         await hub.has(BASE + "before")

@@ -55,8 +55,7 @@ def files_of(folder: Path, base: str = BASE) -> Fetch:
 
 def get(uri: str) -> bytes:
     with urllib.request.urlopen(uri, timeout=PATIENCE) as answer:
-        body: bytes = answer.read()
-    return body
+        return answer.read()
 
 
 def read_both(fetch: Fetch, base: str = BASE) -> History:
@@ -388,7 +387,6 @@ def test_views_of_a_killed_source_are_readable(tmp_path: Path):
     for lines in (20, 3, 31, 8):
         command = [*forked(script), str(tmp_path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
-            assert killed.stdout is not None
             for _ in range(lines):
                 assert killed.stdout.readline()
             killed.kill()

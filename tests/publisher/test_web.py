@@ -273,8 +273,7 @@ async def links_of(url: str, method: str = "GET", **headers: str) -> list[tuple[
 def text_of(url: str) -> str:
     with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         assert answer.headers.get_content_type() == "text/plain"
-        text: str = answer.read().decode()
-    return text
+        return answer.read().decode()
 
 
 def sitemaps(robots: str) -> list[str]:

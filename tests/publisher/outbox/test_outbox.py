@@ -280,7 +280,7 @@ def test_a_forwarder_is_notified_at_once_and_ends_at_once(source: Source):
         for number in range(5):
             with source.connect() as connection:
                 rewrite(connection, "a")
-            eventually(lambda number=number: len(source.reported()) == number + 1)  # type: ignore[misc]
+            eventually(lambda number=number: len(source.reported()) == number + 1)
     assert source.waiting() == []
 
 

@@ -128,7 +128,7 @@ def test_the_postgresql_queue_is_notified_at_once(
         for count in range(1, 4):
             with engine.begin() as connection:
                 OUTBOX.updated(connection, BASE + "a")
-            eventually(lambda count=count: len(reported(publisher)) == count)  # type: ignore[misc]
+            eventually(lambda count=count: len(reported(publisher)) == count)
 
 
 async def test_changes_are_recorded_in_asyncio(on_postgresql: str, publisher: Publisher):
