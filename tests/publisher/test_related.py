@@ -21,91 +21,44 @@ from tests.publisher.published import members, read, uris
 
 HTTP = "http://example.com/"
 MD5 = "md5:1584abdf8ebdc9802ac0c6a7402c03b6"
-SHA = "sha-256:f4OxZX_x_FO5LcGBSKHWXfwtSx-j1ncoSt3SABJtkGk"
+AT = datetime(2013, 1, 3, 18, tzinfo=UTC)
 
 
-def at(day: int, hour: int) -> datetime:
-    return datetime(2013, 1, day, hour, tzinfo=UTC)
-
-
-def updated(name: str, hour: int, *links: Link, **metadata: object) -> Resource:
+def updated(name: str, *links: Link) -> Resource:
     return Resource(
         HTTP + name,
-        lastmod=at(3, hour),
+        lastmod=AT,
         change=ChangeType.UPDATED,
+        hash=MD5,
+        length=9_788_456_778,
+        type="text/html",
         links=links,
-        **metadata,
     )
 
 
-#: Those examples of the specification that differ for a Source, by number.
-EXAMPLES = {
-    "24 mirrored content": [
-        updated(
-            "res1",
-            18,
-            Link("duplicate", "http://mirror1.example.com/res1", pri=1, modified=at(3, 18)),
-            Link("duplicate", "http://mirror2.example.com/res1", pri=2, modified=at(3, 18)),
-            Link("duplicate", "gsiftp://gridftp.example.com/res1", pri=3, modified=at(3, 18)),
-            hash=MD5,
-            length=8876,
-            type="text/html",
-        )
-    ],
-    "27 patches": [
-        updated(
-            "res4",
-            17,
-            Link(
-                Rel.PATCH,
-                HTTP + "res4-json-patch",
-                modified=at(3, 17),
-                hash="sha-256:y66dER_t_HWEIKpesdkeb7rtSc-ippjf9823742opld",
-                length=73,
-                type="application/json-patch",
-            ),
-            hash=SHA,
-            length=56778,
-            type="application/json",
-        ),
-        updated(
-            "res5-full.tiff",
-            18,
-            Link(
-                Rel.PATCH,
-                HTTP + "res5-diff",
-                modified=at(3, 18),
-                length=4533,
-                type="application/x-tiff-diff",
-            ),
-            hash=SHA,
-            length=9788456778,
-            type="image/tiff",
-        ),
-    ],
-    "29 prior versions": [
-        updated(
-            "res1",
-            18,
-            Link("memento", HTTP + "20130103070000/res1", modified=at(2, 18), hash=MD5),
-            Link("timegate", HTTP + "timegate/http://example.com/res1"),
-            Link(
-                "timemap", HTTP + "timemap/http://example.com/res1", type="application/link-format"
-            ),
-            hash=MD5,
-            length=8876,
-            type="text/html",
-        )
-    ],
-    "any other relation": [
-        updated(
-            "res1",
-            20,
-            Link("https://example.org/rel?a=1&b=2", "urn:isbn:0451450523", encoding="gzip"),
-            Link("version-history", HTTP + "history", attributes=(("{urn:x}note", "a < b"),)),
-        )
-    ],
-}
+#: Mirrored content, patches and prior versions as in the examples 24, 27 and 29, and others.
+RESOURCES = [
+    updated(
+        "res1",
+        Link("duplicate", "http://mirror1.example.com/res1", pri=1, modified=AT),
+        Link("duplicate", "gsiftp://gridftp.example.com/res1", pri=3, modified=AT),
+    ),
+    updated(
+        "res2",
+        Link(Rel.PATCH, HTTP + "patch", modified=AT, hash=MD5, length=73, type="text/x-diff"),
+    ),
+    updated(
+        "res3",
+        Link("memento", HTTP + "20130103070000/res3", modified=AT, hash=MD5),
+        Link("timegate", HTTP + "timegate/http://example.com/res3"),
+        Link("timemap", HTTP + "timemap/http://example.com/res3", type="application/link-format"),
+    ),
+    updated(
+        "res4",
+        Link("https://example.org/rel?a=1&b=2", "urn:isbn:0451450523", encoding="gzip"),
+        Link("version-history", HTTP + "history", attributes=(("{urn:x}note", "a < b"),)),
+    ),
+]
 
 
 def recorded(entry: Resource) -> Resource:
@@ -133,49 +86,44 @@ def manifest(publisher: Publisher, dump: Document) -> list[Resource]:
 
 
 def test_every_document_contains_the_given_links(tmp_path: Path):
-    resources = [
-        replace(resource, uri=resource.uri.replace(HTTP, f"{HTTP}{number}/"))
-        for number, example in enumerate(EXAMPLES.values())
-        for resource in example
-    ]
     publisher = quick_publisher(
         tmp_path,
         content=lambda uri: uri.encode(),
         change_dump=True,
         resource_dump_every=0.05,
-        rotate=f"{len(resources) + 1} changes",
+        rotate=f"{len(RESOURCES) + 1} changes",
     )
 
     read_own = partial(read, publisher)
 
     with publisher:
         assert publisher.wait_published(PATIENCE)
-        changes = publisher.record(resources)
-        eventually(lambda: len(read_own("resourcelist.xml").resources) == len(resources))
+        changes = publisher.record(RESOURCES)
+        eventually(lambda: len(read_own("resourcelist.xml").resources) == len(RESOURCES))
         offered = publisher.source.documents_folder / "capabilitylist.xml"
         eventually(lambda: b"resourcedump.xml" in offered.read_bytes())
-        eventually(lambda: uris(read_own("changelist.xml")) == [r.uri for r in resources])
+        eventually(lambda: uris(read_own("changelist.xml")) == [r.uri for r in RESOURCES])
         listed = read_own("changelist.xml").resources
         # One more change closes them.
         publisher.deleted(HTTP + "other")
         eventually(lambda: bool(read_own("changedump.xml").resources))
         changed = manifest(publisher, read_own("changedump.xml"))
         held = lambda: manifest(publisher, read_own("resourcedump.xml"))  # noqa: E731
-        eventually(lambda: len(held()) == len(resources))
-    assert [recorded(entry) for entry in listed] == resources
-    by_uri = sorted(resources, key=lambda resource: resource.uri)
+        eventually(lambda: len(held()) == len(RESOURCES))
+    assert [recorded(entry) for entry in listed] == RESOURCES
+    by_uri = sorted(RESOURCES, key=lambda resource: resource.uri)
     assert list(read_own("resourcelist.xml").resources) == list(map(as_set, by_uri))
-    assert list(map(metadata_of, changed)) == list(map(metadata_of, resources))[: len(changed)]
+    assert list(map(metadata_of, changed)) == list(map(metadata_of, RESOURCES))[: len(changed)]
     assert list(map(metadata_of, held())) == list(map(metadata_of, by_uri))
     writer = FragmentWriter(BASE, max_entries=99, max_bytes=10**6, profile=Profile.V1_1)
-    (fragment,) = writer.fragments(at(1, 0), changes, {})
-    assert [recorded(entry) for entry in read_document(fragment.body).resources] == resources
+    (fragment,) = writer.fragments(AT, changes, {})
+    assert [recorded(entry) for entry in read_document(fragment.body).resources] == RESOURCES
 
 
 def test_loaded_resources_keep_their_links(tmp_path: Path):
     publisher = quick_publisher(tmp_path)
     links = (Link("duplicate", "http://mirror.example/a", pri=1), Link("via", "http://x.example/"))
-    publisher.load([Resource(BASE + "a", lastmod=at(1, 1), links=links)])
+    publisher.load([Resource(BASE + "a", lastmod=AT, links=links)])
     with publisher:
         assert publisher.wait_published(PATIENCE)
     (entry,) = read(publisher, "resourcelist.xml").resources
