@@ -109,17 +109,6 @@ def test_closed_lists_and_the_open_one_join_without_a_gap(tmp_path: Path):
     assert len(recorded(publisher)) < 10, "the journal is pruned behind closed lists"
 
 
-def test_a_flood_is_closed_in_lists_of_bounded_length(tmp_path: Path):
-    with quick_publisher(tmp_path, rotate="10 changes", refresh=30) as publisher:
-        publisher.record(
-            [Resource(BASE + name, change=ChangeType.UPDATED) for name in numbered(95)]
-        )
-    archive = read(publisher, "changelist-archive.xml")
-    lengths = [len(read(publisher, entry.uri).resources) for entry in archive.resources]
-    assert max(lengths) == 10
-    assert sum(lengths) + len(read(publisher, "changelist.xml").resources) == 95
-
-
 def test_closed_lists_are_never_rewritten(tmp_path: Path):
     options = replace(QUICK, rotate="10 changes")
     closed = publish(tmp_path, *numbered(40), options=options)
