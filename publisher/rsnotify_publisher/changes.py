@@ -6,7 +6,6 @@ It is therefore refused at once, with a message for the programmer.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -187,6 +186,3 @@ def _has_valid_brackets(uri: str) -> bool:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < 10**18
-
-
-logger = logging.getLogger("rsnotify.publisher")
