@@ -20,6 +20,9 @@ from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.journal.journal import DEFAULT_CACHE_SIZE
 from rsnotify_publisher.push.websocket import HubConnections
 
+T = TypeVar("T")
+
+logger = logging.getLogger("rsnotify.publisher")
 #: Maximum fraction of the time to spend on polling, regardless of the number of journals.
 _MAX_TIME_FRACTION = 0.05
 
@@ -78,11 +81,6 @@ class JournalPoller:
                 polled.poll()
             shortest = min(polled.interval for polled in self._polled)
             await asyncio.sleep(max(shortest, (clock() - began) / _MAX_TIME_FRACTION))
-
-
-T = TypeVar("T")
-
-logger = logging.getLogger("rsnotify.publisher")
 
 
 class WorkKind(StrEnum):

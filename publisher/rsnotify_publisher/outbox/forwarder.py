@@ -20,6 +20,13 @@ from rsnotify.sync.retry import Retry
 from rsnotify_publisher.changes import check_record
 from rsnotify_publisher.publisher import Publisher, Startable
 
+logger = logging.getLogger("rsnotify.publisher")
+_RETRY = Retry(first=0.1, most=30.0)
+#: Maximum number of changes recorded at a time.
+BATCH_SIZE = 1_000
+#: Seconds between warnings that a forwarder is waiting for another one.
+_WARNING_INTERVAL = 60.0
+
 
 class OutboxLine(Struct, frozen=True):
     """A row of the outbox: its key in the table, and the change as JSON."""
@@ -65,14 +72,6 @@ class OutboxQueue(Protocol):
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""
-
-
-logger = logging.getLogger("rsnotify.publisher")
-_RETRY = Retry(first=0.1, most=30.0)
-#: Maximum number of changes recorded at a time.
-BATCH_SIZE = 1_000
-#: Seconds between warnings that a forwarder is waiting for another one.
-_WARNING_INTERVAL = 60.0
 
 
 class Forwarder(Startable):

@@ -25,6 +25,8 @@ from rsnotify_publisher.counters import HubCounters
 from rsnotify_publisher.journal import JournalState, RecordedChanges
 from rsnotify_publisher.push.change_stream import Stream
 
+logger = logging.getLogger("rsnotify.publisher")
+
 
 class OutgoingFragment(Struct, frozen=True):
     """A fragment with all changes after `from_` and through `until`. A heartbeat has none."""
@@ -93,9 +95,6 @@ class FragmentWriter(Struct, frozen=True):
         )
         body = b"".join([opening(head), *entries, closing(head)])
         return OutgoingFragment(from_, until, body, is_heartbeat=not entries)
-
-
-logger = logging.getLogger("rsnotify.publisher")
 
 
 class FragmentFeed(Protocol):

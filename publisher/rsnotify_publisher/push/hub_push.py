@@ -40,6 +40,13 @@ from rsnotify_publisher.push.websocket import HubConnections, feed_by_websocket
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import CAPABILITY_LIST, allows_second_channel
 
+logger = logging.getLogger("rsnotify.publisher")
+_RETRY = Retry(first=0.1, most=30.0)
+#: Seconds between two checks whether the hubs have every change, while the Publisher closes.
+_DRAIN_POLL_INTERVAL = 0.01
+#: Number of heartbeats for changes per heartbeat for notices. Documents are rarely written, so the
+#: proof that no notice was missed can also be rare.
+_HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
 _NETWORK_ERRORS = (OSError, aiohttp.ClientError, WebSocketException)
 
 
@@ -89,15 +96,6 @@ async def feed_hub(
         if isinstance(cause, _NETWORK_ERRORS):
             raise HubFailure(hub.uri, reason_of(cause, str(cause))) from error
         raise cause from None
-
-
-logger = logging.getLogger("rsnotify.publisher")
-_RETRY = Retry(first=0.1, most=30.0)
-#: Seconds between two checks whether the hubs have every change, while the Publisher closes.
-_DRAIN_POLL_INTERVAL = 0.01
-#: Number of heartbeats for changes per heartbeat for notices. Documents are rarely written, so the
-#: proof that no notice was missed can also be rare.
-_HEARTBEATS_PER_NOTICE_HEARTBEAT = 30
 
 
 class HubPush:
