@@ -19,7 +19,7 @@ from aiohttp import WSMsgType, web
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import Instant, format_datetime
-from rsnotify.format.model import Capability, Document, Resource
+from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Hub, Options, Publisher, application
 from tests.ports import port_for
@@ -37,6 +37,10 @@ def quick_publisher(folder: Path, *hubs: str | Hub, **settings: Any) -> Publishe
     fields = settings.keys() & set(Options.__struct_fields__)
     options = {name: settings.pop(name) for name in fields}
     return Publisher(folder, BASE, hubs=hubs, options=replace(QUICK, **options), **settings)
+
+
+def update(name: object) -> Resource:
+    return Resource(f"{BASE}{name}", change=ChangeType.UPDATED)
 
 
 class Clock:

@@ -28,7 +28,7 @@ from rsnotify_publisher.journal import Journal, JournalState, RecordedChanges, R
 from rsnotify_publisher.push import change_stream
 from rsnotify_publisher.push.change_stream import ChangeStream
 from rsnotify_publisher.source_context import SourceContext
-from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher
+from tests.publisher.helpers import BASE, PATIENCE, FakeHub, chain_of, quick_publisher, update
 
 HASH = "sha-256:" + "0" * 64
 CONTENT = b"small"
@@ -308,7 +308,7 @@ class Flood:
         return time.time_ns() // 1000
 
     def record(self, recorder: Recorder) -> None:
-        change = Record(Resource(f"{BASE}a", change=ChangeType.UPDATED))
+        change = Record(update("a"))
         recorder.submit(lambda journal: journal.record([change] * 4)).result()
 
 

@@ -23,6 +23,7 @@ from tests.publisher.helpers import (
     eventually,
     quick_publisher,
     serving_documents,
+    update,
 )
 from tests.publisher.published import read
 
@@ -186,7 +187,7 @@ async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: Fake
     hub.notices.clear()
     away = replace(ROTATING, grace=0)
     async with Publisher(tmp_path, BASE, hubs=hubs, options=away) as publisher:
-        await publisher.arecord([_update(number) for number in range(12)])
+        await publisher.arecord(map(update, range(12)))
         assert await publisher.await_published(PATIENCE)
     await hub.start()
     async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
@@ -245,10 +246,6 @@ async def test_the_channel_is_served_and_links_to_its_hubs(tmp_path: Path, hub: 
     assert document.link(Rel.SELF) == TOPIC
     for entry in document.resources:
         assert document.from_ < entry.datetime <= document.until
-
-
-def _update(number: int) -> Resource:
-    return Resource(f"{BASE}{number}", change=ChangeType.UPDATED)
 
 
 async def test_a_hub_that_refuses_only_notices_still_receives_changes(

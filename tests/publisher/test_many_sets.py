@@ -37,6 +37,7 @@ from tests.publisher.helpers import (
     put,
     quick_publisher,
     serving,
+    update,
 )
 from tests.publisher.published import read, recorded, uris
 from tests.publisher.test_recording import Holding
@@ -126,7 +127,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def change(name: str) -> Record:
-    return Record(Resource(BASE + name, change=ChangeType.UPDATED))
+    return Record(update(name))
 
 
 def in_turns(folder: Path, pool: ThreadPoolExecutor) -> Recorder:

@@ -16,7 +16,6 @@ import pytest
 from aiohttp import web
 
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify.format.model import ChangeType, Resource
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.push.change_stream import ChangeStream
@@ -32,6 +31,7 @@ from tests.publisher.helpers import (
     push,
     quick_publisher,
     serving,
+    update,
 )
 from tests.publisher.packed import sha256
 from tests.publisher.published import recorded
@@ -48,10 +48,6 @@ def url(hub: FakeHub, request: pytest.FixtureRequest) -> str:
     return url_of(hub, request.param)
 
 
-def update(name: str) -> Resource:
-    return Resource(BASE + name, change=ChangeType.UPDATED)
-
-
 async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, url: str):
     async with quick_publisher(tmp_path, url) as publisher:
         change = await publisher.acreated(BASE + "a", length=3, type="text/turtle")
@@ -65,7 +61,7 @@ async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, url: str):
 async def test_fragments_of_many_changes_join_without_a_gap(tmp_path: Path, hub: FakeHub, url: str):
     async with quick_publisher(tmp_path, url, fragment_entries=7) as publisher:
         names = [BASE + str(number) for number in range(100)]
-        await publisher.arecord([update(str(number)) for number in range(50)])
+        await publisher.arecord(map(update, range(50)))
         for number in range(50, 100):
             await publisher.aupdated(BASE + str(number))
         await hub.has(*names)

@@ -21,7 +21,7 @@ from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify_publisher import Publisher, Record, SourceDescription
 from rsnotify_publisher.journal import Journal, Recorder
 from tests.fork_server import forked
-from tests.publisher.helpers import BASE, PATIENCE, quick_publisher
+from tests.publisher.helpers import BASE, PATIENCE, quick_publisher, update
 from tests.publisher.published import recorded
 
 WRITER = """
@@ -135,10 +135,10 @@ def test_a_host_may_be_an_ipv6_address(tmp_path: Path):
 
 
 def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path):
-    good = Resource(BASE + "a", change=ChangeType.UPDATED)
+    good = update("a")
     with quick_publisher(tmp_path) as publisher:
         with pytest.raises(ConfigurationError, match="b c"):
-            publisher.record([good, Resource(BASE + "b c", change=ChangeType.UPDATED)])
+            publisher.record([good, update("b c")])
         assert recorded(publisher) == []
         assert len(publisher.record([good, good])) == 2
 
@@ -190,7 +190,7 @@ def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Pat
         holding = publisher._recorder.submit(hold)
         assert hold.started.wait(PATIENCE)
         # These arrive while the first one is running, so they share a transaction.
-        good = publisher.submit([Resource(BASE + "a", change=ChangeType.UPDATED)])
+        good = publisher.submit([update("a")])
         bad = publisher._recorder.submit(lambda _: 1 / 0)
         hold.go.set()
         holding.result(PATIENCE)
@@ -241,7 +241,7 @@ def test_an_interrupted_caller_does_not_block_others(tmp_path: Path, is_last: bo
         recorder.start()
 
         def record(name: str) -> Callable[[Journal], object]:
-            change = Resource(BASE + name, change=ChangeType.UPDATED)
+            change = update(name)
             return lambda journal: journal.record([Record(change)])
 
         with pytest.raises(KeyboardInterrupt):
@@ -270,7 +270,7 @@ def test_unflushed_changes_are_not_passed_to_feeds(tmp_path: Path):
         )
 
         def fail_at_the_commit(journal: Journal) -> None:
-            journal.record([Record(Resource(BASE + "bad", change=ChangeType.UPDATED))])
+            journal.record([Record(update("bad"))])
             database.execute("INSERT INTO bad VALUES (1, 2)")
 
         with pytest.raises(StorageError, match="FOREIGN KEY"):
@@ -296,13 +296,13 @@ def test_a_failed_rollback_is_retried_before_the_next_transaction(
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=UnreliableConnection))
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
         changes = [
-            Record(Resource(BASE + "lost", change=ChangeType.UPDATED)),
+            Record(update("lost")),
             Record(Resource("\udcff", change=ChangeType.UPDATED)),  # which cannot be stored
         ]
         with pytest.raises(StorageError, match="disk"), journal.transaction():
             journal.record(changes)
         with journal.transaction():
-            journal.record([Record(Resource(BASE + "kept", change=ChangeType.UPDATED))])
+            journal.record([Record(update("kept"))])
         assert [change.uri for change in journal.changes(0)] == [BASE + "kept"]
 
 

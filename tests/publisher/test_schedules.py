@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds, to_microseconds
-from rsnotify.format.model import Resource
 from rsnotify_publisher import FinishedDocument, Options, Publisher
 from rsnotify_publisher.job_schedule import (
     MISFIRE_GRACE,
@@ -25,7 +24,7 @@ from rsnotify_publisher.job_schedule import (
     run_by_schedule,
 )
 from rsnotify_publisher.rotation_and_retention import parse_retention, parse_rotation
-from tests.publisher.helpers import BASE, PATIENCE, eventually
+from tests.publisher.helpers import BASE, PATIENCE, eventually, update
 from tests.publisher.published import QUIET, Published, names
 
 #: 2024-01-01 is a Monday.
@@ -387,7 +386,7 @@ class Standing(Published):
         return self.now
 
     def bulk(self, *names: object) -> None:
-        self.publisher.record(Resource(f"{BASE}{name}", change="updated") for name in names)
+        self.publisher.record(map(update, names))
         self.wait_written()
 
     def rest(self) -> None:

@@ -39,6 +39,7 @@ from tests.publisher.helpers import (
     eventually,
     put,
     serving_documents,
+    update,
 )
 from tests.publisher.published import QUIET, Published
 from tests.publisher.view_consumers import Fetch, History, LDESReader, read_iiif, state_of
@@ -199,7 +200,7 @@ def test_members_within_a_millisecond_keep_their_dates_across_pages_and_restarts
     options = replace(VIEWS, keep="2 lists", linger=0)
     with closing(Steps(tmp_path, options, StoppedClock())) as source:
         for names in ("aaaaaaa", "bccddee", "ffgghhii", "jjaj", "a"):
-            source.record([Resource(BASE + name, change=ChangeType.UPDATED) for name in names])
+            source.record(list(map(update, names)))
             source.write()
             source.read()
             source.restart()

@@ -19,7 +19,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.format.links import parse_links
-from rsnotify.format.model import ChangeType, Document, Resource
+from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import (
     Publisher,
@@ -42,6 +42,7 @@ from tests.publisher.helpers import (
     quick_publisher,
     serving,
     serving_documents,
+    update,
 )
 from tests.publisher.published import uris
 from tests.web_servers import KINDS, serving_asgi, serving_wsgi
@@ -231,8 +232,7 @@ async def test_an_interrupted_download_of_a_package_is_resumed(
 async def test_a_long_list_is_compressed_for_clients_that_accept_it(
     publisher: Publisher, site: str, client: aiohttp.ClientSession
 ):
-    changes = [Resource(f"{BASE}{number}", change=ChangeType.UPDATED) for number in range(500)]
-    await publisher.arecord(changes)
+    await publisher.arecord(map(update, range(500)))
     for name in ("changelist.xml", "channel.xml"):
         async with client.get(site + name) as answer:
             assert answer.headers["Content-Encoding"] == "gzip"
