@@ -1,337 +1,386 @@
-"""Resource Dumps: what is in a package, where a package ends, and what the documents list."""
+"""When dumps are written, what they contain, and when they are dropped."""
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import os
 import shutil
-import subprocess
-import sys
-import zipfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.format.model import Capability, Document, Link, Resource
-from rsnotify.format.reader import read_document
-from rsnotify_validation import Finding, validate
-from tests.publisher.packed import (
-    AT,
-    BASE,
-    COMPLETED,
-    STEM,
-    UP,
-    files,
-    manifest,
-    pack,
-    sha256,
-    unpacked,
-    writer,
-)
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.format.model import ChangeType, Resource
+from rsnotify.sync.retry import Retry
+from rsnotify_publisher import Publisher, Record
+from rsnotify_publisher.documents.dumps import CheckedContents
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.source_contents import SourceContents
+from tests.publisher.helpers import BASE, PATIENCE, eventually
+from tests.publisher.packed import sha256
+from tests.publisher.published import QUIET, Published, join, members, names, read
 
-HEAD = Document(Capability.RESOURCE_DUMP, at=AT, completed=COMPLETED)
+#: Of `abc`.
+MD5 = "900150983cd24fb0d6963f7d28e17f72"
 
 
-def faults(folder: Path) -> list[Finding]:
-    return [finding for path in folder.rglob("*.xml") for finding in validate(path.read_bytes())]
+def wait_packed(source: Published) -> tuple[Resource, ...]:
+    """Wait until all closed lists are packed, and return them."""
+    source.wait_written()
+    closed = source.read("changelist-archive.xml").resources
+    ends = lambda: [one.until for one in source.read("changedump.xml").resources]  # noqa: E731
+    eventually(lambda: ends()[-1:] == [closed[-1].until])
+    return closed
 
 
-def test_a_package_contains_every_resource_and_a_manifest(tmp_path: Path):
-    (tmp_path / "b").write_bytes(b"of a file")
-    contents = {"a.ttl": b"of the callback", "b": tmp_path / "b", "empty": b""}
-    [package] = pack(tmp_path / "out", contents)
-    assert unpacked(tmp_path / "out", [package]) == {
-        BASE + "a.ttl": b"of the callback",
-        BASE + "b": b"of a file",
-        BASE + "empty": b"",
-    }
-    document = manifest(tmp_path / "out", package)
-    assert document.capability == "resourcedump-manifest"
-    assert (document.at, document.completed) == (AT, COMPLETED)
-    assert document.links == (Link("up", UP),)
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
+        yield journal
 
 
-ABOUT = (Link("describedby", BASE + "about"), Link("collection", BASE + "all"))
-PATCH = Link("http://www.openarchives.org/rs/terms/patch", BASE + "p", type="text/x-diff")
-MD5 = hashlib.md5(b"1", usedforsecurity=False).hexdigest()
-#: The Source's entry for a resource with the content `1`, and the entry in the manifest.
-ENTRIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "metadata is kept": (
-        {"lastmod": AT, "hash": sha256(b"1"), "length": 1, "type": "text/csv", "links": ABOUT},
-        {"lastmod": AT, "type": "text/csv", "links": ABOUT, "path": "/resources/000001-a.csv"},
-    ),
-    "of the bytes in the package, and nobody knows when they became what they are": (
-        {"lastmod": AT, "hash": sha256(b"older"), "length": 5},
-        {"lastmod": None, "hash": sha256(b"1"), "length": 1},
-    ),
-    "the algorithms of the Source are kept": (
-        {"lastmod": AT, "hash": f"md5:{MD5.upper()}"},
-        {"lastmod": AT, "hash": f"{sha256(b'1')} md5:{MD5}"},
-    ),
-    "a hash that cannot be compared is no other": (
-        {"lastmod": AT, "hash": "tiger:0123"},
-        {"lastmod": AT, "hash": sha256(b"1")},
-    ),
-    "a patch is of a change": ({"links": (PATCH, *ABOUT)}, {"links": ABOUT}),
-}
+def test_a_limited_number_of_missing_contents_is_kept(journal: Journal, tmp_path: Path):
+    with journal.transaction():
+        journal.load([Record(Resource(BASE + "last"))])
+    contents = CheckedContents(SourceContents(lambda uri: None), 0, journal, tmp_path)
+    for number in range(2_000):
+        assert contents.get(f"{BASE}{number}") is None
+        assert len(contents.missing) <= 1_000
+    contents.get(BASE + "last")
+    with pytest.raises(StorageError, match="last was not deleted, but `content` returned nothing"):
+        contents.get(BASE + "the-next")
 
 
-@pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_describes_the_packed_content(tmp_path: Path, name: str):
-    given, expected = ENTRIES[name]
-    [package] = pack(tmp_path, {"a": b"1"}, resources=[Resource(BASE + "a", **given)])
-    [entry] = manifest(tmp_path, package).resources
-    assert {field: getattr(entry, field) for field in expected} == expected
+def test_missing_content_that_has_come_back_is_not_reported(journal: Journal, tmp_path: Path):
+    with journal.transaction():
+        journal.load([Record(Resource(BASE + "a"))])
+    found: list[bytes | None] = [None, b"1"]
+    source = SourceContents(lambda uri: found.pop(0))
+    contents = CheckedContents(source, 0, journal, tmp_path)
+    assert contents.get(BASE + "a") is None
+    contents.check()
+    assert found == contents.missing == []
 
 
-def test_a_resource_without_content_is_omitted(tmp_path: Path):
-    contents = {"a": b"1", "told": None, "untold": tmp_path / "removed", "z": b"26"}
-    packages = pack(tmp_path, contents)
-    assert unpacked(tmp_path, packages) == {BASE + "a": b"1", BASE + "z": b"26"}
+def test_only_deletions_explain_missing_content_if_a_callback_returns_the_set(
+    journal: Journal, tmp_path: Path
+):
+    with journal.transaction():
+        journal.set_tracked(False)
+        for name, change in (("a", "deleted"), ("b", "deleted"), ("a", "created")):
+            journal.record([Record(Resource(BASE + name, change=ChangeType(change)))])
+    for name, is_reported in {"a": True, "b": False, "c": True}.items():
+        contents = CheckedContents(SourceContents(lambda uri: None), 0, journal, tmp_path)
+        contents.get(BASE + name)
+        with pytest.raises(StorageError) if is_reported else nullcontext():
+            contents.check()
 
 
-def test_a_file_that_grows_while_it_is_read_is_packed_up_to_its_initial_size(tmp_path: Path):
-    growing = tmp_path / "log"
-    growing.write_bytes(b"")
-
-    def grow() -> None:
-        with growing.open("ab") as file:
-            file.write(b"x" * 300_000)
-
-    out = tmp_path / "out"
-    assert unpacked(out, pack(out, {"log": growing}, check=grow)) == {BASE + "log": b"x" * 300_000}
-    assert growing.stat().st_size > 300_000
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_packed_up_to_that_point(tmp_path: Path):
-    shrinking = tmp_path / "log"
-    shrinking.write_bytes(b"x" * 1_000_000)
-    calls = iter(range(1_000))
-
-    def shrink() -> None:
-        if next(calls) == 1:  # the first piece has been read
-            os.truncate(shrinking, 0)
-
-    out = tmp_path / "out"
-    [content] = unpacked(out, pack(out, {"log": shrinking}, check=shrink)).values()
-    assert 0 < len(content) < 1_000_000
-
-
-def test_packages_are_split_by_number(tmp_path: Path):
-    packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_entries=3)
-    assert [package.count for package in packages] == [3, 3, 1]
-    assert len(unpacked(tmp_path, packages)) == 7
-
-
-def test_packages_are_split_by_size_and_a_large_resource_has_its_own(tmp_path: Path):
-    sizes = [4, 4, 4, 25, 0, 10, 1]
-    contents = {str(number): b"." * size for number, size in enumerate(sizes)}
-    packages = pack(tmp_path, contents, max_content=10)
-    assert [package.count for package in packages] == [2, 1, 1, 2, 1]
-    assert unpacked(tmp_path, packages) == {BASE + name: c for name, c in contents.items()}
-
-
-def test_an_empty_set_has_one_empty_package(tmp_path: Path):
-    [package] = pack(tmp_path, {})
-    assert package.count == 0
-    assert unpacked(tmp_path, [package]) == {}
-
-
-def test_the_dump_describes_its_packages(tmp_path: Path):
-    packages = pack(tmp_path, {"a": b"1", "b": b"2"}, max_entries=1)
-    archives = Link("archives", BASE + "resourcedump-archive.xml")
-    entries = [package.entry for package in packages]
-    head = replace(HEAD, links=(archives,))
-    parts = writer(tmp_path).write_document("resourcedump.xml", head, entries)
-    assert parts == []
-    document = read_document((tmp_path / "resourcedump.xml").read_bytes())
-    assert (document.capability, document.index) == ("resourcedump", False)
-    assert (document.at, document.completed) == (AT, COMPLETED)
-    assert document.links == (Link("up", UP), archives)
-    assert list(document.resources) == entries
-    for entry, package in zip(document.resources, packages, strict=True):
-        name, copy = package.files
-        content = (tmp_path / name).read_bytes()
-        assert entry.uri == BASE + name
-        assert (entry.type, entry.length) == ("application/zip", len(content))
-        assert (entry.at, entry.completed) == (AT, COMPLETED)
-        assert entry.hash == sha256(content)
-        assert entry.links == (Link("contents", BASE + copy, type="application/xml"),)
-
-
-def test_too_many_packages_for_one_document_get_an_index(tmp_path: Path):
-    packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_entries=1)
-    entries = [package.entry for package in packages]
-    parts = writer(tmp_path, max_entries=3).write_document("resourcedump.xml", HEAD, entries)
-    index = read_document((tmp_path / "resourcedump.xml").read_bytes())
-    assert (index.capability, index.index) == ("resourcedump", True)
-    assert [entry.uri for entry in index.resources] == [BASE + name for name in parts]
-    assert {(entry.at, entry.completed) for entry in index.resources} == {(AT, COMPLETED)}
-    documents = [read_document((tmp_path / name).read_bytes()) for name in parts]
-    assert [len(document.resources) for document in documents] == [3, 3, 1]
-    assert [entry for document in documents for entry in document.resources] == entries
-    for document in documents:
-        assert (document.capability, document.index) == ("resourcedump", False)
-        assert document.links == (Link("up", UP), Link("index", BASE + "resourcedump.xml"))
-
-
-@pytest.mark.parametrize("max_entries", [2, 50])
-def test_all_documents_are_valid(tmp_path: Path, max_entries: int):
-    contents = {"a.ttl": b"1", "b": b"2", "gone": None, "c": b"3"}
-    resources = [Resource(BASE + name, type="text/turtle") for name in contents]
-    packages = pack(tmp_path, contents, resources=resources, max_entries=1)
-    writer(tmp_path, max_entries=max_entries).write_document(
-        "resourcedump.xml", HEAD, [package.entry for package in packages]
-    )
-    assert len(list(tmp_path.rglob("*.xml"))) > 3
-    assert faults(tmp_path) == []
-
-
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.parametrize("calls", [1, 3, 5, 8, 13])
-def test_a_stopped_dump_leaves_no_files_behind(tmp_path: Path, calls: int):
-    (tmp_path / "large").write_bytes(b"x" * 1_000_000)
-    left = [calls]
-
-    def check() -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            raise Stop
-
-    contents = {"a": b"1", "b": tmp_path / "large", "c": b"3", "d": tmp_path / "large"}
-    with pytest.raises(Stop):
-        pack(tmp_path / "out", contents, check=check, max_entries=1)
-    assert files(tmp_path / "out") == []
-
-
-def test_an_unreadable_set_leaves_no_files_behind(tmp_path: Path):
-    def failing() -> Iterator[Resource]:
-        yield Resource(BASE + "a")
-        yield Resource(BASE + "b")
-        raise Stop
-
-    with pytest.raises(Stop):
-        writer(tmp_path, max_entries=1).resource_packages(
-            STEM, AT, failing(), lambda resource: b"1", now=lambda: AT
-        )
-    assert files(tmp_path) == []
-
-
-def test_unreadable_content_aborts_the_dump(tmp_path: Path):
-    with pytest.raises(IsADirectoryError):
-        pack(tmp_path / "out", {"a": b"1", "b": tmp_path})
-    assert files(tmp_path / "out") == []
-
-
-def test_readers_see_only_complete_packages(tmp_path: Path):
-    seen: list[list[str]] = []
-
-    def read_documents() -> None:
-        seen.append([name for name in files(tmp_path) if not Path(name).name.startswith(".")])
-
-    pack(tmp_path, {"a": b"1", "b": b"2"}, check=read_documents)
-    assert seen
-    assert not any(seen)
-
-
-# The packages as ZIP files: how members are stored and named, and which programs can read them.
-
-
-def test_large_content_is_stored_as_zip64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1_000)  # bytes; writing 2 GiB takes too long
-    content = os.urandom(2_000)
-    (tmp_path / "large").write_bytes(content)
-    packages = pack(tmp_path, {"large": tmp_path / "large"})
-    assert unpacked(tmp_path, packages) == {BASE + "large": content}
-
-
-def test_equal_contents_result_in_equal_packages(tmp_path: Path):
-    (tmp_path / "a").write_bytes(b"1")
-    first = pack(tmp_path / "1", {"a": tmp_path / "a", "b": b"2"})
-    (tmp_path / "a").touch()
-    second = pack(tmp_path / "2", {"a": tmp_path / "a", "b": b"2"})
-    assert first == second
-
-
-def test_members_are_regular_files_dated_with_the_snapshot(tmp_path: Path):
-    [package] = pack(tmp_path, {"a": b"1"})
-    with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
-        for info in zip.infolist():
-            assert datetime(*info.date_time, tzinfo=UTC) == AT.replace(second=0)
-            assert info.external_attr >> 16 == 0o100644
-
-
-@pytest.mark.parametrize("year", [1970, 2200])
-def test_a_year_that_zip_cannot_store_is_no_error(tmp_path: Path, year: int):
-    at = AT.replace(year=year)
-    packages = writer(tmp_path).resource_packages(
-        STEM, at, [Resource(BASE + "a")], lambda resource: b"1", now=lambda: at
-    )
-    assert unpacked(tmp_path, packages) == {BASE + "a": b"1"}
-
-
-def test_compressed_content_is_stored_without_compression(tmp_path: Path):
-    text = b"as it was " * 100
-    resources = [
-        Resource(BASE + "a", type="image/jpeg"),
-        Resource(BASE + "b", type="text/plain", encoding="gzip"),
-        Resource(BASE + "c", type="text/plain; charset=utf-8"),
-        Resource(BASE + "d"),
-        Resource(BASE + "e", type="application/epub+zip"),
-        Resource(BASE + "f", type="image/svg+xml", encoding="identity"),
+def test_the_set_is_packed_in_a_resource_dump(tmp_path: Path):
+    source = Published(tmp_path, resource_dump_every=0.05)
+    source.publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
+    with source:
+        eventually(lambda: "resourcedump" in source.offered())
+        dump = source.read("resourcedump.xml")
+    assert (dump.capability, dump.link("archives")) == ("resourcedump", None)
+    assert dump.at <= dump.completed
+    found = [pair for package in dump.resources for pair in members(source.publisher, package)]
+    assert [(entry.uri, content) for entry, content in found] == [
+        (BASE + name, (BASE + name).encode()) for name in ("a", "b")
     ]
-    [package] = pack(tmp_path, dict.fromkeys("abcdef", text), resources=resources)
-    with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
-        stored = {
-            info.filename[-1] if "." not in info.filename else info.filename[17]
-            for info in zip.infolist()
-            if info.compress_type == zipfile.ZIP_STORED
-        }
-    assert stored == {"a", "b", "e"}
 
 
-@pytest.mark.parametrize(
-    ("uri", "kind", "path"),
-    [
-        ("http://x/dir/res1.ttl", None, "000001-res1.ttl"),
-        ("http://x/res1", "text/html; charset=utf-8", "000001-res1.html"),
-        ("http://x/res1", "Text/Turtle", "000001-res1.ttl"),
-        ("http://x/res1", "application/xml", "000001-res1.xml"),
-        ("http://x/", None, "000001"),
-        ("http://x/?q=1", "application/json", "000001.json"),
-        ("http://x/..", None, "000001-_"),
-        ("http://x/%2E%2E%2F%2E%2E%2Fetc%2Fpasswd", None, "000001-_etc_passwd"),
-        ("http://x/con:aux|%00%0a.txt.", None, "000001-con_aux_.txt"),
-        ("http://x/" + "%C3%A4" * 1_000 + ".nt", None, "000001-_.nt"),
-        ("http://x/" + "long" * 2_000 + ".nt", None, "000001-" + ("long" * 25 + ".nt")[-100:]),
-        ("http://[x/a", None, "000001-a"),
-        ("urn:isbn:0-486-27557-4", None, "000001-urn_isbn_0-486-27557-4"),
-    ],
-)
-def test_paths_are_safe_on_any_system(tmp_path: Path, uri: str, kind: str | None, path: str):
-    [package] = writer(tmp_path).resource_packages(
-        STEM, AT, [Resource(uri, type=kind)], lambda resource: b"1", now=lambda: AT
-    )
-    [entry] = manifest(tmp_path, package).resources
-    assert (entry.uri, entry.path) == (uri, "/resources/" + path)
+def test_former_resource_dumps_are_archived_with_their_packages(tmp_path: Path):
+    with Published(
+        tmp_path, resource_dump_every=0.05, resource_dump_archive=True, linger=0
+    ) as source:
+        eventually(lambda: "resourcedump-archive" in source.offered())
+        first = source.read("resourcedump.xml")
+        source.update("a")
+        eventually(lambda: source.read("resourcedump.xml").at != first.at)
+        eventually(lambda: bool(source.read("resourcedump-archive.xml").resources))
+    archive = source.read("resourcedump-archive.xml").resources
+    assert source.read(archive[0].uri) == first
+    assert (archive[0].at, archive[0].completed) == (first.at, first.completed)
+    assert first.link("archives") == BASE + "resourcedump-archive.xml"
+    assert all(source.has(package.uri) for package in first.resources)
 
 
-@pytest.mark.parametrize(
-    "command", [["unzip", "-tq"], [sys.executable, "-m", "zipfile", "-t"]], ids=["unzip", "python"]
-)
-def test_other_programs_accept_the_packages(tmp_path: Path, command: list[str]):
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed")
-    contents = {f"{number}.ttl": b"<a> <b> <c> .\n" * number for number in range(20)}
-    for package in pack(tmp_path, contents, max_entries=8):
-        done = subprocess.run(
-            [*command, str(tmp_path / package.files[0])], capture_output=True, text=True
+def test_a_resource_without_content_aborts_the_dump(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    source = Published(tmp_path, resource_dump_every=0.05)
+    source.publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
+    source.gone.add(BASE + "b")
+    with source:
+        eventually(lambda: "`content` returned nothing for it" in caplog.text)
+    assert not source.has("resourcedump.xml")
+    assert "resourcedump" not in source.offered()
+    assert not list((source.folder / "resourcesync").glob("*.zip"))
+
+
+def test_each_closed_list_is_packed_in_the_change_dump(tmp_path: Path):
+    with Published(tmp_path, rotate="10 changes", change_dump=True) as source:
+        source.update(*range(12))
+        source.publisher.deleted(BASE + "3")
+        source.update(*range(13, 30))
+        closed = wait_packed(source)
+    assert len(closed) > 1
+    dump = source.read("changedump.xml")
+    assert source.offered()["changedump"] == "changedump.xml"
+    assert (dump.capability, dump.until) == ("changedump", None)
+    assert dump.from_ == dump.resources[0].from_
+    lists = [source.read(entry.uri) for entry in closed]
+    for package, changes in zip(dump.resources, lists, strict=True):
+        assert (package.from_, package.until) == (changes.from_, changes.until)
+        found = members(source.publisher, package)
+        assert [(entry.uri, entry.change, entry.datetime) for entry, _ in found] == [
+            (change.uri, change.change, change.datetime) for change in changes.resources
+        ]
+        for entry, content in found:
+            deleted = entry.change is ChangeType.DELETED
+            assert content == (b"" if deleted else entry.uri.encode())
+    # Captured content remains only for changes in the open list.
+    kept = list((source.folder.parent / "captured").iterdir())
+    assert len(kept) <= len(source.read("changelist.xml").resources)
+
+
+def test_older_change_dumps_move_to_their_archive(tmp_path: Path):
+    with Published(
+        tmp_path, rotate="2 changes", change_dump=True, change_dump_archive=True
+    ) as source:
+        source.update(*range(30))
+        closed = wait_packed(source)
+    archive = source.read("changedump-archive.xml").resources
+    live = source.read("changedump.xml")
+    assert len(archive) > 3
+    assert len(live.resources) == 10
+    assert len(archive) + 10 == len(closed)
+    assert live.link("archives") == BASE + "changedump-archive.xml"
+    assert archive[-1].until == live.from_
+    former = [source.read(entry.uri) for entry in archive]
+    join([*former, live])
+    assert [(entry.from_, entry.until) for entry in archive] == [
+        (dump.from_, dump.until) for dump in former
+    ]
+    assert all(source.has(package.uri) for dump in former for package in dump.resources)
+
+
+def test_change_dumps_are_kept_by_the_policy(tmp_path: Path):
+    with Published(
+        tmp_path, rotate="2 changes", change_dump=True, keep="3 dumps", linger=0
+    ) as source:
+        source.update(*range(20))
+        assert len(wait_packed(source)) > 3
+        assert len(source.read("changedump.xml").resources) == 3
+        zips = (source.folder / "resourcesync").glob
+        eventually(lambda: len(list(zips("*.zip"))) == 3)
+    dump = source.read("changedump.xml")
+    assert dump.from_ == dump.resources[0].from_
+
+
+def test_an_empty_change_dump_begins_after_dropped_packages(tmp_path: Path):
+    with Published(tmp_path, rotate="4 changes", change_dump=True, keep="1 h", linger=0) as source:
+        source.update(*range(8))
+        eventually(lambda: bool(source.read("changedump.xml").resources))
+        packed = source.read("changedump.xml").resources[-1].until
+        source.clock.pass_seconds(3_700)
+        eventually(lambda: not source.read("changedump.xml").resources)
+        begin = source.read("changedump.xml").from_
+    assert begin >= packed
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_change_whose_content_is_missing_is_still_in_the_manifest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, tracked: bool
+):
+    source = Published(tmp_path, tracked=tracked, rotate="4 changes", change_dump=True)
+    source.gone.add(BASE + "0")
+    with source:
+        source.update(*range(6))
+        wait_packed(source)
+    lost, kept = packed(source.publisher)[:2]
+    assert (lost[0].uri, lost[0].path) == (BASE + "0", None)
+    assert lost[0].hash is not None
+    assert kept == (kept[0], (BASE + "1").encode())
+    assert "the content of 1 change was not kept" in caplog.text
+
+
+def test_a_dump_is_retried_until_the_source_returns_contents(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    away = [True]
+
+    def content(uri: str) -> bytes:
+        if away[0]:
+            raise OSError("the database is away")
+        return uri.encode()
+
+    options = replace(QUIET, rotate="4 changes", change_dump=True)
+    publisher = Publisher(tmp_path, BASE, options=options, content=content)
+    with publisher:
+        for number in range(6):
+            publisher.updated(f"{BASE}{number}", hash=sha256(f"{BASE}{number}".encode()))
+        eventually(lambda: "documents could not be written; retrying" in caplog.text)
+        assert not read(publisher, "changedump.xml").resources
+        away.clear()
+        away.append(False)
+        eventually(lambda: bool(read(publisher, "changedump.xml").resources))
+    assert "was not kept" not in caplog.text
+
+
+def test_each_version_of_a_quickly_changing_resource_is_packed(tmp_path: Path):
+    """Content is captured before `updated` returns, or passed to it."""
+    now: dict[str, bytes] = {}
+    options = replace(QUIET, rotate="10 changes", change_dump=True, refresh=3600)
+    publisher = Publisher(tmp_path, BASE, options=options, content=now.get)
+    reported: list[bytes] = []
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        for number in range(20):
+            now[BASE + "requested"] = b"version %d" % number
+            publisher.updated(BASE + "requested", hash=sha256(now[BASE + "requested"]))
+            publisher.updated(BASE + "given", content=b"content %d" % number)
+            reported += [now[BASE + "requested"], b"content %d" % number]
+        now.clear()
+    # The next leader finds lists that are closed but not packed.
+    again = Publisher(tmp_path, BASE, options=replace(options, refresh=0.02), content=now.get)
+    with again:
+        eventually(lambda: len(packed(again)) >= 30)
+    found = packed(again)
+    assert [content for _, content in found] == reported[: len(found)]
+    assert [entry.hash for entry, _ in found] == [sha256(content) for _, content in found]
+
+
+def packed(publisher: Publisher) -> list[tuple[Resource, bytes]]:
+    """Return the entries of all packages, each with its bitstream."""
+    packages = read(publisher, "changedump.xml").resources
+    return [pair for package in packages for pair in members(publisher, package)]
+
+
+def test_content_with_another_hash_than_the_change_is_refused(tmp_path: Path):
+    with Publisher(tmp_path, BASE, options=QUIET) as publisher:
+        change = publisher.created(BASE + "a", content=b"abc")
+        assert (change.hash, change.length) == (sha256(b"abc"), 3)
+        for wrong in ({"hash": sha256(b"abd")}, {"length": 4}):
+            with pytest.raises(
+                ConfigurationError, match="the hash or length does not match the content"
+            ):
+                publisher.updated(BASE + "a", content=b"abc", **wrong)
+        with pytest.raises(ConfigurationError, match="has no content"):
+            publisher.record([Record(Resource(BASE + "a", change=ChangeType.DELETED), content=b"")])
+        assert publisher.updated(BASE + "a", content=b"abc", hash="md5:" + MD5).hash == "md5:" + MD5
+
+
+def test_disabled_dumps_are_removed(tmp_path: Path):
+    with Published(
+        tmp_path, rotate="4 changes", change_dump=True, resource_dump_every=0.05
+    ) as source:
+        source.update(*range(10))
+        eventually(lambda: bool(source.read("changedump.xml").resources))
+        eventually(lambda: source.has("resourcedump.xml"))
+    with Published(tmp_path, linger=0) as off:
+        packages = (source.folder / "resourcesync").glob
+        eventually(lambda: not list(packages("*dump-*")))
+    assert not off.has("changedump.xml")
+    assert not off.has("resourcedump.xml")
+    assert not (tmp_path / "captured").exists()
+
+
+def test_outdated_parts_of_a_change_dump_are_deleted(tmp_path: Path):
+    with Published(
+        tmp_path, rotate="2 changes", change_dump=True, max_entries=2, linger=0
+    ) as source:
+        source.update(*range(20))
+        # Only the index, because its parts are deleted when it is replaced.
+        grown = lambda: source.read("changedump.xml")  # noqa: E731
+        eventually(lambda: (dump := grown()).index and len(dump.resources) > 3)
+    with source:  # current parts are not deleted like those from a crash
+        source.update("another")
+        eventually(lambda: "another" in names([source.read("changelist.xml")]))
+        parts = (source.folder / "resourcesync").glob
+        eventually(
+            lambda: (
+                {f"{BASE}resourcesync/{path.name}" for path in parts("changedump-part-*")}
+                == {entry.uri for entry in source.read("changedump.xml").resources}
+            )
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+    assert all(part.resources for part in source.parts("changedump.xml"))
+    join(source.parts("changedump.xml"))
+
+
+def test_packages_left_by_a_crash_are_rewritten_and_kept(tmp_path: Path):
+    with Published(tmp_path, rotate="4 changes", change_dump=True, linger=0) as source:
+        source.update(*range(10))
+        eventually(lambda: len(source.read("changedump.xml").resources) > 1)
+    with source.publisher.source.open_journal() as journal, journal.transaction():
+        (*_, last) = journal.finished("changedump")
+        journal.drop([last])
+    with source:
+        eventually(lambda: source.keeps([BASE + name for name in last.files], "changedump"))
+        source.clock.pass_seconds(1)
+        source.update("another")
+        eventually(lambda: "another" in names([source.read("changelist.xml")]))
+        assert all(source.has(name) for name in last.files)
+
+
+def test_a_full_disk_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All documents are flushed before they are renamed, and these flushes fail here."""
+    options = replace(
+        QUIET,
+        **dict.fromkeys(("change_dump", "change_dump_archive", "gzip"), True),
+        **dict.fromkeys(("resource_list_archive", "resource_dump_archive"), True),
+        **dict.fromkeys(("resource_list_every", "resource_dump_every"), 0.05),
+        rotate="6 changes",
+        max_entries=4,
+    )
+    chance, full, flush = Random(1), False, os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if full and chance.random() < 0.2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(descriptor)
+
+    monkeypatch.setattr("rsnotify_publisher.files.os.fsync", fsync)
+    monkeypatch.setattr("rsnotify_publisher.background.leader._RETRY", Retry(first=0.01, most=0.02))
+    with Published(tmp_path, options) as source:
+        full = True
+        for number in range(60):
+            source.update(number)
+        full = False
+        source.update("last")
+        eventually(lambda: names(source.parts("changelist.xml"))[-1:] == ["last"])
+        closed = lambda: names(source.parts("changelist-archive.xml"))  # noqa: E731
+        dumps = lambda: [  # noqa: E731
+            *source.parts("changedump-archive.xml"),
+            *source.parts("changedump.xml"),
+        ]
+        eventually(lambda: closed() != [] and bool(names(dumps())))
+        eventually(lambda: len(names(source.parts("resourcelist.xml"))) == 61)
+    lists = [source.read(name) for name in closed()] + source.parts("changelist.xml")
+    join(lists)
+    assert names(lists) == [*map(str, range(60)), "last"]
+    with source, source.publisher.source.open_journal() as journal:
+        files = lambda: {str(p.relative_to(source.folder)) for p in source.folder.rglob("*.zip")}  # noqa: E731
+        eventually(lambda: files() <= journal.files())
+
+
+def test_packages_of_a_restored_source_have_new_names(tmp_path: Path):
+    options = replace(QUIET, rotate="4 changes", change_dump=True)
+    with Published(tmp_path / "state", options) as source:
+        source.update("before")
+        source.wait_written()
+    shutil.copytree(tmp_path / "state", tmp_path / "backup")
+    packages = []
+    for state in ("state", "backup"):
+        with Published(tmp_path / state, options) as source:
+            source.update(*range(6))
+            wait_packed(source)
+            packages.append(source.read("changedump.xml").resources)
+    lost, new = packages
+    assert lost[0].from_ == new[0].from_
+    assert {one.uri for one in lost}.isdisjoint({one.uri for one in new})
