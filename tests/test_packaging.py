@@ -18,7 +18,6 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.command_line import application
 from rsnotify.runtime.extensions import MissingExtension
 from rsnotify.runtime.lazy_exports import lazy_exports
-from rsnotify_gateway.adapters.feeds import parse_feed
 from rsnotify_gateway.config import load_gateway
 from rsnotify_gateway.gateway import Gateway
 from rsnotify_hub.config.loading import load_configuration
@@ -97,12 +96,23 @@ def adapter_of(kind: str) -> Callable[[Path], None]:
 
     def make(folder: Path) -> None:
         file = folder / "gateway.toml"
-        origin = f'name = "a"\ntype = "{kind}"\nurl = "https://a.example/"'
+        url = "postgresql://a.example/b" if kind == "postgresql" else "https://a.example/"
+        origin = f'name = "a"\ntype = "{kind}"\nurl = "{url}"'
         file.write_text(f'contact = "mailto:a@a.example"\n[[origin]]\n{origin}\n')
         settings = load_gateway(file)
         Gateway(folder, "https://b.example/", settings.origins, contact=settings.contact)
 
     return make
+
+
+#: The modules that import a package of an extra when they are imported.
+USERS = (
+    "rsnotify_gateway.adapters.feeds",
+    "rsnotify_gateway.adapters.ldes",
+    "rsnotify_gateway.adapters.postgresql",
+    "rsnotify_gateway.outbox_tables",
+    "rsnotify_subscriber.storage.postgresql",
+)
 
 
 def exported(folder: Path) -> None:
@@ -114,9 +124,9 @@ def exported(folder: Path) -> None:
     ("missing", "extra", "use"),
     [
         ("jwt", "jwt", web_tokens),
-        ("feedparser", "feeds", lambda _: parse_feed(b"<feed/>", "https://a.example/")),
         ("feedparser", "feeds", adapter_of("feed")),
         ("pyoxigraph", "ldes", adapter_of("ldes")),
+        ("psycopg", "postgresql", adapter_of("postgresql")),
         ("psycopg", "postgresql", exported),
     ],
 )
@@ -128,10 +138,11 @@ def test_what_needs_a_missing_package_names_the_extra(
     use: Callable[[Path], None],
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, "rsnotify_subscriber.storage.postgresql", raising=False)
+    for module in USERS:
+        monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises((ConfigurationError, MissingExtension, ImportError)) as caught:
         use(tmp_path)
-    assert f"needs another package: pip install 'rsnotify[{extra}]'" in str(caught.value)
+    assert f"pip install 'rsnotify[{extra}]'" in str(caught.value)
 
 
 # The forms of the forge

@@ -25,6 +25,10 @@ from rsnotify.errors import ConfigurationError
 
 #: The extras of this distribution that install an extension's dependencies, by group and name.
 _EXTRAS = {
+    ("hub", "follow"): "gateway",
+    ("origins", "feed"): "feeds",
+    ("origins", "ldes"): "ldes",
+    ("origins", "postgresql"): "postgresql",
     ("patches", "application/json-patch"): "patching",
     ("patches", "application/json-patch+json"): "patching",
     ("patches", "application/merge-patch+json"): "patching",
@@ -32,7 +36,6 @@ _EXTRAS = {
     ("stores", "nats"): "nats",
     ("stores", "tls"): "nats",
     ("transports", "xmpp"): "xmpp",
-    ("hub", "follow"): "gateway",
 }
 
 

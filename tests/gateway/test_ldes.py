@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from rsnotify.errors import ConfigurationError, DocumentError, InvalidDocument, TooLarge
+from rsnotify.errors import DocumentError, InvalidDocument, TooLarge
 from rsnotify_gateway.adapters import ldes
-from rsnotify_gateway.adapters import ldes as ldes_parser
 from tests.gateway.checking import Checking, origin
 from tests.gateway.generators import EventStream, at, numbered
 from tests.gateway.origin_server import SITE, Site
@@ -206,18 +204,10 @@ async def test_what_is_no_rdf_is_refused(
 
 
 def test_a_page_of_more_triples_than_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ldes_parser, "_MAX_TRIPLES", 100)
+    monkeypatch.setattr(ldes, "_MAX_TRIPLES", 100)
     lists = b"<> <urn:a> " + b"(" * 1_000  # each is a triple of one byte
     with pytest.raises(TooLarge, match="more than 100 triples"):
-        ldes_parser.parse_page(lists, "text/turtle", SITE, ldes_parser.StreamTerms())
-
-
-async def test_a_missing_pyoxigraph_is_named(
-    stream: EventStream, checking: Checking, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(sys.modules, "pyoxigraph", None)
-    with pytest.raises(ConfigurationError, match=r"rsnotify\[ldes\]"):
-        await checking.check()
+        ldes.parse_page(lists, "text/turtle", SITE, ldes.StreamTerms())
 
 
 async def test_a_check_that_was_interrupted_continues_where_it_was(
@@ -278,4 +268,4 @@ async def test_a_stream_without_end_is_a_problem(
 def test_a_term_that_is_too_long_is_refused(begin: bytes, end: bytes, media_type: str):
     page = begin + b"x" * (1 << 24) + end
     with pytest.raises(TooLarge, match="more than 16 MiB"):
-        ldes_parser.parse_page(page, media_type, SITE, ldes_parser.StreamTerms())
+        ldes.parse_page(page, media_type, SITE, ldes.StreamTerms())

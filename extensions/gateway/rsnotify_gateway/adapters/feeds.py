@@ -30,6 +30,7 @@ from typing import Any
 from xml.parsers import expat
 from xml.sax import SAXException
 
+import feedparser
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -43,7 +44,6 @@ from rsnotify.errors import (
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Rel, Resource
 from rsnotify.format.xml_parser import expat_parser
-from rsnotify.runtime.extensions import missing_package
 from rsnotify_gateway.adapter import (
     KnownEntries,
     OriginBatch,
@@ -125,22 +125,12 @@ class ParsedFeed(Struct, frozen=True):
     has_hub: bool
 
 
-def _feedparser() -> Any:
-    try:
-        import feedparser
-    except ImportError:
-        raise missing_package('type = "feed"', "feeds") from None
-    return feedparser
-
-
 def parse_feed(data: bytes, uri: str) -> ParsedFeed:
     """Parse a feed, or a page of a feed, that was read from `uri`.
 
     Raises:
-        MissingExtension: feedparser is not installed.
         DocumentError: The data is not a feed, is not well-formed, or exceeds the limits.
     """
-    feedparser = _feedparser()
     content = b"<?xml version='1.0' encoding='utf-8'?>\n" + _root(data, uri)
     _check_structure(content, uri)
     fields = {"content-location": uri, "content-type": "application/xml; charset=utf-8"}
@@ -295,7 +285,6 @@ class FeedAdapter:
     """Reads a feed, whose WebSub hub delivers to `callbacks`."""
 
     def __init__(self, url: str, client: OriginClient, callbacks: Callbacks) -> None:
-        _feedparser()  # a missing package is a configuration error
         self._url = url
         self._client = client
         self._websub = WebSubTransport(url, (), client.sessions, callbacks)

@@ -23,12 +23,12 @@ from collections.abc import AsyncIterator
 from hashlib import blake2b
 from typing import Any
 
+import pyoxigraph
 from msgspec import Struct, field
 
 from rsnotify.errors import InvalidDocument, MalformedDocument, TooLarge, WrongDocument
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Resource
-from rsnotify.runtime.extensions import missing_package
 from rsnotify_gateway.adapter import (
     KnownEntries,
     MissingEntry,
@@ -102,19 +102,10 @@ class StreamPage(Struct, frozen=True):
     nameless: int
 
 
-def _pyoxigraph() -> Any:
-    try:
-        import pyoxigraph
-    except ImportError:
-        raise missing_package('type = "ldes"', "ldes") from None
-    return pyoxigraph
-
-
 def parse_page(data: bytes, media_type: str, uri: str, terms: StreamTerms) -> StreamPage:
     """Parse the page at a URI. `terms` are the stream's terms from other pages.
 
     Raises:
-        MissingExtension: pyoxigraph is not installed.
         DocumentError: The page is not in a supported RDF format, is not well-formed, or exceeds a
             limit.
     """
@@ -154,7 +145,6 @@ class _Graph:
     """The triples of a document, regardless of the graph that they are in."""
 
     def __init__(self, data: bytes, media_type: str, uri: str) -> None:
-        pyoxigraph = _pyoxigraph()
         self.uri = uri
         self._values: dict[tuple[Any, str], list[Any]] = defaultdict(list)
         self._objects: dict[str, dict[Any, None]] = defaultdict(dict)
@@ -306,7 +296,6 @@ class LdesAdapter:
     """Reads an event stream. The URL may also be the URL of its first page."""
 
     def __init__(self, url: str, client: OriginClient) -> None:
-        _pyoxigraph()  # a missing package is a configuration error
         self._url = url
         self._client = client
         self._last = LdesCursor()

@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, closing
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from msgspec import DecodeError, json
@@ -32,7 +32,6 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError, StorageError, without_credentials
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.temporary_sets import TemporarySet
 from rsnotify_gateway.adapter import (
     KnownEntries,
@@ -44,16 +43,14 @@ from rsnotify_gateway.adapter import (
     SeenEntry,
     is_due,
 )
+from rsnotify_gateway.outbox_tables import OutboxTables, TriggerState
 from rsnotify_publisher.changes import check_record, check_resource
 from rsnotify_publisher.journal import system_clock
 from rsnotify_publisher.outbox import Outbox, OutboxLine
 from rsnotify_publisher.outbox.forwarder import BATCH_SIZE
 from rsnotify_publisher.outbox.outbox import DEFAULT_TABLE
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from rsnotify_subscriber.fetching.credentials import without_login
-
-if TYPE_CHECKING:
-    from rsnotify_gateway.outbox_tables import TriggerState
-    from rsnotify_publisher.outbox import OutboxQueue
 
 logger = logging.getLogger("rsnotify.gateway")
 _decode = json.Decoder(Resource).decode
@@ -87,14 +84,9 @@ class PostgreSQLAdapter:
     """
 
     def __init__(self, url: str, table: str, poll: float, compare: float | None = None) -> None:
-        try:
-            from rsnotify_gateway.outbox_tables import OutboxTables
-            from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
-        except ImportError:
-            raise missing_package('type = "postgresql"', "postgresql") from None
         outbox = Outbox(table)
         self._tables = OutboxTables(url, table)
-        self._queue: OutboxQueue = PostgreSQLQueue(url, outbox)
+        self._queue = PostgreSQLQueue(url, outbox)
         self._user = unquote(urlsplit(url).username or "")
         self._poll = poll
         self._compare = compare or _COMPARISON_INTERVAL
