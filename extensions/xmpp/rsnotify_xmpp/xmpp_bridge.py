@@ -22,7 +22,7 @@ class XmppBridge(Bridge):
     def __init__(self, settings: XmppSettings, dependencies: BridgeDependencies) -> None:
         assert settings.url is not None, "it was checked"
         self._service = parse_service(settings.url)
-        self._login = settings.login
+        self._login = settings
         self._statistics = dependencies.statistics
         self._filters = dependencies.filters
         cursors = BrokerCursors(dependencies.store, dependencies.topics, self._service.url_for(""))

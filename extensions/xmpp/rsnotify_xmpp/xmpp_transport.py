@@ -8,9 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-from msgspec.structs import asdict
-
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.settings import WrongSetting
 from rsnotify_xmpp.xmpp_service import SCHEME, XmppLogin, parse_service
@@ -23,33 +20,20 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.push.transport import Transport
 
 
-class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class XmppSettings(XmppLogin, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a hub: its account, and the PubSub service at which it publishes.
+
+    The account must be allowed to create nodes at the service.
 
     Args:
         url: The URI of the PubSub service.
-        jid: The hub's account, which must be allowed to create nodes at the service.
-        password: The password of the account, a secret.
-        server: The address of the account's server as `host:port`, if DNS does not provide it.
-        ca: A file with the trusted root certificates in PEM format; None for the system's.
     """
 
     url: str | None = None
-    jid: str | None = None
-    password: str | None = None
-    server: str | None = None
-    ca: str | None = None
 
     def __repr__(self) -> str:
         """Return a representation without the password."""
         return f"XmppSettings(url={self.url!r})"
-
-    @property
-    def login(self) -> XmppLogin:
-        """The hub's login."""
-        given = asdict(self)
-        del given["url"]
-        return XmppLogin(**given)
 
     def check(self) -> None:
         """Raise `WrongSetting` if a setting is missing or invalid."""
@@ -66,7 +50,7 @@ class XmppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.jid is None:
             raise WrongSetting(("url",), f"this needs {SCHEME}_jid, the account of the hub")
         try:
-            self.login.check()
+            super().check()
         except ConfigurationError as error:
             raise WrongSetting(("jid",), str(error)) from None
 
