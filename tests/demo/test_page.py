@@ -111,7 +111,7 @@ async def test_only_its_own_page_can_use_the_buttons(
 @pytest.fixture
 async def other_page() -> AsyncIterator[aiohttp.ClientSession]:
     """Return a client of a page without frames."""
-    from rsnotify_demo.page import Facts, serve_page
+    from rsnotify_demo.demo import Facts, serve_page
 
     monitor = SimpleNamespace(actions={"restore": lambda: None})
     async with (

@@ -21,7 +21,7 @@ from statistics import median
 
 import aiohttp
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from rsnotify.errors import counted
 from rsnotify.format.datetimes import Instant
@@ -369,7 +369,7 @@ class HubFacts(Struct, frozen=True):
 
 class Point(Struct, frozen=True):
     behind: int
-    connected: bool = field(name="whole")
+    connected: bool
     running: bool
 
 
@@ -378,10 +378,10 @@ class Frame(Struct, frozen=True):
     changes: int
     per_second: float
     flooding: bool
-    connected: bool = field(name="whole")
+    connected: bool
     carried: int
     hub: HubFacts
-    process: ProcessState = field(name="life")
+    process: ProcessState
     status: DestinationStatus
     #: Seconds since T.
     age: float | None

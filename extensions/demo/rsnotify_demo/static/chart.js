@@ -20,7 +20,7 @@ export class Chart {
     this.points = points.slice(-MAX_POINTS);
   }
 
-  /** Add a point: {behind, whole, running}. */
+  /** Add a point: {behind, connected, running}. */
   add(point) {
     this.points.push(point);
     if (this.points.length > MAX_POINTS) this.points.shift();
@@ -35,7 +35,7 @@ export class Chart {
     const line = points.map((point, index) => `${first + index},${y(point)}`).join(" ");
     this.line.setAttribute("d", `M${line}`);
     this.area.setAttribute("d", `M${first},${HEIGHT} L${line} L${MAX_POINTS - 1},${HEIGHT} Z`);
-    this.cut.setAttribute("d", bands(points, first, point => !point.whole));
+    this.cut.setAttribute("d", bands(points, first, point => !point.connected));
     this.stopped.setAttribute("d", bands(points, first, point => !point.running));
     setText(find(".most"), `${number(most)} changes`);
   }

@@ -8,7 +8,7 @@ import { showFacts, showParts } from "./parts.js";
 
 const chart = new Chart();
 
-function show({ frame, told: events = [], past, facts }) {
+function show({ frame, events = [], past, facts }) {
   if (facts) {
     showFacts(facts);
     clearEvents();
@@ -25,10 +25,10 @@ function connection(state, text) {
   setText(find("#connection"), text);
 }
 
-const events = new EventSource("events");
-events.onopen = () => connection("live", "Live");
-events.onerror = () => connection("lost", "The demo has ended");
-events.onmessage = event => show(JSON.parse(event.data));
+const source = new EventSource("events");
+source.onopen = () => connection("live", "Live");
+source.onerror = () => connection("lost", "The demo has ended");
+source.onmessage = event => show(JSON.parse(event.data));
 
 document.addEventListener("click", async event => {
   const action = event.target.closest("button")?.dataset.action;

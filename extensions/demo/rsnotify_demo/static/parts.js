@@ -36,27 +36,27 @@ function showHub({ accepted, websockets, log_bytes: log }) {
   setText(find("#hub .note"), parts.filter(Boolean).join(", ") || "one durable log");
 }
 
-function showPush({ whole, life, status, carried }) {
+function showPush({ connected, process, status, carried }) {
   const wire = find("#push");
-  const running = life === "running";
+  const running = process === "running";
   const up = running && status.push === "up";
-  setData(wire, "state", !whole ? "cut" : up ? "up" : running ? "down" : "off");
-  const text = !whole ? "cut" : up ? "push" : running ? "connecting" : "no subscriber";
+  setData(wire, "state", !connected ? "cut" : up ? "up" : running ? "down" : "off");
+  const text = !connected ? "cut" : up ? "push" : running ? "connecting" : "no subscriber";
   setText(find(".label", wire), text);
   find(".label", wire).title = `${number(Math.round(carried / 1000))} kB carried`;
-  setButton(find("button", wire), whole ? ["cut", "Cut the link"] : ["restore", "Restore it"]);
+  setButton(find("button", wire), connected ? ["cut", "Cut the link"] : ["restore", "Restore it"]);
 }
 
-function showDestination({ life, status, gap, changes, copy }) {
+function showDestination({ process, status, gap, changes, copy }) {
   const part = find("#destination");
-  const running = life === "running";
+  const running = process === "running";
   setData(part, "state", !running ? "stopped" : gap ? "behind" : "level");
-  const text = !running ? life : gap ? "catching up" : "level";
+  const text = !running ? process : gap ? "catching up" : "level";
   setText(find(".figure", part), text);
   // Both numbers come from the same comparison, so they are consistent.
   setText(find(".note", part), `${count(status.resources, "resource")} held, with ${
     number(Math.max(0, changes - copy.behind))} of ${count(changes, "change")}`);
-  const stopped = life === "stopped" || life === "stopping";
+  const stopped = process === "stopped" || process === "stopping";
   setButton(find("button", part), stopped ? ["start", "Start"] : ["stop", "Stop"]);
 }
 
