@@ -17,7 +17,7 @@ PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection")
 #: The modules of the extension `validation` that read files and URLs, or the clock.
 VALIDATION_SHELL = {
     f"rsnotify_validation.{name}"
-    for name in ("commands", "doctor", "document_check", "inspection", "target_validation")
+    for name in ("commands", "doctor", "document_checker", "inspection", "target_validation")
 }
 EXTENSIONS = sorted(set(PACKAGES) - set(CORES))
 #: Commands, beside the modules that are named so.

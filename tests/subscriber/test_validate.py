@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from rsnotify.errors import NotFound
 from rsnotify.runtime.command_line import application
 from rsnotify_validation import RULES, Severity, target_validation
-from rsnotify_validation.document_check import ValidationResult
+from rsnotify_validation.document_checker import ValidationResult
 from rsnotify_validation.target_validation import validate_target
 from tests.subscriber.processes import run
 from tests.subscriber.source import Server

@@ -31,10 +31,10 @@ from rsnotify.runtime.command_check_reports import (
 from rsnotify.runtime.command_line import option, printable, run_until_stopped, with_arguments
 from rsnotify.runtime.command_reports import print_result
 from rsnotify_subscriber.commands.follow_options import Json, MaybeUrl, NetworkArguments, Url
+from rsnotify_validation.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from rsnotify_validation import Finding
-    from rsnotify_validation.document_check import CheckedDocument, ValidationResult
+    from rsnotify_validation.document_checker import CheckedDocument, ValidationResult
     from rsnotify_validation.inspection import InspectedDocument
 
 ROLE = "check"
@@ -98,8 +98,6 @@ def validate(
 
 
 def validation_lines(result: ValidationResult) -> Iterator[str]:
-    from rsnotify_validation import Severity
-
     if result.found is not None:
         yield f"validating {result.found}, reached from {result.target}"
     for document in result.documents:
@@ -118,8 +116,6 @@ def validation_lines(result: ValidationResult) -> Iterator[str]:
 
 def reported_checks(result: ValidationResult) -> Iterator[ReportedCheck]:
     """Yield the broken rules of each document, for a JUnit report. Warnings count as skipped."""
-    from rsnotify_validation import Severity
-
     outcomes = {Severity.ERROR: Outcome.FAILED, Severity.WARNING: Outcome.SKIPPED}
     for document in result.documents:
         by_rule: dict[str, list[Finding]] = {}
@@ -138,8 +134,6 @@ _BADGE_LABEL = "ResourceSync"
 
 
 def badge_of(result: ValidationResult) -> Badge:
-    from rsnotify_validation import Severity
-
     errors, warnings = result.count(Severity.ERROR), result.count(Severity.WARNING)
     if errors:
         return Badge(_BADGE_LABEL, counted(errors, "error"), Color.BAD)

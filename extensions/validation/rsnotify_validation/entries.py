@@ -18,9 +18,9 @@ from rsnotify.format.datetimes import MICROSECOND, Instant, parse_datetime
 from rsnotify.format.hashes import AUDIT_NS, FORMS
 from rsnotify.format.model import RS_NS, Capability, ChangeType, Rel
 from rsnotify.format.writer import Profile
+from rsnotify_validation.document_outline import TIMES
 from rsnotify_validation.elements import Element, EntryElement
 from rsnotify_validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
-from rsnotify_validation.outline import TIMES
 
 # https://www.w3.org/TR/1998/NOTE-datetime-19980827: a time needs a time zone.
 _FORM = re.compile(

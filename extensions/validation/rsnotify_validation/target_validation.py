@@ -26,9 +26,9 @@ from rsnotify_subscriber.fetching.credentials import (
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_validation.document_check import DocumentChecker, ValidationResult
-from rsnotify_validation.outline import Reference
-from rsnotify_validation.tree import (
+from rsnotify_validation.document_checker import DocumentChecker, ValidationResult
+from rsnotify_validation.document_outline import Reference
+from rsnotify_validation.reference_checks import (
     TreePosition,
     check_copy,
     check_pair,

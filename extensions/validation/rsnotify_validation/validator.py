@@ -16,6 +16,7 @@ from rsnotify.format.model import MAX_BYTES, MAX_ENTRIES, Capability
 from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.format.uris import normalize
 from rsnotify.format.writer import Profile
+from rsnotify_validation.document_outline import MAX_REFERENCES, Outline, references_of, times_of
 from rsnotify_validation.elements import Element, ElementReader, EntryElement
 from rsnotify_validation.entries import (
     HEAD_ATTRIBUTES,
@@ -32,7 +33,6 @@ from rsnotify_validation.entries import (
 )
 from rsnotify_validation.findings import Finding
 from rsnotify_validation.kinds import CAPABILITIES, SPECIFIED_ELSEWHERE, Kind, kind_of
-from rsnotify_validation.outline import MAX_REFERENCES, Outline, references_of, times_of
 from rsnotify_validation.rules import make_finding
 
 #: The kinds of documents whose entries are resources.

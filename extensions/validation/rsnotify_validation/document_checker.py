@@ -26,9 +26,9 @@ from rsnotify_subscriber.fetching.fetcher import Content, Fetcher
 from rsnotify_subscriber.fetching.responses import body, check_status, inflated_if_gzip
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_validation import RULES, Finding, Severity, Validator
-from rsnotify_validation.outline import Outline, Reference
+from rsnotify_validation.document_outline import Outline, Reference
+from rsnotify_validation.reference_checks import LocatedFinding, TreePosition
 from rsnotify_validation.rules import make_finding
-from rsnotify_validation.tree import LocatedFinding, TreePosition
 
 #: No more members of a package are compared once this many bytes have been inflated.
 _MAX_INFLATED_BYTES = 16 * 2**30

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Capability, Rel
+from rsnotify_validation.document_outline import Outline, Reference
 from rsnotify_validation.entries import read_strict_datetime
 from rsnotify_validation.findings import Finding
 from rsnotify_validation.kinds import TOPICS, Kind
-from rsnotify_validation.outline import Outline, Reference
 from rsnotify_validation.rules import make_finding
 
 _ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
