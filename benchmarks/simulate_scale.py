@@ -21,7 +21,7 @@ from benchmarks.simulated_cluster import (
     SimulatedCluster,
     SimulatedNode,
 )
-from rsnotify_jetstream.membership import ClusterPace, weight
+from rsnotify_jetstream.shard_ownership import ClusterPace, weight
 
 COLUMNS = (
     ("scenario", -28),

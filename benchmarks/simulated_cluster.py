@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from rsnotify_jetstream.membership import (
+from rsnotify_jetstream.shard_ownership import (
     Acquire,
     Action,
     ClusterPace,

@@ -5,8 +5,8 @@
   index;
 - `shared_subscriptions`, `owned_shard`, `owned_bridge`, `fenced_map`: the subscriptions, divided
   into shards with one owner each, and cursors that only the owner can write;
-- `membership`, `cluster_node`, `node_messages`, `records`: the assignment of shards to nodes, this
-  node, the calls between nodes, and the records in NATS;
+- `shard_ownership`, `cluster_node`, `node_messages`, `cluster_records`: the assignment of shards to
+  nodes, this node, the calls between nodes, and the records in NATS;
 - `stream`, `stream_follower`, `bucket`, `nats_connection`: JetStream streams, a follower that reads
   each message once and in order, compare-and-set, and the connection;
 - `provider`, `nats_settings`, `server_check`: the settings, and checks of the servers.

@@ -1,9 +1,9 @@
 """One node of the cluster.
 
 It renews its own record, follows the records of the other nodes, and performs the actions that
-`membership` returns every half second. Each `Acquire`, `Confirm` and `Release` runs in its own
+`Membership` returns every half second. Each `Acquire`, `Confirm` and `Release` runs in its own
 task, at most one per shard. A `Revoke` is performed immediately. Failures of the store are reported
-to the membership, which then retries.
+to the `Membership`, which then retries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError, counted
 from rsnotify.runtime.tasks import cancel, wait_for_event
 from rsnotify_jetstream.bucket import Bucket
-from rsnotify_jetstream.membership import (
+from rsnotify_jetstream.cluster_records import (
+    META,
+    NODES,
+    SHARDS,
+    ClusterMeta,
+    NodeRecord,
+    ShardRecord,
+    decode,
+    encode,
+)
+from rsnotify_jetstream.shard_ownership import (
     BRIDGE,
     DEFAULT_SHARDS,
     Acquire,
@@ -34,16 +44,6 @@ from rsnotify_jetstream.membership import (
     ShardAction,
     Sharding,
     ShardView,
-)
-from rsnotify_jetstream.records import (
-    META,
-    NODES,
-    SHARDS,
-    ClusterMeta,
-    NodeRecord,
-    ShardRecord,
-    decode,
-    encode,
 )
 
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)

@@ -29,7 +29,7 @@ from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel, first_cause
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_jetstream.bucket import Bucket, StaleAnswer
-from rsnotify_jetstream.records import FencedCursors, K, V, decode, encode
+from rsnotify_jetstream.cluster_records import FencedCursors, K, V, decode, encode
 
 logger = logging.getLogger("rsnotify.hub.store")
 

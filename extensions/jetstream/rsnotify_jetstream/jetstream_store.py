@@ -22,13 +22,13 @@ from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.urls import host_of
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.cluster_node import ClusterNode
+from rsnotify_jetstream.cluster_records import NodeRecord
 from rsnotify_jetstream.jetstream_log import APPEND_SECONDS, JetStreamLog
-from rsnotify_jetstream.membership import DEFAULT_SHARDS, ClusterPace
 from rsnotify_jetstream.nats_connection import NatsConnection
 from rsnotify_jetstream.nats_settings import NatsSettings
 from rsnotify_jetstream.node_messages import NodeMessages
-from rsnotify_jetstream.records import NodeRecord
 from rsnotify_jetstream.server_check import copies_of, read_facts, warnings_of
+from rsnotify_jetstream.shard_ownership import DEFAULT_SHARDS, ClusterPace
 from rsnotify_jetstream.shared_subscriptions import JetStreamSubscriptions
 
 logger = logging.getLogger("rsnotify.hub.store")

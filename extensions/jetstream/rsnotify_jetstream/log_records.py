@@ -16,7 +16,7 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.fragments import Fragment, FragmentKind, heartbeat_interval, stored_fragment
-from rsnotify_jetstream.records import newer
+from rsnotify_jetstream.cluster_records import newer
 
 #: The version of the record format. A hub reads records of this version and older ones.
 VERSION = 1

@@ -24,8 +24,8 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import A, Handler, NodeCall, R
 from rsnotify_jetstream.cluster_node import ClusterNode
-from rsnotify_jetstream.membership import BRIDGE
-from rsnotify_jetstream.records import BaseRecord, decode
+from rsnotify_jetstream.cluster_records import BaseRecord, decode
+from rsnotify_jetstream.shard_ownership import BRIDGE
 
 logger = logging.getLogger("rsnotify.hub.cluster")
 

@@ -12,8 +12,8 @@ from rsnotify.errors import StorageError
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.store.interface import BridgeOwner, NotOwner
 from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.cluster_records import BridgeRecord
 from rsnotify_jetstream.fenced_map import NO_EPOCH, RETRY_SECONDS, FencedMap, OwnerRights
-from rsnotify_jetstream.records import BridgeRecord
 
 logger = logging.getLogger("rsnotify.hub.store")
 

@@ -21,8 +21,7 @@ from rsnotify.errors import StorageError, counted
 from rsnotify_hub.store.interface import NotOwner, StoredSubscription
 from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
-from rsnotify_jetstream.fenced_map import NO_EPOCH, FencedMap, OwnerRights
-from rsnotify_jetstream.records import (
+from rsnotify_jetstream.cluster_records import (
     CursorsRecord,
     SubscriptionRecord,
     cursor_of,
@@ -31,6 +30,7 @@ from rsnotify_jetstream.records import (
     record_of,
     subscription_of,
 )
+from rsnotify_jetstream.fenced_map import NO_EPOCH, FencedMap, OwnerRights
 
 logger = logging.getLogger("rsnotify.hub.store")
 

@@ -1,6 +1,6 @@
 """The subscriptions of a multi-node hub, divided into shards and stored in two JetStream buckets.
 
-A shard contains the callbacks of some hosts and ports. Its owner (`membership`) keeps the
+A shard contains the callbacks of some hosts and ports. Its owner (`shard_ownership`) keeps the
 subscriptions in memory, and only the owner writes them (`OwnedShard`). Before each delivery and
 write, it checks that it still owns the shard, and each write expects the revision that it knows.
 Therefore a node that was paused, and has lost its shards without knowing it, neither delivers nor
@@ -32,12 +32,7 @@ from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream.bucket import Bucket, BucketRecord
 from rsnotify_jetstream.cluster_node import ClusterNode
-from rsnotify_jetstream.fenced_map import NO_EPOCH, OwnerRights, read_fenced, store_fenced
-from rsnotify_jetstream.membership import BRIDGE, Sharding
-from rsnotify_jetstream.nats_connection import NatsConnection
-from rsnotify_jetstream.owned_bridge import BridgeSwitch, OwnedBridge, bridge_key
-from rsnotify_jetstream.owned_shard import CLAIM, NO_CURSORS, OwnedShard, ShardBuckets
-from rsnotify_jetstream.records import (
+from rsnotify_jetstream.cluster_records import (
     BridgeRecord,
     StoredCursor,
     SubscriptionRecord,
@@ -47,6 +42,11 @@ from rsnotify_jetstream.records import (
     record_of,
     subscription_of,
 )
+from rsnotify_jetstream.fenced_map import NO_EPOCH, OwnerRights, read_fenced, store_fenced
+from rsnotify_jetstream.nats_connection import NatsConnection
+from rsnotify_jetstream.owned_bridge import BridgeSwitch, OwnedBridge, bridge_key
+from rsnotify_jetstream.owned_shard import CLAIM, NO_CURSORS, OwnedShard, ShardBuckets
+from rsnotify_jetstream.shard_ownership import BRIDGE, Sharding
 
 logger = logging.getLogger("rsnotify.hub.store")
 

@@ -26,10 +26,10 @@ from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.websub_subscription import subscription_id
 from rsnotify_jetstream.cluster_node import ClusterNode
+from rsnotify_jetstream.cluster_records import CursorsRecord, ShardRecord, decode
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.log_index import LogIndex
 from rsnotify_jetstream.log_records import LogRecord, RecordKind, digest_of, read_record
-from rsnotify_jetstream.records import CursorsRecord, ShardRecord, decode
 from tests.harnesses.simulation import faults
 from tests.harnesses.simulation.history import Wrong
 from tests.harnesses.simulation.loop import current_loop, current_machine

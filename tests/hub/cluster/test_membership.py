@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.cluster_node import ClusterNode, ShardWork
-from rsnotify_jetstream.membership import (
+from rsnotify_jetstream.cluster_records import META, ClusterMeta, NodeRecord, encode
+from rsnotify_jetstream.shard_ownership import (
     BRIDGE,
     Acquire,
     Action,
@@ -28,7 +29,6 @@ from rsnotify_jetstream.membership import (
     Revoke,
     ShardView,
 )
-from rsnotify_jetstream.records import META, ClusterMeta, NodeRecord, encode
 from tests.examples_count import examples
 from tests.hub.jetstream.hubs import node_of
 

@@ -6,7 +6,7 @@ from random import Random
 
 from benchmarks.simulate_scale import Result, results, simulate, subscriptions
 from benchmarks.simulated_cluster import SimulatedCluster
-from rsnotify_jetstream.membership import ClusterPace
+from rsnotify_jetstream.shard_ownership import ClusterPace
 from tests.hub.jetstream.hubs import node_of
 
 

@@ -14,8 +14,8 @@ from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest
 from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
-from rsnotify_jetstream.membership import BRIDGE, ClusterPace, weight
 from rsnotify_jetstream.nats_settings import NatsSettings
+from rsnotify_jetstream.shard_ownership import BRIDGE, ClusterPace, weight
 from tests.hub.deliveries import Deliveries, channel_over
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.storing import FOREVER

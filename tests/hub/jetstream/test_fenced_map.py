@@ -15,6 +15,7 @@ from rsnotify_hub.store.interface import NotOwner, StoredSubscription
 from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from rsnotify_jetstream import fenced_map
 from rsnotify_jetstream.bucket import Bucket, StaleAnswer
+from rsnotify_jetstream.cluster_records import BridgeRecord, CursorsRecord, decode
 from rsnotify_jetstream.fenced_map import (
     NO_EPOCH,
     FencedRecord,
@@ -22,12 +23,11 @@ from rsnotify_jetstream.fenced_map import (
     read_fenced,
     store_fenced,
 )
-from rsnotify_jetstream.membership import Sharding
 from rsnotify_jetstream.nats_connection import NatsConnection
 from rsnotify_jetstream.nats_settings import NatsSettings
 from rsnotify_jetstream.owned_bridge import OwnedBridge, bridge_key
 from rsnotify_jetstream.owned_shard import OwnedShard, ShardBuckets
-from rsnotify_jetstream.records import BridgeRecord, CursorsRecord, decode
+from rsnotify_jetstream.shard_ownership import Sharding
 from rsnotify_jetstream.shared_subscriptions import read_records
 from tests.hub.helpers import TOPIC, at
 from tests.hub.jetstream.nodes import connected

@@ -11,8 +11,8 @@ import pytest
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.urls import authority_of
 from rsnotify_jetstream.bucket import Bucket
+from rsnotify_jetstream.cluster_records import CursorsRecord, decode
 from rsnotify_jetstream.nats_settings import NatsSettings
-from rsnotify_jetstream.records import CursorsRecord, decode
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hub_process import two_hubs

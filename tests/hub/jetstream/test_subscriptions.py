@@ -16,8 +16,8 @@ from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_jetstream import node_messages as messages
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
-from rsnotify_jetstream.membership import ShardView
 from rsnotify_jetstream.nats_settings import NatsSettings
+from rsnotify_jetstream.shard_ownership import ShardView
 from tests.hub.helpers import TOPIC, Clock
 from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports
 from tests.hub.jetstream.hubs import (

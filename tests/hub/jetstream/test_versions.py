@@ -15,16 +15,7 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_jetstream.bucket import Bucket
-from rsnotify_jetstream.log_records import (
-    LogRecord,
-    RecordKind,
-    headers_of,
-    read_record,
-    read_stored_fragment,
-)
-from rsnotify_jetstream.nats_settings import NatsSettings
-from rsnotify_jetstream.node_messages import CallReply, CallRequest
-from rsnotify_jetstream.records import (
+from rsnotify_jetstream.cluster_records import (
     BridgeRecord,
     ClusterMeta,
     CursorsRecord,
@@ -34,6 +25,15 @@ from rsnotify_jetstream.records import (
     decode,
     encode,
 )
+from rsnotify_jetstream.log_records import (
+    LogRecord,
+    RecordKind,
+    headers_of,
+    read_record,
+    read_stored_fragment,
+)
+from rsnotify_jetstream.nats_settings import NatsSettings
+from rsnotify_jetstream.node_messages import CallReply, CallRequest
 from tests.hub.helpers import Clock
 from tests.hub.jetstream import newer_hub
 from tests.hub.jetstream.callbacks import callback_ports
