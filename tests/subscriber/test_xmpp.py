@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, FetchError
 from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
 from rsnotify_xmpp.xmpp_connection import connect
-from rsnotify_xmpp.xmpp_reader import XmppReader
 from rsnotify_xmpp.xmpp_service import XmppLogin, parse_service
+from rsnotify_xmpp.xmpp_transport import XmppReader
 from tests.prosody import DOMAIN, PATIENCE, SERVICE, Prosody
 from tests.subscriber.destination import Destination
 from tests.subscriber.heard import Heard, receiving

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import FetchError
-from rsnotify_xmpp.xmpp_reader import XmppReader
 from rsnotify_xmpp.xmpp_service import parse_service
+from rsnotify_xmpp.xmpp_transport import XmppReader
 from tests.prosody import SERVICE
 from tests.subscriber.heard import Heard
 from tests.waiting import PATIENCE
