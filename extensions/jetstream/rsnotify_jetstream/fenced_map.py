@@ -83,9 +83,9 @@ class FencedMap(Generic[K, V]):
         self._records = [self._record(0)]
         self._growing: asyncio.Task[None] | None = None
 
-    def _record(self, number: int) -> _CursorRecord[K, V]:
+    def _record(self, number: int) -> FencedRecord[K, V]:
         key = record_key(self._key, number)
-        return _CursorRecord(self._bucket, key, self._encode, self._rights)
+        return FencedRecord(self._bucket, key, self._encode, self._rights)
 
     def _encode(self, cursors: dict[K, V]) -> bytes:
         return encode(replace(self._empty, parts=len(self._records), cursors=cursors))
@@ -109,7 +109,7 @@ class FencedMap(Generic[K, V]):
         self._fill(number, (await self._read(part)).cursors)
         await part.claim()
 
-    async def _read(self, part: _CursorRecord[K, V]) -> FencedCursors[K, V]:
+    async def _read(self, part: FencedRecord[K, V]) -> FencedCursors[K, V]:
         value = await part.read()
         found = self._empty if value is None else decode(value, type(self._empty))
         if found.epoch > self._rights.epoch:
@@ -141,7 +141,7 @@ class FencedMap(Generic[K, V]):
     def all(self) -> dict[K, V]:
         return {key: value for part in self._records for key, value in part.cursors.items()}
 
-    def _record_of(self, key: K) -> _CursorRecord[K, V]:
+    def _record_of(self, key: K) -> FencedRecord[K, V]:
         return self._records[record_number(key, len(self._records))]
 
     async def _grow(self) -> None:
@@ -170,7 +170,7 @@ class FencedMap(Generic[K, V]):
         for number in range(1, count):
             self._fill(number, self._records[number].cursors)
 
-    async def _claim(self, part: _CursorRecord[K, V]) -> None:
+    async def _claim(self, part: FencedRecord[K, V]) -> None:
         try:
             await self._read(part)  # an earlier attempt may have left a record
         except NotOwner:
@@ -178,7 +178,7 @@ class FencedMap(Generic[K, V]):
             raise
         await part.claim()
 
-    def _copy_to(self, added: list[_CursorRecord[K, V]]) -> None:
+    def _copy_to(self, added: list[FencedRecord[K, V]]) -> None:
         """Copy to each new record the cursors that it will hold."""
         count = len(self._records)
         total = count + len(added)
@@ -213,15 +213,17 @@ class FencedMap(Generic[K, V]):
             part.close()
 
 
-class FencedRecord:
-    """A value in a bucket, which is written shortly after each change.
+class FencedRecord(Generic[K, V]):
+    """A record of a `FencedMap`, which is written shortly after each change.
 
-    `encode` returns the value.
+    `encode` returns the record with the given cursors.
     """
 
     def __init__(
-        self, bucket: Bucket, key: str, encode: Callable[[], bytes], rights: OwnerRights
+        self, bucket: Bucket, key: str, encode: Callable[[dict[K, V]], bytes], rights: OwnerRights
     ) -> None:
+        self.cursors: dict[K, V] = {}
+        self.size = 0
         self._bucket = bucket
         self._key = key
         self._encode = encode
@@ -238,24 +240,42 @@ class FencedRecord:
         self._writing: asyncio.Task[None] | None = None
         self._is_closed = False
 
+    def fill(self, cursors: dict[K, V]) -> None:
+        self.cursors = cursors
+        self.size = sum(map(encoded_size, cursors, cursors.values()))
+
+    def set(self, key: K, value: V) -> None:
+        self.size += encoded_size(key, value) - self._size_of(key)
+        self.cursors[key] = value
+        self.changed()
+
+    def remove(self, key: K) -> None:
+        self.size -= self._size_of(key)
+        if self.cursors.pop(key, None) is not None:
+            self.changed()
+
+    def _size_of(self, key: K) -> int:
+        value = self.cursors.get(key)
+        return 0 if value is None else encoded_size(key, value)
+
     async def read(self) -> bytes | None:
         """Return the last value of the previous owner, which `claim` will replace."""
         value, self._revision = await self._bucket.latest(self._key)
         return value
 
     async def claim(self) -> None:
-        """Write the value as the new owner.
+        """Write the record as the new owner.
 
         Raises:
             StorageError: The write failed, or another owner has written since `read`.
         """
-        revision = await self._bucket.replace(self._key, self._encode(), self._revision)
+        revision = await self._bucket.replace(self._key, self._encode(self.cursors), self._revision)
         if revision is None:
             raise StorageError("another node has just written the cursors")
         self._revision = revision
 
     def changed(self) -> None:
-        """Schedule a write, because the value has changed."""
+        """Schedule a write, because the record has changed."""
         self._changes += 1
         self._write_in(WRITE_DELAY_SECONDS)
 
@@ -294,10 +314,10 @@ class FencedRecord:
             await self.write()
 
     async def write(self) -> None:
-        """Write the value now, if it has changed.
+        """Write the record now, if it has changed.
 
         Raises:
-            NotOwner: Another node has written the value, or this node is not the owner.
+            NotOwner: Another node has written the record, or this node is not the owner.
             StorageError: The write failed.
         """
         async with self._lock:
@@ -310,7 +330,7 @@ class FencedRecord:
             changes = self._changes
             try:
                 revision = await self._bucket.replace(
-                    self._key, self._encode(), self._revision, self._unanswered
+                    self._key, self._encode(self.cursors), self._revision, self._unanswered
                 )
             except StaleAnswer:
                 self._stale += 1
@@ -341,35 +361,6 @@ class FencedRecord:
             self._timer = None
         if self._writing is not None and self._writing is not asyncio.current_task():
             self._writing.cancel()
-
-
-class _CursorRecord(FencedRecord, Generic[K, V]):
-    """A record of a `FencedMap`, with its cursors."""
-
-    def __init__(
-        self, bucket: Bucket, key: str, encode: Callable[[dict[K, V]], bytes], rights: OwnerRights
-    ) -> None:
-        super().__init__(bucket, key, lambda: encode(self.cursors), rights)
-        self.cursors: dict[K, V] = {}
-        self.size = 0
-
-    def fill(self, cursors: dict[K, V]) -> None:
-        self.cursors = cursors
-        self.size = sum(map(encoded_size, cursors, cursors.values()))
-
-    def set(self, key: K, value: V) -> None:
-        self.size += encoded_size(key, value) - self._size_of(key)
-        self.cursors[key] = value
-        self.changed()
-
-    def remove(self, key: K) -> None:
-        self.size -= self._size_of(key)
-        if self.cursors.pop(key, None) is not None:
-            self.changed()
-
-    def _size_of(self, key: K) -> int:
-        value = self.cursors.get(key)
-        return 0 if value is None else encoded_size(key, value)
 
 
 async def read_fenced(bucket: Bucket, key: str, empty: FencedCursors[K, V]) -> dict[K, V]:

@@ -361,7 +361,7 @@ async def test_an_owner_that_is_fenced_by_its_own_clock_writes_nothing(shards: S
     record = FencedRecord(
         shards.cursors,
         "7",
-        lambda: b"mine",
+        lambda _: b"mine",
         OwnerRights(1, lambda: rights[0], lambda: None),
     )
     await record.read()
@@ -378,7 +378,7 @@ async def test_an_owner_replaces_what_it_has_stored_without_an_answer(
 ) -> None:
     values, lost = [b"first"], []
     rights = OwnerRights(1, lambda: True, lambda: lost.append("lost"))
-    record = FencedRecord(shards.cursors, "7", lambda: values[-1], rights)
+    record = FencedRecord(shards.cursors, "7", lambda _: values[-1], rights)
     await record.claim()
     connection = shards.cursors.connection
     request = connection.request
@@ -405,7 +405,7 @@ async def test_a_server_with_an_older_state_does_not_end_the_rights_of_an_owner(
 ) -> None:
     lost: list[str] = []
     rights = OwnerRights(1, lambda: True, lambda: lost.append("lost"))
-    record = FencedRecord(shards.cursors, "7", lambda: b"mine", rights)
+    record = FencedRecord(shards.cursors, "7", lambda _: b"mine", rights)
     await record.claim()
     connection = shards.cursors.connection
     request = connection.request
@@ -442,7 +442,7 @@ async def test_nothing_is_written_after_an_owner_has_written_for_the_last_time(
 ) -> None:
     monkeypatch.setattr(fenced_map, "WRITE_DELAY_SECONDS", 0)
     record = FencedRecord(
-        shards.cursors, "7", lambda: b"mine", OwnerRights(1, lambda: True, lambda: None)
+        shards.cursors, "7", lambda _: b"mine", OwnerRights(1, lambda: True, lambda: None)
     )
     await record.claim()
     record.changed()
