@@ -1,26 +1,36 @@
 """Makes a fleet follow the Sources of a configuration file, and applies changes of the file.
 
 `ConfigurationWatcher` rereads the file when it changes, and `FleetReloader` then restarts only the
-Sources that changed. A Source whose state is in a database is followed by the process that holds
-its lease.
+Sources that changed. A Source whose state is in a `SharedDatabase` is followed by the process that
+holds its lease.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from secrets import token_hex
+from socket import gethostname
 from time import monotonic
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.runtime.extensions import missing_package
 from rsnotify.runtime.settings import FileWatch
 from rsnotify.runtime.tasks import cancel, first_completed, wait_for_event
-from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
-from rsnotify_subscriber.fleet.fleet import Fleet, FollowedSourceStatus
-from rsnotify_subscriber.fleet.leases import RENEWAL_INTERVAL
-from rsnotify_subscriber.fleet.shared_database import SharedDatabase, schema_of
+from rsnotify_subscriber.fleet.configuration import (
+    DEFAULT_SCHEMA,
+    FleetConfiguration,
+    FollowedSource,
+)
+from rsnotify_subscriber.fleet.fleet import Fleet, FollowedSourceStatus, Phase
+from rsnotify_subscriber.fleet.leases import RENEWAL_INTERVAL, RENEWAL_VALIDITY, FleetShare
+from rsnotify_subscriber.status import Status
+from rsnotify_subscriber.storage.state_database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
@@ -33,6 +43,8 @@ _MAX_HANDED_OVER = 1_000
 _BUILD_TIME = 1.0
 #: Seconds for a Source to end before the next change of the file is applied.
 _REMOVE_TIMEOUT = 30.0
+#: Seconds for a database to release the leases at the end.
+_RELEASE_TIMEOUT = 3.0
 
 
 def configuration_change(
@@ -45,6 +57,108 @@ def configuration_change(
         [name for name, source in old.items() if new.get(name) != source],
         [source for name, source in new.items() if old.get(name) != source],
     )
+
+
+class SharedDatabase:
+    """The connections to a database with the states of Sources, and this process's leases there.
+
+    The leases of all these Sources are renewed together. A process that cannot renew them follows
+    none of the Sources, and reports them as failing. Every process reports the Sources that no
+    process follows.
+
+    Attributes:
+        sources: The listed Sources, by the schemas of their states.
+        share: The leases.
+        wake: Set when there is work to do before the next renewal.
+    """
+
+    def __init__(self, conninfo: str, *, shares: bool) -> None:
+        try:
+            from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
+            from rsnotify_subscriber.storage.postgresql import StatePool
+        except ImportError:
+            raise missing_package("a state in PostgreSQL", "postgresql") from None
+        session = f"rsnotify {token_hex(8)}"  # unlike a process number, never reused
+        self._pool = StatePool(conninfo, session)
+        self._table = PostgreSQLLeases(conninfo, f"{gethostname()}:{os.getpid()}", session)
+        self._worker = ThreadPoolExecutor(1, "rsnotify-leases")
+        self._error = ""
+        self.share = FleetShare(self._table, shares=shares)
+        self.sources: dict[str, FollowedSource] = {}
+        self.wake = asyncio.Event()
+
+    def location(self, source: FollowedSource) -> StateLocation:
+        from rsnotify_subscriber.storage.postgresql import LeasedState
+
+        return LeasedState(self._pool, _schema_of(source), self.share)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the leases must be checked again unless they are renewed."""
+        left = self.share.seconds_left
+        return left if left > 0 else RENEWAL_VALIDITY
+
+    def fences(self) -> dict[str, int]:
+        """Return the fence of each Source that this process should follow, by schema."""
+        share = self.share
+        if not share.is_valid:
+            return {}
+        requested = set(share.requested)
+        return {schema: one for schema, one in share.held.items() if schema not in requested}
+
+    def unleased(self, wrong: Mapping[str, str]) -> dict[str, FollowedSourceStatus]:
+        """Return the statuses of the Sources that no other process follows, by name.
+
+        A Source in the fleet has its own status instead. `wrong` maps the names of Sources to the
+        reasons why this process cannot follow them.
+        """
+        share, is_valid = self.share, self.share.is_valid
+        found = {}
+        for schema, source in self.sources.items():
+            if is_valid and schema in share.leases and schema not in share.held:
+                continue  # another process follows it
+            error = wrong.get(source.title)
+            if not is_valid and self._error:
+                error = f"its lease cannot be renewed: {self._error}"
+            phase = Phase.WAITING if error is None else Phase.FAILED
+            found[source.title] = FollowedSourceStatus(phase, Status(), error, source.url)
+        return found
+
+    def submit(self, work: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+    def renew(self, ended: Collection[str] = ()) -> None:
+        """Hand over the ended leases, and renew the others. A repeated error is logged once."""
+        try:
+            self.share.hand_over(ended)
+            self.share.beat()
+            self._error = ""
+        except RsnotifyError as error:
+            if str(error) != self._error:
+                logger.warning("cannot renew leases: %s", error)
+            self._error = str(error)
+        except Exception as error:
+            logger.exception("cannot renew leases")
+            self._error = f"{type(error).__name__}: {error}"
+
+    async def end(self, *, leave: bool) -> None:
+        """Close all connections. With `leave`, release the leases first."""
+        ending = self.submit(self._end, leave)
+        self._worker.shutdown(wait=False)
+        await asyncio.wait({ending}, timeout=_RELEASE_TIMEOUT)
+
+    def _end(self, leave: bool) -> None:
+        try:
+            if leave:
+                self.share.leave()
+        except RsnotifyError as error:
+            logger.warning("cannot release leases, which end in a few seconds: %s", error)
+        self._table.close()
+        self._pool.close()
+
+
+def _schema_of(source: FollowedSource) -> str:
+    return source.schema or DEFAULT_SCHEMA
 
 
 class FleetReloader:
@@ -156,7 +270,7 @@ class FleetReloader:
         listed: dict[str, dict[str, FollowedSource]] = defaultdict(dict)
         for source in _shared(self.configuration):
             assert source.postgresql is not None
-            listed[source.postgresql][schema_of(source)] = source
+            listed[source.postgresql][_schema_of(source)] = source
         for conninfo, database in list(self._databases.items()):
             database.sources = listed[conninfo]
             database.share.set_listed(database.sources)
@@ -233,7 +347,7 @@ class FleetReloader:
             return []
         over = self._fleet.ended
         followed = self._followed_in(database)
-        busy = {schema_of(source) for title, source, _ in followed if title not in over}
+        busy = {_schema_of(source) for title, source, _ in followed if title not in over}
         return sorted(leaving - busy)
 
     def _followed_in(self, database: SharedDatabase) -> Iterator[tuple[str, FollowedSource, int]]:
@@ -248,7 +362,7 @@ class FleetReloader:
             return
         fences = database.fences()
         for title, source, fence in self._followed_in(database):
-            schema = schema_of(source)
+            schema = _schema_of(source)
             if database.sources.get(schema) != source or fences.get(schema) != fence:
                 self._end_following(title, database)
         new = [
@@ -266,7 +380,7 @@ class FleetReloader:
         prepared |= await asyncio.to_thread(self._prepare, self.configuration, missing)
         fences = database.fences()
         for source in new:
-            schema = schema_of(source)
+            schema = _schema_of(source)
             # The configuration or the leases may have changed in the meantime.
             is_current = database.sources.get(schema) == source and schema in fences
             if is_current and source.title in prepared:
