@@ -33,8 +33,8 @@ from rsnotify_subscriber.push.transport import Transport
 from tests.mosquitto import Mosquitto
 from tests.prosody import Prosody
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
-from tests.subscriber.heard import Heard
 from tests.subscriber.hub import anywhere
+from tests.subscriber.recording import RecordingListener
 
 CHANNEL = BASE + "channel.xml"
 OTHER = BASE + "other/channel.xml"
@@ -132,34 +132,34 @@ async def test_a_login_without_values_can_be_checked(case: Case) -> None:
 
 
 async def test_a_channel_without_anything_is_a_gap_or_an_error(case: Case) -> None:
-    heard = Heard()
-    task = asyncio.create_task(case.receive(CHANNEL).receive(None, heard))
-    knows = asyncio.create_task(heard.more_than(0))
+    recorder = RecordingListener()
+    task = asyncio.create_task(case.receive(CHANNEL).receive(None, recorder))
+    knows = asyncio.create_task(recorder.more_than(0))
     await asyncio.wait({task, knows}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         with pytest.raises(FetchError):
             task.result()
     else:
-        assert heard.events[0] in ("up", "gap")
+        assert recorder.events[0] in ("up", "gap")
     for one in (task, knows):
         one.cancel()
     await asyncio.gather(task, knows, return_exceptions=True)
 
 
 @asynccontextmanager
-async def receiving(case: Case, topic: str = CHANNEL) -> AsyncIterator[Heard]:
+async def receiving(case: Case, topic: str = CHANNEL) -> AsyncIterator[RecordingListener]:
     """Receive, and connect again, as there may be no such channel at first."""
-    heard = Heard()
+    recorder = RecordingListener()
 
     async def receive() -> None:
         while True:
             with suppress(FetchError):
-                await case.receive(topic).receive(None, heard)
+                await case.receive(topic).receive(None, recorder)
             await asyncio.sleep(0.05)
 
     task = asyncio.create_task(receive())
     try:
-        yield heard
+        yield recorder
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -169,16 +169,16 @@ async def test_what_a_source_feeds_arrives_in_a_chain(case: Case, tmp_path: Path
     options = replace(QUICK, fragment_entries=7, heartbeat=0.2)
     async with Publisher(tmp_path, BASE, hubs=[case.hub()], options=options) as publisher:
         await publisher.aupdated(BASE + "first")
-        async with receiving(case) as heard:
-            await heard.until("up")
+        async with receiving(case) as recorder:
+            await recorder.until_recorded("up")
             for number in range(50):
                 await publisher.aupdated(BASE + str(number))
             async with asyncio.timeout(PATIENCE):
                 # Heartbeats follow.
-                while BASE + "49" not in uris(heard) or documents(heard)[-1].resources:
-                    await heard.more_than(len(heard.events))
-    found = documents(heard)
-    assert [uri for uri in uris(heard) if uri != BASE + "first"] == [
+                while BASE + "49" not in uris(recorder) or documents(recorder)[-1].resources:
+                    await recorder.more_than(len(recorder.events))
+    found = documents(recorder)
+    assert [uri for uri in uris(recorder) if uri != BASE + "first"] == [
         BASE + str(number) for number in range(50)
     ]
     chain_of(found)
@@ -191,22 +191,22 @@ async def test_another_channel_is_not_received(case: Case, tmp_path: Path) -> No
     ):
         for publisher, uri in ((one, BASE + "a"), (two, BASE + "other/b")):
             await publisher.aupdated(uri)
-        async with receiving(case) as heard:
-            await heard.until("up")
+        async with receiving(case) as recorder:
+            await recorder.until_recorded("up")
             await two.aupdated(BASE + "other/c")
             await one.aupdated(BASE + "d")
             async with asyncio.timeout(PATIENCE):
-                while BASE + "d" not in uris(heard):
-                    await heard.more_than(len(heard.events))
-    assert {*uris(heard)} <= {BASE + "a", BASE + "d"}
+                while BASE + "d" not in uris(recorder):
+                    await recorder.more_than(len(recorder.events))
+    assert {*uris(recorder)} <= {BASE + "a", BASE + "d"}
 
 
-def documents(heard: Heard) -> list[Document]:
-    return [read_document(one) for one in heard.events if isinstance(one, bytes)]
+def documents(recorder: RecordingListener) -> list[Document]:
+    return [read_document(one) for one in recorder.events if isinstance(one, bytes)]
 
 
-def uris(heard: Heard) -> list[str]:
-    return [entry.uri for document in documents(heard) for entry in document.resources]
+def uris(recorder: RecordingListener) -> list[str]:
+    return [entry.uri for document in documents(recorder) for entry in document.resources]
 
 
 @pytest.mark.parametrize("scheme", offered_schemes())

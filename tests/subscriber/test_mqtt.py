@@ -19,8 +19,8 @@ from rsnotify_subscriber.push import mqtt_transport as mqtt
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.destination import Destination
-from tests.subscriber.heard import Heard, receiving
 from tests.subscriber.hub import anywhere, nowhere
+from tests.subscriber.recording import RecordingListener, receiving
 from tests.subscriber.source import SmallSource, path_of, status
 
 TOPIC = "http://a.example/c"
@@ -56,7 +56,7 @@ async def test_a_certificate_that_is_just_being_replaced_is_no_end(tmp_path: Pat
     options = MqttOptions(login=BrokerLogin(ca=str(tmp_path / "ca.pem")))
     transport = transport_to("mqtts://127.0.0.1", options)
     with pytest.raises(Unavailable, match="cannot use the certificates"):
-        await transport.receive(None, Heard())
+        await transport.receive(None, RecordingListener())
 
 
 @pytest.mark.parametrize(
@@ -109,27 +109,27 @@ async def test_what_is_retained_shows_at_once_where_the_stream_stands(
 
     monkeypatch.setattr(mqtt, "wait_for_event", noted)
     await say(mosquitto, b"<retained/>")
-    async with receiving(transport_to(mosquitto.url)) as heard:
-        await heard.until("up", b"<retained/>")
+    async with receiving(transport_to(mosquitto.url)) as recorder:
+        await recorder.until_recorded("up", b"<retained/>")
         assert [await one for one in proven] == [True]
         await say(mosquitto, b"<later/>")
-        await heard.until(b"<later/>")
-    assert "gap" not in heard.events
+        await recorder.until_recorded(b"<later/>")
+    assert "gap" not in recorder.events
 
 
 async def test_a_session_keeps_what_comes_while_one_is_away(mosquitto: Mosquitto) -> None:
     kept = transport_to(mosquitto.url, MqttOptions(session="mine"))
-    async with receiving(kept) as heard:
-        await heard.until("up")
+    async with receiving(kept) as recorder:
+        await recorder.until_recorded("up")
     for number in range(3):
         await say(mosquitto, b"<a%d/>" % number)
-    async with receiving(kept) as heard:
-        await heard.until(b"<a0/>", b"<a1/>", b"<a2/>")
+    async with receiving(kept) as recorder:
+        await recorder.until_recorded(b"<a0/>", b"<a1/>", b"<a2/>")
     await say(mosquitto, b"<b/>")
     await say(mosquitto, b"<c/>")
-    async with receiving(transport_to(mosquitto.url)) as heard:
-        await heard.until("up", b"<c/>")
-    assert b"<b/>" not in heard.events, "without a session only the newest comes"
+    async with receiving(transport_to(mosquitto.url)) as recorder:
+        await recorder.until_recorded("up", b"<c/>")
+    assert b"<b/>" not in recorder.events, "without a session only the newest comes"
 
 
 async def test_what_is_no_fragment_hurts_nobody(
@@ -149,7 +149,7 @@ async def test_a_broker_at_a_private_address_is_not_dialled_for_a_source(
     elsewhere = mosquitto.url.replace("127.0.0.1", "localhost")
     transport = transport_to(elsewhere, allows_any_address=nowhere)
     with pytest.raises(RefusedAddress, match="not public"):
-        await transport.receive(None, Heard())
+        await transport.receive(None, RecordingListener())
     assert mosquitto.count("New connection") == 0
     # The user may name any.
     offered.hubs = ["mqtt://nowhere.invalid"]
@@ -168,7 +168,7 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
         async with following(destination, mqtt=MqttOptions(url=broker.url, login=login)):
             pass
         with pytest.raises(FetchError, match="it refuses a login without a user"):
-            await transport_to(broker.url).receive(None, Heard())
+            await transport_to(broker.url).receive(None, RecordingListener())
 
 
 async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_away(

@@ -22,8 +22,8 @@ from rsnotify_subscriber import MqttOptions
 from rsnotify_subscriber.push import mqtt_transport as mqtt
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
-from tests.subscriber.heard import Heard, receiving
 from tests.subscriber.hub import anywhere
+from tests.subscriber.recording import RecordingListener, receiving
 
 TOPIC = "http://a.example/c"
 MAPS = PushSelection(prefixes=("http://a.example/maps/",))
@@ -92,92 +92,92 @@ async def test_who_is_answered_hears_the_part_and_not_the_whole(
     mosquitto: Mosquitto, hub: Hub, long_wait: None
 ) -> None:
     await hub.say(WHOLE, b"<whole/>")
-    async with receiving(transport_to(mosquitto.url)) as heard:
+    async with receiving(transport_to(mosquitto.url)) as recorder:
         assert await hub.asked() == PART
         await hub.say(PART, b"<part/>")
-        await heard.until("up", b"<part/>")
+        await recorder.until_recorded("up", b"<part/>")
         await hub.say(WHOLE, b"<more/>")
         await hub.say(PART, b"<another/>")
-        await heard.until(b"<another/>")
-    assert heard.events == ["up", b"<part/>", b"<another/>"]
+        await recorder.until_recorded(b"<another/>")
+    assert recorder.events == ["up", b"<part/>", b"<another/>"]
 
 
 async def test_what_is_retained_of_the_part_shows_where_the_stream_stands(
     mosquitto: Mosquitto, hub: Hub, long_wait: None
 ) -> None:
     await hub.say(PART, b"<part/>")
-    async with receiving(transport_to(mosquitto.url)) as heard:
-        await heard.until("up", b"<part/>")
-    assert "gap" not in heard.events
+    async with receiving(transport_to(mosquitto.url)) as recorder:
+        await recorder.until_recorded("up", b"<part/>")
+    assert "gap" not in recorder.events
 
 
 async def test_who_is_not_answered_hears_the_whole(
     mosquitto: Mosquitto, hub: Hub, short_wait: None
 ) -> None:
-    async with receiving(transport_to(mosquitto.url)) as heard:
-        await heard.until("up", "gap")
+    async with receiving(transport_to(mosquitto.url)) as recorder:
+        await recorder.until_recorded("up", "gap")
         await hub.say(WHOLE, b"<whole/>")
-        await heard.until(b"<whole/>")
+        await recorder.until_recorded(b"<whole/>")
 
 
 async def test_who_is_answered_late_does_without_the_whole_from_then_on(
     mosquitto: Mosquitto, hub: Hub, short_wait: None
 ) -> None:
     await hub.say(WHOLE, b"<whole/>")
-    async with receiving(transport_to(mosquitto.url)) as heard:
-        await heard.until("up", b"<whole/>")
+    async with receiving(transport_to(mosquitto.url)) as recorder:
+        await recorder.until_recorded("up", b"<whole/>")
         await hub.say(PART, b"<part/>")
-        await heard.until(b"<part/>")
+        await recorder.until_recorded(b"<part/>")
         async with asyncio.timeout(PATIENCE):
             while not mosquitto.count("Received UNSUBSCRIBE"):
                 await mosquitto.news()
         await hub.say(WHOLE, b"<more/>")
         await hub.say(PART, b"<another/>")
-        await heard.until(b"<another/>")
-    assert b"<more/>" not in heard.events
+        await recorder.until_recorded(b"<another/>")
+    assert b"<more/>" not in recorder.events
 
 
 async def test_when_the_part_ends_it_is_asked_for_again_and_the_whole_is_heard_meanwhile(
     mosquitto: Mosquitto, hub: Hub, short_wait: None
 ) -> None:
-    async with receiving(transport_to(mosquitto.url)) as heard:
+    async with receiving(transport_to(mosquitto.url)) as recorder:
         assert await hub.asked() == PART
         await hub.say(PART, b"<part/>")
-        await heard.until(b"<part/>")
+        await recorder.until_recorded(b"<part/>")
         await hub.say(PART, b"")
         assert await hub.asked() == PART
         await hub.say(WHOLE, b"<whole/>")
-        await heard.until(b"<whole/>")
-    assert b"" not in heard.events
+        await recorder.until_recorded(b"<whole/>")
+    assert b"" not in recorder.events
 
 
 async def test_it_is_asked_for_again_before_the_lease_ends(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mqtt, "LEASE", 0.4)
-    async with receiving(transport_to(mosquitto.url)) as heard:
+    async with receiving(transport_to(mosquitto.url)) as recorder:
         await hub.asked()
         await hub.say(PART, b"<part/>")
-        await heard.until(b"<part/>")
+        await recorder.until_recorded(b"<part/>")
         for _ in range(3):
             assert await hub.asked() == PART
-    assert heard.events == ["up", *heard.events[1:]]
+    assert recorder.events == ["up", *recorder.events[1:]]
 
 
 async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
     mosquitto: Mosquitto, hub: Hub
 ) -> None:
     options = MqttOptions(session="mine")
-    async with receiving(transport_to(mosquitto.url, options, OTHER)) as heard:
+    async with receiving(transport_to(mosquitto.url, options, OTHER)) as recorder:
         await hub.asked()
         await hub.say(DEFAULT_PREFIX + OTHER.digest(TOPIC), b"<other/>")
-        await heard.until(b"<other/>")
+        await recorder.until_recorded(b"<other/>")
     await hub.say(DEFAULT_PREFIX + OTHER.digest(TOPIC), b"<more/>")
-    async with receiving(transport_to(mosquitto.url, options)) as heard:
+    async with receiving(transport_to(mosquitto.url, options)) as recorder:
         await hub.asked()
         await hub.say(PART, b"<part/>")
-        await heard.until(b"<part/>")
-    assert b"<more/>" not in heard.events
+        await recorder.until_recorded(b"<part/>")
+    assert b"<more/>" not in recorder.events
 
 
 async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
@@ -186,20 +186,20 @@ async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
     unasked: set[str] = set()
     await hub.say(WHOLE, b"<whole/>")
     transport = transport_to(mosquitto.url, unasked=unasked)
-    receive = asyncio.create_task(transport.receive(None, Heard()))
+    receive = asyncio.create_task(transport.receive(None, RecordingListener()))
     await hub.asked()
     receive.cancel()
     await asyncio.gather(receive, return_exceptions=True)
     assert not unasked, "we ended it"
-    receive = asyncio.create_task(transport.receive(None, Heard()))
+    receive = asyncio.create_task(transport.receive(None, RecordingListener()))
     await hub.asked()
     await mosquitto.stop()
     with pytest.raises(FetchError):
         await receive
     assert unasked == {mosquitto.url}
     await mosquitto.start()
-    async with receiving(transport) as heard:
-        await heard.until("up", b"<whole/>")
+    async with receiving(transport) as recorder:
+        await recorder.until_recorded("up", b"<whole/>")
 
 
 async def test_a_broker_that_lets_nobody_ask_gives_the_whole(
@@ -208,9 +208,9 @@ async def test_a_broker_that_lets_nobody_ask_gives_the_whole(
     folder = tmp_path_factory.mktemp("strict")
     async with (
         Mosquitto(folder, acl="topic read rsnotify/#\n") as broker,
-        receiving(transport_to(broker.url)) as heard,
+        receiving(transport_to(broker.url)) as recorder,
     ):
-        await heard.until("up", "gap")
+        await recorder.until_recorded("up", "gap")
 
 
 async def test_a_hub_that_ends_each_part_at_once_receives_few_requests(

@@ -19,7 +19,7 @@ from rsnotify_xmpp.xmpp_service import XmppLogin, parse_service
 from rsnotify_xmpp.xmpp_transport import XmppReader
 from tests.prosody import DOMAIN, PATIENCE, SERVICE, Prosody
 from tests.subscriber.destination import Destination
-from tests.subscriber.heard import Heard, receiving
+from tests.subscriber.recording import RecordingListener, receiving
 from tests.subscriber.source import SmallSource, status
 
 PLACE = parse_service(f"xmpp:{SERVICE}")
@@ -99,10 +99,10 @@ def reader_of(server: Prosody, topic: str = TOPIC) -> XmppReader:
 
 async def test_the_newest_fragment_shows_at_once_where_the_stream_stands(prosody: Prosody) -> None:
     await say(prosody, SECOND)
-    async with receiving(reader_of(prosody)) as heard:
-        await heard.until("up")
-        assert [b"2</" in one for one in heard.events if isinstance(one, bytes)] == [True]
-    assert "gap" not in heard.events
+    async with receiving(reader_of(prosody)) as recorder:
+        await recorder.until_recorded("up")
+        assert [b"2</" in one for one in recorder.events if isinstance(one, bytes)] == [True]
+    assert "gap" not in recorder.events
 
 
 async def test_what_is_about_something_else_is_ignored_and_counted(prosody: Prosody) -> None:
@@ -111,12 +111,12 @@ async def test_what_is_about_something_else_is_ignored_and_counted(prosody: Pros
     async with (
         connect(prosody.login("hub")) as hub,
         connect(prosody.login("reader")) as reader,
-        receiving(transport) as heard,
+        receiving(transport) as recorder,
     ):
-        await heard.until("up")
+        await recorder.until_recorded("up")
         await (await hub.publish(PLACE, "https://a.example/other", FIRST))
         await reader.subscribe(PLACE, "https://a.example/other")
-        before = list(heard.events)
+        before = list(recorder.events)
         forged = '<item><x xmlns="urn:forged"/></item>'
         for text in (
             "<body>hello</body>",
@@ -126,9 +126,9 @@ async def test_what_is_about_something_else_is_ignored_and_counted(prosody: Pros
             hub._client.send_raw(f'<message to="reader@{DOMAIN}" type="headline">{text}</message>')
         await (await hub.publish(PLACE, "https://a.example/other", SECOND))
         await (await hub.publish(PLACE, TOPIC, SECOND))
-        await heard.more_than(len(before))
+        await recorder.more_than(len(before))
         assert transport.ignored == 3, "a chat, an item of somebody else, one of another node"
-        (item,) = heard.events[len(before) :]
+        (item,) = recorder.events[len(before) :]
         assert b"2</" in bytes(item)  # type: ignore[arg-type]
 
 
@@ -167,7 +167,7 @@ async def test_an_error_in_the_receiver_of_items_ends_the_connection(prosody: Pr
 
 async def test_a_topic_without_a_node_is_no_endpoint_yet(prosody: Prosody) -> None:
     with pytest.raises(FetchError, match="item-not-found"):
-        await reader_of(prosody).receive(None, Heard())
+        await reader_of(prosody).receive(None, RecordingListener())
 
 
 async def test_a_login_that_is_refused_is_a_warning(
@@ -188,7 +188,7 @@ async def test_a_login_that_is_refused_is_a_warning(
 async def test_an_authority_that_is_not_trusted_is_named(prosody: Prosody) -> None:
     transport = XmppReader(PLACE, TOPIC, replace(prosody.login("reader"), ca=None))
     with pytest.raises(FetchError, match="its certificate is not trusted"):
-        await transport.receive(None, Heard())
+        await transport.receive(None, RecordingListener())
 
 
 @pytest.mark.parametrize(

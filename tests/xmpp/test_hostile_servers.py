@@ -12,7 +12,7 @@ from rsnotify.errors import FetchError
 from rsnotify_xmpp.xmpp_service import parse_service
 from rsnotify_xmpp.xmpp_transport import XmppReader
 from tests.prosody import SERVICE
-from tests.subscriber.heard import Heard
+from tests.subscriber.recording import RecordingListener
 from tests.waiting import PATIENCE
 from tests.xmpp.hostile import BOUNDED, CASES, hostile_server
 
@@ -28,7 +28,7 @@ async def test_a_subscriber_leaves_a_server_that_sends_without_end(
     async with hostile_server(tmp_path, flood, stage) as server:
         transport = XmppReader(PLACE, "https://a.example/c", server.login("reader"))
         with pytest.raises(FetchError, match="it sent"):
-            await transport.receive(None, Heard())
+            await transport.receive(None, RecordingListener())
         await server.closed.wait()
         assert server.accepted < BOUNDED
 
@@ -39,11 +39,11 @@ async def test_a_connection_that_is_given_up_at_any_step_of_its_start_leaves_not
     async with hostile_server(tmp_path, "text", "encryption") as server:
         transport = XmppReader(PLACE, "https://a.example/c", server.login("reader"))
         for steps in range(40):  # at the last ones the handshake of TLS has begun
-            receiving = asyncio.create_task(transport.receive(None, Heard()))
+            receiving = asyncio.create_task(transport.receive(None, RecordingListener()))
             for _ in range(steps):
                 await asyncio.sleep(0)
             receiving.cancel()
             await asyncio.wait([receiving])
         with pytest.raises(FetchError, match="it sent"):  # all were accepted before this one
-            await transport.receive(None, Heard())
+            await transport.receive(None, RecordingListener())
     gc.collect()  # pytest reports what is still open

@@ -15,7 +15,7 @@ from rsnotify.format.writer import write_document
 from rsnotify_subscriber import TransportListener, Via
 from rsnotify_subscriber.push.endpoint_failover import HOLD_TIME, MAX_HOLD_TIME
 from rsnotify_subscriber.push.endpoints import Endpoint
-from rsnotify_subscriber.push.push_subscription import PushSubscription
+from rsnotify_subscriber.push.push_subscription import PushEvents, PushSubscription
 from tests.core.mixed import HISTORIES, Mixed, deliver_perfectly, through
 from tests.core.mixed import Connection as Line
 from tests.core.world import OFFER, PATIENT, Destination, Source
@@ -61,7 +61,7 @@ class Transport:
             self._listener.fragment(write_document(wire.pop(number) if take else wire[number]))
 
 
-class Kept(Mixed):
+class Kept(Mixed, PushEvents):
     """A Destination with a `PushSubscription`, which must call it in the right order."""
 
     def __init__(self, source: Source, destination: Destination, random: Random, most: int) -> None:
@@ -104,11 +104,6 @@ class Kept(Mixed):
 
     def gap(self) -> None:
         self.destination.push_gap()
-
-    def ended(self) -> None: ...
-
-    def audience(self, listeners: int) -> None:
-        pass
 
     def fragment(self, document: bytes) -> None:
         read = read_document(document)

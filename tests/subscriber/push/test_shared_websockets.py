@@ -18,6 +18,7 @@ from rsnotify.runtime.shared_websockets import SharedWebSockets
 from rsnotify_subscriber import TransportListener
 from rsnotify_subscriber.push.websocket_transport import HubWebSocket, WebSocketTransport
 from tests.subscriber.hub import anywhere, nowhere
+from tests.subscriber.recording import RecordingListener
 from tests.subscriber.source import PATIENCE
 
 Shared = SharedWebSockets[HubWebSocket]
@@ -98,7 +99,7 @@ class Hub:
             await self._changed.wait_for(lambda: self.ended == count)
 
 
-class Listener:
+class Listener(RecordingListener):
     """Receives a topic in a task, until it ends."""
 
     def __init__(
@@ -109,35 +110,29 @@ class Listener:
         credentials: Mapping[str, str] = {},
         allows_any_address: Any = anywhere,
     ) -> None:
-        self.documents: list[bytes] = []
-        self._events: asyncio.Queue[str | bytes] = asyncio.Queue()
+        super().__init__()
+        self._read = 0
         transport = WebSocketTransport(
             hub.url, topic, allows_any_address, credentials=credentials, shared=shared
         )
         self.task = asyncio.create_task(transport.receive(None, self))
 
-    def up(self, hub: str | None = None) -> None:
-        self._events.put_nowait("up")
-
     def audience(self, listeners: int) -> None:
         pass
-
-    def gap(self) -> None:
-        self._events.put_nowait("gap")
 
     def fragment(self, document: bytes) -> None:
         if document == b"<bad/>":
             raise ValueError("it cannot be handled")
-        self._events.put_nowait(document)
+        super().fragment(document)
 
     async def next(self) -> str | bytes:
-        async with asyncio.timeout(PATIENCE):
-            return await self._events.get()
+        await self.more_than(self._read)
+        self._read += 1
+        return self.events[self._read - 1]
 
     async def error(self) -> FetchError:
         with pytest.raises(FetchError) as caught:
-            async with asyncio.timeout(PATIENCE):
-                await self.task
+            await self.ended()
         return caught.value
 
     async def leave(self) -> None:

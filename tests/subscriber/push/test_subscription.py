@@ -18,7 +18,7 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.endpoint_failover import CONNECT_GRACE, HOLD_TIME, MAX_LAG
 from rsnotify_subscriber.push.endpoints import MAX_HUBS_PER_KIND, Endpoint, EndpointFactory
 from rsnotify_subscriber.push.mqtt_transport import DEFAULT_MQTT
-from rsnotify_subscriber.push.push_subscription import SILENCE_GRACE, PushSubscription
+from rsnotify_subscriber.push.push_subscription import SILENCE_GRACE, PushEvents, PushSubscription
 from tests.subscriber.push.virtual import VirtualLoop, run
 
 #: What is known when ways are joined.
@@ -65,8 +65,8 @@ class Refusing(Hub):
         raise Unavailable(self.way.hub, "it lets nobody in")
 
 
-class Kept:
-    """Two hubs, of which a `PushSubscription` keeps one; the `Events` of it."""
+class Kept(PushEvents):
+    """A `PushSubscription` that keeps one of two hubs, and its events."""
 
     def __init__(self) -> None:
         self.better, self.worse = Hub("better"), Hub("worse")
@@ -77,8 +77,6 @@ class Kept:
             ways, self, lambda: KNOWN, Random(0), announce=self.events.append
         )
 
-    covered_until: Instant | None = None
-
     def up(self, hub: str | None = None) -> None:
         assert not self.is_up
         self.is_up = True
@@ -86,12 +84,6 @@ class Kept:
     def down(self) -> None:
         assert self.is_up
         self.is_up = False
-
-    def audience(self, listeners: int) -> None: ...
-
-    def ended(self) -> None: ...
-
-    def gap(self) -> None: ...
 
     def fragment(self, document: bytes) -> None:
         self.covered_until = datetime.fromisoformat(document.decode())
@@ -300,24 +292,13 @@ class Away:
         raise Unavailable("hub", "it is away")
 
 
-class Nobody:
-    """Hears, and does nothing."""
-
-    def up(self, hub: str | None = None) -> None: ...
-    def down(self) -> None: ...
-    def gap(self) -> None: ...
-    def ended(self) -> None: ...
-    def audience(self, listeners: int) -> None: ...
-    def fragment(self, document: bytes) -> Instant | None: ...
-
-
 @pytest.mark.parametrize("steps", range(16))
 def test_a_lost_hub_is_tried_again_however_early_a_timer_fires(steps: int) -> None:
     async def live() -> None:
         hub = Away(10)
         way = Endpoint(Via.WEBSOCKET, "topic", ("hub",), lambda _: hub)
         keeping = asyncio.create_task(
-            PushSubscription([way], Nobody(), lambda: None, Random(steps)).run()
+            PushSubscription([way], PushEvents(), lambda: None, Random(steps)).run()
         )
         await asyncio.wait_for(hub.is_up.wait(), 600)
         keeping.cancel()

@@ -1,4 +1,4 @@
-"""A Destination's callbacks, mounted in an application, and a listener for what they receive."""
+"""A Destination's callbacks, mounted in an application."""
 
 from __future__ import annotations
 
@@ -17,52 +17,13 @@ from rsnotify.errors import FetchError
 from rsnotify_subscriber import Callbacks, WebSubTerms
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
+from tests.subscriber.recording import RecordingListener
 from tests.subscriber.source import PATIENCE
 from tests.web_servers import serving_asgi, serving_wsgi
 
 E = TypeVar("E", bound=FetchError)
 #: As in life, but in a hurry.
 TERMS = WebSubTerms(settle=0.02, patience=30, shortest_lease=1)
-
-
-class Recorder:
-    """A `Listener` that keeps what it receives."""
-
-    def __init__(self) -> None:
-        self.ups = 0
-        self.gaps = 0
-        self.documents: list[bytes] = []
-        self.failure: Exception | None = None  # what hearing of content raises
-        self.task: asyncio.Task[None]
-        self._changed = asyncio.Event()
-
-    async def ended(self) -> None:
-        """Wait until nothing is received any more; raise what ended it."""
-        async with asyncio.timeout(PATIENCE):
-            await self.task
-
-    def up(self, hub: str | None = None) -> None:
-        self.ups += 1
-        self._changed.set()
-
-    def audience(self, listeners: int) -> None:
-        raise AssertionError("WebSub does not tell")
-
-    def gap(self) -> None:
-        self.gaps += 1
-        self._changed.set()
-
-    def fragment(self, document: bytes) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.documents.append(document)
-        self._changed.set()
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
 
 
 class Desk:
@@ -137,9 +98,9 @@ class Desk:
     @asynccontextmanager
     async def receiving(
         self, topic: str, hubs: tuple[str, ...] = (), *, named: str | None = None
-    ) -> AsyncIterator[Recorder]:
+    ) -> AsyncIterator[RecordingListener]:
         """Subscribe, from the moment the subscription is there."""
-        recorder = Recorder()
+        recorder = RecordingListener()
         async with Sessions(topic if named is None else named) as sessions:
             transport = WebSubTransport(topic, hubs, sessions=sessions, callbacks=self.callbacks)
             task = recorder.task = asyncio.create_task(transport.receive(None, recorder))

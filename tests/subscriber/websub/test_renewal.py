@@ -20,10 +20,11 @@ from rsnotify_subscriber.fetching.sessions import Connections, Sessions
 from rsnotify_subscriber.push.websub_callbacks import CallbackSubscription, HubSilence
 from rsnotify_subscriber.push.websub_transport import WebSubTransport
 from tests.certificates import Authority
+from tests.subscriber.recording import RecordingListener
 from tests.subscriber.source import Server
 from tests.subscriber.websub.blog import Blog
 from tests.subscriber.websub.conftest import RunHub
-from tests.subscriber.websub.desk import TERMS, Desk, Recorder, open_desk
+from tests.subscriber.websub.desk import TERMS, Desk, open_desk
 
 QUICK = replace(TERMS, retry=Retry(first=0.02, most=0.05))
 
@@ -46,7 +47,7 @@ async def test_earlier_changes_are_pulled_at_once_and_when_the_hub_must_have_beg
     blog: Blog, desk: Desk
 ) -> None:
     async with desk.receiving(blog.topic) as recorder:
-        await recorder.until(lambda: (recorder.ups, recorder.gaps) == (1, 2))
+        await recorder.until(lambda: recorder.events == ["up", "gap", "gap"])
 
 
 @pytest.mark.usefixtures("short_lease")
@@ -270,7 +271,7 @@ async def test_a_subscription_that_timed_out_is_ended_at_the_hub(blog: Blog, des
     blog.answering.clear()
     async with Sessions(blog.topic) as sessions:
         transport = WebSubTransport(blog.topic, (), sessions=sessions, callbacks=desk.callbacks)
-        task = asyncio.create_task(transport.receive(None, Recorder()))
+        task = asyncio.create_task(transport.receive(None, RecordingListener()))
         await blog.until_confirmed(1)
         task.cancel()
         await blog.until_confirmed(0)

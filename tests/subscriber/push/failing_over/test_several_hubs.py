@@ -27,6 +27,7 @@ from rsnotify_subscriber.push import websocket_transport as websocket
 from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub, anywhere, push
 from tests.subscriber.push.failing_over.scene import LIST, followed
+from tests.subscriber.recording import RecordingListener
 from tests.subscriber.source import SmallSource, status
 
 
@@ -88,21 +89,11 @@ async def test_a_hub_that_does_not_confirm_a_subscription_is_given_up(
     monkeypatch.setattr(hub, "_subscribe", babble)
     monkeypatch.setattr(websocket, "TIMEOUT", PATIENCE if frame else 0.1)
     lost = websocket.WebSocketTransport(hub.url, "topic", allows_any_address=anywhere)
+    recorder = RecordingListener()
     with pytest.raises(Unavailable, match=reason) as error:
-        await lost.receive(None, Nobody())
+        await lost.receive(None, recorder)
+    assert recorder.events == []
     assert len(str(error.value)) < 500
-
-
-class Nobody:
-    """A `Listener` that must hear nothing."""
-
-    def up(self) -> None:
-        raise AssertionError
-
-    gap = up
-
-    def fragment(self, document: bytes) -> None:
-        raise AssertionError
 
 
 async def test_a_run_that_only_catches_up_connects_to_no_hub(
@@ -219,8 +210,9 @@ async def test_a_message_in_one_packet_with_the_handshake_is_ignored() -> None:
         await reader.readexactly(2)  # the subscription
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server, recorder = await asyncio.start_server(answer, "127.0.0.1", 0), RecordingListener()
     async with server:
         hub = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         with pytest.raises(Unavailable, match="lost"):
-            await websocket.WebSocketTransport(hub, "t", anywhere).receive(None, Nobody())
+            await websocket.WebSocketTransport(hub, "t", anywhere).receive(None, recorder)
+    assert recorder.events == []
