@@ -54,6 +54,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ("-1", None),
         ("soon", None),
         ("Thu, 99 Jan 2026 00:01:00 GMT", None),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999999999", None),
+        ("Mon, 01 Jan 99999999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 0001 00:00:00 +0200", 0.0),
     ],
 )
 def test_retry_after_is_seconds_or_a_date(header: str, wait: float | None):

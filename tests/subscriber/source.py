@@ -78,8 +78,6 @@ class SmallSource:
         self.answers: dict[str, Answer] = {}
         self.gets: Counter[str] = Counter()
         self._requested = asyncio.Event()
-        self.in_flight = 0
-        self.most_in_flight = 0
         application = web.Application(middlewares=[self._count])
         application.router.add_get(r"/{path:[\s\S]*}", self.answer)
         self.server = Server(application)
@@ -264,12 +262,7 @@ class SmallSource:
         self.gets[request.path] += 1
         self._requested.set()
         self._requested.clear()
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        try:
-            return await handler(request)
-        finally:
-            self.in_flight -= 1
+        return await handler(request)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         answer = self.answers.get(request.rel_url.raw_path, self.own)

@@ -128,19 +128,6 @@ async def test_a_connection_to_a_private_address_is_nobody_elses(source: SmallSo
             await ask(stranger, source.url)
 
 
-async def test_a_host_that_asked_one_to_wait_is_left_alone_by_all(source: SmallSource) -> None:
-    source.answers["/busy"] = status(503, headers={"Retry-After": "60"})
-    async with (
-        Connections() as shared,
-        Sessions(source.url, shared=shared) as one,
-        Sessions(source.url, shared=shared) as other,
-    ):
-        await ask(one, source.site + "busy")
-        with pytest.raises(Unavailable, match="does not accept requests now"):
-            await ask(other, source.url)
-    assert source.gets["/data/capabilitylist.xml"] == 0
-
-
 async def test_nor_do_requests_for_documents_reach_it_that_waited_for_a_connection(
     source: SmallSource,
 ) -> None:
@@ -168,21 +155,26 @@ async def test_a_name_with_an_address_that_does_not_answer_is_reached_at_another
 # What a host is spared: requests before their time, and too many at once.
 
 
-async def test_a_host_that_asks_for_it_is_left_alone_while_others_are_asked(
+async def test_a_host_that_asked_one_to_wait_is_left_alone_by_all_while_others_are_asked(
     source: SmallSource, other_source: SmallSource, tmp_path: Path
 ) -> None:
     source.contents |= {"a": b"a", "b": b"b"}
     other_source.contents["c"] = b"c"
     busy = status(503, headers={"Retry-After": "3600"})
     source.answers[path_of("a")] = first(1, busy, body(b"a"))
-    async with Sessions(source.url, allow_private_addresses=True) as sessions:
+    async with (
+        Connections() as shared,
+        Sessions(source.url, allow_private_addresses=True, shared=shared) as sessions,
+        Sessions(source.url, shared=shared) as others,
+    ):
         fetcher = Fetcher(sessions, tmp_path)
         for name in ("a", "a", "b"):
             with pytest.raises(Unavailable) as caught:
                 await fetcher.content(Resource(source.base + name))
             assert 3000 < (caught.value.retry_after or 0) <= 3600
-        with pytest.raises(Unavailable):
-            await fetcher.document(source.url)
+        for one in (fetcher, Fetcher(others, tmp_path)):
+            with pytest.raises(Unavailable, match="does not accept requests now"):
+                await one.document(source.url)
         assert (await fetcher.content(Resource(other_source.base + "c"))).data == b"c"
     assert sum(source.gets.values()) == 1
 
@@ -198,25 +190,15 @@ async def test_a_host_is_asked_again_after_the_time_that_it_named(
 
 
 async def test_no_more_connections_go_to_a_host_than_are_allowed(
-    source: SmallSource, destination: Destination
+    source: SmallSource, destination: Destination, crowd: Crowd
 ) -> None:
-    both, others = asyncio.Event(), asyncio.Event()
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if source.in_flight == 2:
-            both.set()
-        await others.wait()
-        return web.Response(body=b"content")
-
     for number in range(20):
-        source.put(f"r{number}", b"content")
-        source.answers[path_of(f"r{number}")] = answer
-    catching_up = asyncio.create_task(destination.catch_up(per_host=2))
-    async with asyncio.timeout(PATIENCE):
-        await both.wait()
+        source.put(f"r{number}", b"")
+        source.answers[path_of(f"r{number}")] = crowd.answer
+    catching_up = asyncio.create_task(destination.become_equal(per_host=2))
+    await crowd.until_there_are(2)
     for _ in range(200):
         await asyncio.sleep(0)  # the others would come now
-    others.set()
+    crowd.open.set()
     await catching_up
-    assert destination.equals_source()
-    assert source.most_in_flight == 2
+    assert crowd.most == 2

@@ -3,9 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
 import pytest
-from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, DocumentError, NotFound, SeveralSets, Unavailable
@@ -21,7 +19,6 @@ from rsnotify_subscriber.discovery.discovery import (
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.storage.identity import DescriptionMemory
 from tests.subscriber.source import Answer, SmallSource, body, page, redirect, status
 
 WELL_KNOWN = "/.well-known/resourcesync"
@@ -368,38 +365,6 @@ async def test_relative_references_begin_where_a_redirect_led(
     offer = await discover(fetcher, source.site + "short")
     assert offer.change_list == source.site + "deep/changelist.xml"
     assert offer.capability_list == source.site + "short"
-
-
-async def test_an_unchanged_offer_costs_two_conditional_requests_in_a_later_run(
-    source: SmallSource, tmp_path: Path
-) -> None:
-    asked: list[str | None] = []
-
-    def tagged(answer: Answer) -> Answer:
-        async def reply(request: web.Request) -> web.StreamResponse:
-            asked.append(request.headers.get("If-None-Match"))
-            if request.headers.get("If-None-Match") == '"1"':
-                return web.Response(status=304, headers={"ETag": '"1"'})
-            response = await answer(request)
-            response.headers.update(
-                {"ETag": '"1"', "Last-Modified": "Mon, 05 Jan 2026 00:00:00 GMT"}
-            )
-            return response
-
-        return reply
-
-    source.answers["/data/capabilitylist.xml"] = tagged(source.own)
-    source.answers[WELL_KNOWN] = tagged(source.own)
-    async with Sessions(source.url) as sessions:
-        first = OfferDiscovery(DescriptionReader(Fetcher(sessions, tmp_path)), source.site)
-        known = await first.find()
-        source.gets.clear()
-        asked.clear()
-        memory = msgspec.json.decode(msgspec.json.encode(first.memory), type=DescriptionMemory)
-        later = OfferDiscovery(DescriptionReader(Fetcher(sessions, tmp_path), memory), source.site)
-        assert await later.revalidate(known) == known
-    assert asked == ['"1"', '"1"']
-    assert source.gets.total() == 2
 
 
 async def test_a_copy_in_a_cache_that_is_older_than_what_was_seen_is_refused(

@@ -275,21 +275,6 @@ async def test_a_resource_that_is_gone_at_the_get_is_reported_until_a_list_delet
     assert destination.equals_source()
 
 
-async def test_the_state_is_not_shared_with_another_follower(destination: Destination) -> None:
-    async with destination.following():
-        with pytest.raises(ConfigurationError, match="in use by another follower"):
-            await destination.catch_up()
-
-
-async def test_the_state_is_not_used_for_another_source(
-    source: SmallSource, other_source: SmallSource, destination: Destination
-) -> None:
-    await destination.catch_up()
-    with pytest.raises(ConfigurationError, match="holds the state of"):
-        await destination.catch_up(other_source.url)
-    assert destination.equals_source()
-
-
 async def test_a_subscriber_waits_for_a_source_that_is_not_up_yet(
     source: SmallSource, destination: Destination
 ) -> None:

@@ -207,11 +207,6 @@ def test_what_cannot_work_is_refused_at_once(login: XmppLogin, reason: str) -> N
     assert "canary" not in str(error.value) + repr(login)
 
 
-def test_xmpp_without_an_account_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="XMPP needs a login: name an account"):
-        FollowOptions(via=Via.XMPP)
-
-
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "slixmpp", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'rsnotify\[xmpp\]'"):

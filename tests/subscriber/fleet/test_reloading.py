@@ -119,17 +119,6 @@ async def test_a_handler_that_does_not_return_does_not_block_the_others(
         await until(fleet, lambda all_: "the copy lacks" in (all_["s0"].error or ""))
 
 
-async def test_limits_hold_from_the_next_start_on(
-    many: Many, caplog: pytest.LogCaptureFixture
-) -> None:
-    await many.start(1)
-    fleet, reloader = kept(described(many, 'dest = "{name}"', "s0"))
-    async with fleet:
-        await reloader.apply(described(many, 'dest = "{name}"\n[limits]\nworkers = 2', "s0"))
-        assert fleet.status["s0"].phase is not Phase.ENDED
-    assert "are read only when the command starts" in caplog.text
-
-
 async def test_a_file_is_read_again_on_request(many: Many) -> None:
     await many.start(1)
     configuration = described(many, 'dest = "{name}"', "s0")

@@ -27,7 +27,7 @@ from rsnotify_subscriber.storage.postgresql import LeasedState, LeaseLost, State
 from tests import waiting
 from tests.ports import free_port
 from tests.subscriber import aggregator
-from tests.subscriber.fleet.conftest import Many, until
+from tests.subscriber.fleet.conftest import Many
 from tests.subscriber.processes import run, running
 
 EXPIRE = "UPDATE rsnotify_fleet.members SET expires = clock_timestamp() - interval '1 s'"
@@ -276,22 +276,6 @@ async def test_a_lost_lease_ends_following_and_a_handler_that_cannot_be_made_is_
         await waiting.until(lambda: is_right(many, postgresql))
         await waiting.until(lambda: peer.level() == {"s0", "s1"})
     assert rows(postgresql, TWICE) == []
-
-
-async def test_sources_are_reported_as_failing_while_the_database_is_away(
-    many: Many, tmp_path: Path, quick: None
-) -> None:
-    await many.start(2)
-    away = f"host={tmp_path} user=nobody"
-    file = many.folder / "fleet.toml"
-    names = [f'[[source]]\nname = "{one}"\nurl = "{many.sources[one].url}"' for one in many.sources]
-    text = f'[defaults]\nhandler = "{aggregator.__name__}:Aggregator"\npostgresql = "{away}"\n'
-    file.write_text("\n".join([text + 'schema = "of_{name}"', *names]))
-    async with Peer(load(file)).following() as peer:
-        await until(
-            peer.fleet,
-            lambda all_: [one.phase for one in all_.values()] == [Phase.FAILED, Phase.FAILED],
-        )
 
 
 async def test_the_sources_of_a_process_that_is_killed_are_followed_by_another(

@@ -20,11 +20,9 @@ SECRET = "canary"
 BODY = b"<urlset/>"
 
 
-def subscription(
-    secret: str | None = SECRET, signatures: tuple[str, ...] = METHODS[1:]
-) -> CallbackSubscription:
+def subscription() -> CallbackSubscription:
     return CallbackSubscription(
-        TOPIC, "https://a.example/canary", secret=secret, signatures=signatures, lease=100
+        TOPIC, "https://a.example/canary", secret=SECRET, signatures=METHODS[1:], lease=100
     )
 
 
@@ -33,8 +31,8 @@ def question(mode: str = "subscribe", **others: str) -> dict[str, str]:
     return {"hub." + name: value for name, value in named.items()}
 
 
-def requested(secret: str | None = SECRET) -> CallbackSubscription:
-    made = subscription(secret)
+def requested() -> CallbackSubscription:
+    made = subscription()
     made.request(SubscriptionMode.SUBSCRIBE, until=10)
     return made
 
@@ -155,13 +153,6 @@ def test_content_without_a_right_signature_is_forged(header: str | None) -> None
     made = active()
     assert made.decide(header, BODY) is CallbackDecision.FORGED
     assert made.weak is None
-
-
-def test_content_needs_no_signature_where_there_is_no_secret() -> None:
-    made = subscription(secret=None)
-    assert "hub.secret" not in made.request(SubscriptionMode.SUBSCRIBE, until=10)
-    made.verify(question(), now=1)
-    assert made.decide(None, BODY) is CallbackDecision.ACCEPTED
 
 
 def test_neither_secret_nor_callback_shows() -> None:
