@@ -125,7 +125,6 @@ AREAS = [
             "tests/hub/test_deliveries.py",
             "tests/hub/test_deliveries_managed.py",
             "tests/hub/test_deliveries_restarted.py",
-            "tests/hub/test_deliveries_without_task.py",
             "tests/hub/test_request_scheduler.py",
             "tests/hub/test_early_delivery.py",
             "tests/hub/test_fair_queue.py",

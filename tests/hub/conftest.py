@@ -133,3 +133,10 @@ async def topics(tmp_path: Path, clock: Clock, listener: Listener) -> AsyncItera
 async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
     async with opened_channel(tmp_path, clock) as opened:
         yield opened
+
+
+@pytest.fixture
+async def slow_retries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
+    """As `deliveries`, but no failed attempt is repeated within a test."""
+    async with opened_channel(tmp_path, clock, retry_seconds=3600) as opened:
+        yield opened

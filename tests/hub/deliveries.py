@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.fragments import read_fragment
@@ -27,6 +29,9 @@ from rsnotify_hub.websub.websub_channel import WebSubChannel
 from rsnotify_hub.websub_subscription import DeliveryState, Subscription
 from tests.hub.helpers import TOPIC, Callback, Clock, fragment
 from tests.waiting import PATIENCE
+
+#: A delivery over a new connection is a task; one over a kept connection takes none.
+EITHER_CONNECTION = pytest.mark.parametrize("kept", [False, True], ids=["new", "kept"])
 
 
 class Deliveries:
@@ -66,15 +71,36 @@ class Deliveries:
         await self.until(lambda: delivery.behind_since is None)
         return delivery
 
-    async def failing(self, callback: Callback) -> CallbackSubscriber:
-        """Make a subscription whose first delivery, of one fragment, has failed."""
-        delivery = await self.subscribed(callback)
-        await self.publish(1)
+    async def connected(self, callback: Callback, *, kept: bool) -> CallbackSubscriber:
+        """Make a subscription whose next delivery is over a new connection or a kept one."""
+        return await (self.delivered(callback) if kept else self.subscribed(callback))
+
+    async def running(self, callback: Callback, *, kept: bool) -> CallbackSubscriber:
+        """Make a subscription with a delivery that is answered once `callback.open` is set."""
+        delivery = await self.connected(callback, kept=kept)
+        callback.open.clear()
+        await self.publish_next()
+        await callback.delivery()
+        assert (delivery.slot.task is None) is kept
+        return delivery
+
+    async def failing(
+        self, callback: Callback, *answers: int, kept: bool = False
+    ) -> CallbackSubscriber:
+        """Make a subscription whose last delivery, of one fragment, has failed.
+
+        Args:
+            answers: The next answers of the callback; without any, only that one fails.
+        """
+        delivery = await self.connected(callback, kept=kept)
+        callback.answers = [*answers] or [500]
+        await self.publish_next()
         await self.until(lambda: delivery.retry_at is not None)
         return delivery
 
     async def given_up(self, callback: Callback, clock: Clock) -> CallbackSubscriber:
-        """Make a subscription whose first delivery has failed for a day."""
+        """Make a subscription whose first delivery has failed for a day, and will fail again."""
+        callback.answers = [500] * 10_000
         delivery = await self.subscribed(callback)
         await self.publish(1)
         await self.until(lambda: delivery.failures > 0)
@@ -86,6 +112,12 @@ class Deliveries:
         """Publish one fragment for each second, which chain."""
         for second in seconds:
             await self.topics.publish(TOPIC, read_fragment(fragment(second - 1, second)))
+
+    async def publish_next(self) -> bytes:
+        """Publish the fragment that follows on those of the seconds before; return it."""
+        second = self.topics.position(TOPIC) + 1
+        await self.publish(second)
+        return fragment(second - 1, second)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Run the event loop, and the store, until a condition holds."""

@@ -18,9 +18,8 @@ OTHER = "https://source.example/other"
 async def test_failures_dated_by_a_clock_that_was_ahead_do_not_prolong_the_attempts(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    callback.answers = [500] * 1_000
     async with opened_channel(tmp_path, clock, retry_seconds=0.01) as deliveries:
-        before = await deliveries.failing(callback)
+        before = await deliveries.failing(callback, *[500] * 1_000)
     clock.advance(days=-1)
     settings = {"retry_seconds": 0.01, "max_retry_seconds": 0.02, "give_up_seconds": 3600}
     async with opened_channel(tmp_path, clock, **settings) as deliveries:

@@ -1,4 +1,4 @@
-"""Deliveries that fail, wait, are given up and are resumed."""
+"""Deliveries that fail, wait, are given up and are resumed, and those that run at the end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websub.callback_requests import redacted
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, DeliveryAttempt
+from rsnotify_hub.websub.request_scheduler import RequestScheduler
 from rsnotify_hub.websub.sender import RetryPolicy
 from rsnotify_hub.websub_subscription import DeliveryState, Subscription
-from tests.hub.deliveries import Deliveries, opened_channel
+from tests.hub.deliveries import EITHER_CONNECTION, Deliveries, opened_channel
 from tests.hub.helpers import (
     START,
     TOPIC,
@@ -29,6 +30,7 @@ from tests.hub.helpers import (
     fragment,
     seconds_of,
 )
+from tests.hub.posting.servers import CLOSE, OK, serving
 from tests.waiting import PATIENCE
 
 
@@ -72,7 +74,6 @@ async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_not
 ):
     caplog.set_level(logging.INFO, "rsnotify.hub.websub")
     monkeypatch.setattr("rsnotify_hub.websub.sender.RECENT_FAILURES", 2)
-    callback.answers = [500] * 10_000
     async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
         delivery = await deliveries.given_up(callback, clock)
         assert (delivery.given_up_since, delivery.retry_at) == (clock.now, None)
@@ -101,7 +102,6 @@ async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_not
 async def test_a_dead_callback_of_a_busy_topic_is_not_requested_at_each_update(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    callback.answers = [500] * 10_000
     async with opened_channel(tmp_path, clock, max_retry_seconds=600) as deliveries:
         delivery = await deliveries.given_up(callback, clock)
         tries, delivery.failures = callback.requests, 50
@@ -118,9 +118,9 @@ async def test_the_retry_after_of_a_callback_is_honoured_up_to_the_longest_wait(
     tmp_path: Path, callback: Callback, clock: Clock, status: int, days: int, wait: int
 ):
     date = format_datetime(clock.now + timedelta(days=days), usegmt=True)
-    callback.answers, callback.headers = [status], {"Retry-After": date if days else "120"}
+    callback.headers = {"Retry-After": date if days else "120"}
     async with opened_channel(tmp_path, clock, max_retry_seconds=600) as deliveries:
-        delivery = await deliveries.failing(callback)
+        delivery = await deliveries.failing(callback, status)
         assert delivery.retry_at == clock.now + timedelta(seconds=wait)
 
 
@@ -198,24 +198,6 @@ async def test_a_fault_of_the_hub_does_not_end_a_subscription(
         assert (await callback.delivery())[1] == fragment(1, 2)
 
 
-async def test_a_delivery_that_runs_when_the_hub_stops_still_arrives_once(
-    tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", PATIENCE)
-    callback.open.clear()
-    async with opened_channel(tmp_path, clock) as deliveries:
-        await deliveries.subscribed(callback)
-        await deliveries.publish(1)
-        await callback.delivery()
-        stopping = asyncio.create_task(deliveries.channel.close())
-        await asyncio.sleep(0)
-        callback.open.set()
-        await stopping
-    async with opened_channel(tmp_path, clock) as deliveries:
-        await deliveries.publish(2)
-        assert (await callback.delivery())[1] == fragment(1, 2)
-
-
 async def test_deliveries_are_signed_with_each_configured_method(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
@@ -231,14 +213,15 @@ async def test_deliveries_are_signed_with_each_configured_method(
             assert (name, len(value)) == (method, digits)
 
 
-async def test_a_callback_of_the_same_host_that_fails_does_not_end_the_others(
-    deliveries: Deliveries, callback: Callback
+@EITHER_CONNECTION
+async def test_a_subscription_whose_callback_is_gone_ends_and_no_other_of_its_host(
+    deliveries: Deliveries, callback: Callback, kept: bool
 ):
     async with callback_server() as other:
+        gone = await deliveries.connected(other, kept=kept)
         other.answers = [410]
-        gone = await deliveries.subscribed(other)
         good = await deliveries.subscribed(callback)
-        await deliveries.publish(1)
+        await deliveries.publish_next()
         await callback.delivery()
         await deliveries.until(lambda: deliveries.channel.registry.get(gone.id) is None)
         assert deliveries.channel.registry.all() == [good]
@@ -263,3 +246,100 @@ async def test_a_delivery_that_a_lease_delays_is_made_when_the_lease_is_renewed(
             await asked.wait()
     _, body = await callback.delivery()
     assert seconds_of(body) == [1]
+
+
+async def test_a_delivery_that_is_cancelled_the_moment_it_fails_leaves_nothing_behind(
+    slow_retries: Deliveries, callback: Callback
+):
+    delivery = await slow_retries.running(callback, kept=True)
+    slot, delivery.slot = delivery.slot, None
+    slot.expire()
+    # Before the task has begun that sees to the failure.
+    slow_retries.channel._scheduler.cancel(slot)
+    await slow_retries.until(lambda: slot.queue.running() == [])
+    assert delivery.failures == 0
+
+
+async def test_a_delivery_that_takes_too_long_has_failed(
+    tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    scheduler = RequestScheduler(1000)
+    async with opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries:
+        delivery = await deliveries.delivered(callback)
+        monkeypatch.setattr(scheduler, "seconds", 0.05)
+        callback.open.clear()
+        await deliveries.publish_next()
+        await deliveries.until(lambda: delivery.failures == 1)
+        assert delivery.last_failure.reason == "timed out"
+        await deliveries.until(lambda: delivery.slot is None)
+        assert (delivery.state, delivery.subscription.position) == (DeliveryState.RETRYING, 1)
+
+
+async def test_a_kept_connection_that_has_ended_is_no_failure(deliveries: Deliveries):
+    async with serving([OK, CLOSE], [OK]) as server:
+        delivery = await deliveries.subscribed(server.url())
+        for second in (1, 2):
+            await deliveries.publish(second)
+            await deliveries.until(
+                lambda second=second: delivery.subscription.position == second  # type: ignore[misc]
+            )
+        assert [each.connection for each in server.requests] == [0, 0, 1]
+        assert (delivery.failures, delivery.last_failure) == (0, None)
+
+
+@pytest.fixture
+def patient_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for running deliveries as long as they take."""
+    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", PATIENCE)
+
+
+@pytest.mark.usefixtures("patient_close")
+@EITHER_CONNECTION
+async def test_a_channel_that_closes_waits_for_running_deliveries(
+    tmp_path: Path, callback: Callback, clock: Clock, kept: bool
+):
+    async with opened_channel(tmp_path, clock) as deliveries:
+        delivery = await deliveries.running(callback, kept=kept)
+        closing = asyncio.create_task(deliveries.channel.close())
+        await asyncio.sleep(0)
+        callback.open.set()
+        await closing
+        assert delivery.subscription.position == kept + 1
+    async with opened_channel(tmp_path, clock) as deliveries:
+        assert await deliveries.publish_next() == (await callback.delivery())[1]
+
+
+@EITHER_CONNECTION
+async def test_a_channel_that_closes_does_not_wait_forever(
+    tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch, kept: bool
+):
+    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", 0)
+    async with opened_channel(tmp_path, clock) as deliveries:
+        await deliveries.running(callback, kept=kept)
+    async with opened_channel(tmp_path, clock) as deliveries:
+        callback.open.set()
+        assert (await callback.delivery())[1] == fragment(kept, kept + 1)
+
+
+@pytest.mark.usefixtures("patient_close")
+@EITHER_CONNECTION
+async def test_a_delivery_of_a_subscription_that_is_released_may_end_and_none_follows(
+    slow_retries: Deliveries, callback: Callback, kept: bool
+):
+    delivery = await slow_retries.running(callback, kept=kept)
+    requests, position = callback.requests, delivery.subscription.position
+    releasing = asyncio.create_task(slow_retries.channel.released([delivery.id]))
+    await slow_retries.publish_next()
+    assert not releasing.done()
+    callback.open.set()
+    await releasing
+    assert (callback.requests, delivery.subscription.position) == (requests, position + 1)
+    assert (slow_retries.channel.registry.get(delivery.id), delivery.slot) == (None, None)
+
+
+async def test_a_delivery_of_a_subscription_that_is_released_is_not_repeated(
+    slow_retries: Deliveries, callback: Callback
+):
+    delivery = await slow_retries.failing(callback)
+    await slow_retries.channel.released([delivery.id])
+    assert (delivery.timer, delivery.retry_at, delivery.is_stopped) == (None, None, True)

@@ -10,34 +10,31 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_hub.websub_subscription import DeliveryState, Subscription
-from tests.hub.deliveries import Deliveries, opened_channel
+from tests.hub.deliveries import EITHER_CONNECTION, Deliveries, opened_channel
 from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch, at, fragment, seconds_of
 from tests.hub.storing import stored_subscriptions
 
 
 async def test_a_renewal_does_not_wait_for_the_next_attempt(
-    tmp_path: Path, callback: Callback, clock: Clock
+    slow_retries: Deliveries, callback: Callback
 ):
-    callback.answers = [500]
-    async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
-        delivery = await deliveries.failing(callback)
-        await callback.delivery()
-        assert await deliveries.subscribed(callback, secret="new") is delivery
-        headers, body = await callback.delivery()
-        assert body == fragment(0, 1)
-        assert "X-Hub-Signature" in headers
+    delivery = await slow_retries.failing(callback)
+    await callback.delivery()
+    assert await slow_retries.subscribed(callback, secret="new") is delivery
+    headers, body = await callback.delivery()
+    assert body == fragment(0, 1)
+    assert "X-Hub-Signature" in headers
 
 
+@EITHER_CONNECTION
 async def test_redelivering_makes_an_attempt_at_once(
-    tmp_path: Path, callback: Callback, clock: Clock
+    slow_retries: Deliveries, callback: Callback, kept: bool
 ):
-    callback.answers = [500]
-    async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
-        delivery = await deliveries.failing(callback)
-        await callback.delivery()
-        assert await deliveries.channel.redeliver(delivery.id)
-        assert (await callback.delivery())[1] == fragment(0, 1)
-        await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
+    delivery = await slow_retries.failing(callback, kept=kept)
+    assert (delivery.state, delivery.subscription.position) == (DeliveryState.RETRYING, kept)
+    assert await slow_retries.channel.redeliver(delivery.id)
+    await slow_retries.until(lambda: delivery.state is DeliveryState.ACTIVE)
+    assert delivery.subscription.position == kept + 1
 
 
 async def test_redelivering_since_an_instant_repeats_what_was_delivered(
@@ -58,10 +55,7 @@ async def test_redelivering_since_an_instant_repeats_what_was_delivered(
 
 
 async def test_redelivering_replaces_a_running_delivery(deliveries: Deliveries, callback: Callback):
-    delivery = await deliveries.delivered(callback)
-    callback.open.clear()
-    await deliveries.publish(2)
-    await callback.delivery()
+    delivery = await deliveries.running(callback, kept=True)
     assert await deliveries.channel.redeliver(delivery.id, since=at(0))
     assert seconds_of((await callback.delivery())[1]) == [1, 2]
     callback.open.set()
@@ -89,16 +83,27 @@ async def test_a_suspended_subscription_waits_also_over_a_restart(
         assert seconds_of((await callback.delivery())[1]) == [1, 2]
 
 
-async def test_suspending_cancels_a_running_delivery(deliveries: Deliveries, callback: Callback):
-    delivery = await deliveries.subscribed(callback)
-    callback.open.clear()
-    await deliveries.publish(1)
-    await callback.delivery()
-    assert await deliveries.channel.suspend(delivery.id)
+@EITHER_CONNECTION
+async def test_a_delivery_that_is_suspended_while_it_runs_is_made_when_it_is_resumed(
+    slow_retries: Deliveries, callback: Callback, kept: bool
+):
+    delivery = await slow_retries.running(callback, kept=kept)
+    assert await slow_retries.channel.suspend(delivery.id)
+    assert (delivery.slot, delivery.subscription.position) == (None, kept)
     callback.open.set()
-    assert await deliveries.channel.resume(delivery.id)
-    assert (await callback.delivery())[1] == fragment(0, 1)
-    await deliveries.until(lambda: delivery.behind_since is None)
+    assert await slow_retries.channel.resume(delivery.id)
+    assert (await callback.delivery())[1] == fragment(kept, kept + 1)
+    await slow_retries.until(lambda: delivery.behind_since is None)
+
+
+@EITHER_CONNECTION
+async def test_a_subscription_that_is_dropped_during_a_delivery_frees_its_capacity(
+    slow_retries: Deliveries, callback: Callback, kept: bool
+):
+    delivery = await slow_retries.running(callback, kept=kept)
+    slot = delivery.slot
+    assert await slow_retries.channel.drop(delivery.id, "because")
+    await slow_retries.until(lambda: slot.queue.running() == [])
 
 
 async def test_a_dropped_subscriber_is_informed_of_the_reason(

@@ -9,7 +9,7 @@ from rsnotify_hub.admin.hub_readings import lag_seconds
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
 from rsnotify_hub.websub_subscription import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import Callback, Clock, seconds_of
+from tests.hub.helpers import Callback, Clock, at, seconds_of
 from tests.hub.storing import stored_failure_states
 
 
@@ -23,10 +23,9 @@ def found(deliveries: Deliveries, before: CallbackSubscriber) -> CallbackSubscri
 async def test_a_failing_subscription_keeps_its_state_over_a_restart(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    callback.answers = [500] * 2
     callback.url += "/b"
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
-        before = await deliveries.failing(callback)
+        before = await deliveries.failing(callback, 500, 500)
         clock.advance(seconds=1)
         later = await deliveries.subscribed(callback.url.removesuffix("b") + "a")
         await deliveries.publish(2)
@@ -54,9 +53,8 @@ async def test_a_failing_subscription_keeps_its_state_over_a_restart(
 async def test_a_failure_dated_by_a_clock_that_was_ahead_does_not_postpone_the_next_attempt(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    callback.answers = [500] * 3
     async with opened_channel(tmp_path, clock, retry_seconds=0.01) as deliveries:
-        before = await deliveries.failing(callback)
+        before = await deliveries.failing(callback, 500, 500, 500)
     clock.advance(days=-1)
     async with opened_channel(tmp_path, clock, retry_seconds=0.01) as deliveries:
         after = found(deliveries, before)
@@ -66,7 +64,6 @@ async def test_a_failure_dated_by_a_clock_that_was_ahead_does_not_postpone_the_n
 async def test_a_delivery_that_was_given_up_stays_so_over_a_restart_until_an_update(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    callback.answers = [500] * 10_000
     async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
         before = await deliveries.given_up(callback, clock)
     tries = callback.requests
@@ -100,7 +97,6 @@ async def test_a_failure_before_a_success_is_forgotten(
 async def test_a_subscription_that_ends_leaves_no_failures_to_the_next(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    callback.answers = [500]
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
         before = await deliveries.failing(callback)
         assert await deliveries.channel.drop(before.id, "test")
@@ -125,30 +121,27 @@ async def test_a_suspended_subscription_is_behind_since_the_same_instant(
 
 
 async def test_a_failed_redelivery_leaves_the_backoff_unchanged(
-    tmp_path: Path, callback: Callback, clock: Clock
+    slow_retries: Deliveries, callback: Callback, clock: Clock
 ):
-    callback.answers = [500] * 3
-    async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
-        delivery = await deliveries.failing(callback)
-        due = delivery.retry_at
-        assert due is not None
-        for tries in (2, 3):
-            clock.advance(seconds=10)
-            assert await deliveries.channel.redeliver(delivery.id)
-            await deliveries.until(lambda: callback.requests == tries and delivery.slot is None)  # noqa: B023
-            assert delivery.failures == 1
-            assert delivery.last_failure.at == clock.now, "the last failure is not reported"
-            assert delivery.retry_at == due
-        assert await deliveries.channel.redeliver(delivery.id)
-        await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
+    delivery = await slow_retries.failing(callback, 500, 500, 500)
+    due = delivery.retry_at
+    assert due is not None
+    for tries in (2, 3):
+        clock.advance(seconds=10)
+        assert await slow_retries.channel.redeliver(delivery.id)
+        await slow_retries.until(lambda: callback.requests == tries and delivery.slot is None)  # noqa: B023
+        assert delivery.failures == 1
+        assert delivery.last_failure.at == clock.now, "the last failure is not reported"
+        assert delivery.retry_at == due
+    assert await slow_retries.channel.redeliver(delivery.id)
+    await slow_retries.until(lambda: delivery.state is DeliveryState.ACTIVE)
 
 
 async def test_a_failed_redelivery_may_be_the_first_failure(
-    tmp_path: Path, callback: Callback, clock: Clock
+    slow_retries: Deliveries, callback: Callback
 ):
-    async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
-        delivery = await deliveries.delivered(callback)
-        callback.answers = [500]
-        assert await deliveries.channel.redeliver(delivery.id, since=clock.now.replace(year=2000))
-        await deliveries.until(lambda: delivery.retry_at is not None)
-        assert (delivery.state, delivery.failures) == (DeliveryState.RETRYING, 1)
+    delivery = await slow_retries.delivered(callback)
+    callback.answers = [500]
+    assert await slow_retries.channel.redeliver(delivery.id, since=at(0))
+    await slow_retries.until(lambda: delivery.retry_at is not None)
+    assert (delivery.state, delivery.failures) == (DeliveryState.RETRYING, 1)
