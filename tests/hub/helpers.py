@@ -17,7 +17,7 @@ from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import ChangeType, Document, Link, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE
 
 TOPIC = "https://source.example/data/channel.xml"
 ADMIN = "the-token-of-the-admin"
@@ -238,23 +238,65 @@ class Client:
         """Poll the topics until they fulfil a condition."""
         return await self._rows("topics", condition, query)
 
+    async def connections(
+        self, condition: Callable[[Rows], bool] = lambda rows: True, **query: str
+    ) -> Rows:
+        """Poll the open WebSockets and event streams until they fulfil a condition."""
+        return await self._rows("connections", condition, query)
+
     async def _rows(
         self, name: str, condition: Callable[[Rows], bool], query: dict[str, str]
     ) -> Rows:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                rows = (await self.admin("GET", name, **query))[name]
-                if condition(rows):
-                    return list(rows)
-                await asyncio.sleep(0.02)
+        page = await self.admin_until(name, lambda page: condition(page[name]), **query)
+        return list(page[name])
 
-    async def admin(self, method: str, path: str, **query: str) -> Any:
-        """Send a request to the admin API, and return the JSON of the answer."""
-        url = f"{self.url}admin/{path}"
-        headers = {"Authorization": f"Bearer {ADMIN}"} if self.needs_token else {}
-        async with self.session.request(method, url, params=query, headers=headers) as response:
-            assert response.ok, await response.text()
-            return await response.json() if response.status == 200 else None
+    async def subscription(
+        self, condition: Callable[[dict[str, Any]], bool] = bool, **query: str
+    ) -> dict[str, Any]:
+        """Poll until the only WebSub subscription fulfils a condition; return it."""
+        (row,) = await self.subscriptions(
+            lambda rows: len(rows) == 1 and condition(rows[0]), **query
+        )
+        return row
+
+    async def level(self) -> Rows:
+        """Wait until all WebSub subscriptions have received everything; return them."""
+        return await self.subscriptions(
+            lambda rows: (
+                bool(rows) and all(row["behind"] == 0 and row["failures"] == 0 for row in rows)
+            )
+        )
+
+    async def admin_until(self, path: str, condition: Callable[[Any], bool], **query: Any) -> Any:
+        """Poll the admin API until its answer fulfils a condition; return the answer."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition(answer := await self.admin("GET", path, **query)):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        return answer
+
+    async def admin(self, method: str, path: str, **query: Any) -> Any:
+        """Send a request that succeeds to the admin API, and return the JSON of the answer."""
+        status, answer = await self.ask_admin(method, path, params=query)
+        assert status in (200, 204), answer
+        return answer
+
+    async def admin_pages(self, path: str, **query: Any) -> list[Any]:
+        """Return all pages of a list of the admin API."""
+        pages = [await self.admin("GET", path, **query)]
+        while (after := pages[-1]["next"]) is not None:
+            pages.append(await self.admin("GET", path, after=after, **query))
+        return pages
+
+    async def ask_admin(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """Send a request to the admin API; return the status, and the JSON if there is a body."""
+        own = {"Authorization": f"Bearer {ADMIN}"} if self.needs_token else {}
+        options = {"headers": own, **options}
+        async with self.session.request(method, f"{self.url}admin/{path}", **options) as response:
+            if response.status == 204:
+                assert await response.read() == b""
+                return 204, None
+            assert response.content_type == "application/json"
+            return response.status, await response.json()
 
     async def websocket(self, **headers: str) -> aiohttp.ClientWebSocketResponse:
         socket = await self.session.ws_connect(
@@ -313,22 +355,8 @@ async def slow_client(hub: Client, **options: Any) -> AsyncIterator[Client]:
         yield client
 
 
-async def until_status(hub: Client, condition: Callable[[Any], bool]) -> None:
-    """Poll the status of a hub until it fulfils a condition."""
-
-    async def is_fulfilled() -> bool:
-        return condition(await hub.admin("GET", "status"))
-
-    await until(is_fulfilled)
-
-
 #: The type of the fixture `run_hub`.
 RunHub = Callable[..., AbstractAsyncContextManager[Client]]
-
-
-def up_to_date(rows: Rows) -> bool:
-    """Return whether all subscriptions have received everything."""
-    return all(row["behind"] == 0 and row["failures"] == 0 for row in rows)
 
 
 async def send(socket: aiohttp.ClientWebSocketResponse, *bodies: bytes) -> None:

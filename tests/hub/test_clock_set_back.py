@@ -7,7 +7,6 @@ from pathlib import Path
 from rsnotify_hub.admin.hub_readings import WINDOW_SECONDS, TopicRates
 from rsnotify_hub.fragments import read_fragment
 from rsnotify_hub.store.interface import LogEntry
-from tests.hub.admin.admin_user import AdminUser
 from tests.hub.deliveries import opened_channel
 from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
 from tests.hub.test_deliveries_restarted import found
@@ -46,13 +45,12 @@ async def test_attempts_are_kept_after_the_clock_was_set_back(
 
 
 async def test_a_source_is_silent_although_the_clock_was_set_back(hub: Client, clock: Clock):
-    admin = AdminUser(hub)
     await hub.accepted(fragment(0, 1), topic=OTHER)
     clock.advance(days=-1)
     await hub.accepted(fragment(0, 1))
-    assert (await admin.get("status"))["silent"] == 0
+    assert (await hub.admin("GET", "status"))["silent"] == 0
     clock.advance(minutes=20)
-    assert (await admin.get("status"))["silent"] == 1
+    assert (await hub.admin("GET", "status"))["silent"] == 1
 
 
 async def test_a_rate_does_not_last_until_a_clock_that_was_set_back_is_there_again(clock: Clock):

@@ -27,7 +27,6 @@ from tests.hub.helpers import (
     heard,
     seconds_of,
     slow_client,
-    until_status,
 )
 from tests.hub.storing import writes_waiting
 from tests.waiting import PATIENCE
@@ -187,7 +186,7 @@ async def test_websockets_and_event_streams_have_one_limit(run_hub: RunHub):
             socket = await hub.listen()
             assert (await hub.get(f"events?topic={TOPIC}"))[0] == 429
         await socket.close()
-        await until_status(hub, lambda status: status["event_streams"] == 0)
+        await hub.admin_until("status", lambda status: status["event_streams"] == 0)
         async with live(hub):
             pass
 
@@ -311,5 +310,5 @@ async def test_a_client_that_reads_nothing_is_dropped(hub: Client, rounds: Calla
         rounds()
         assert (await hub.admin("GET", "status"))["event_streams"] == 2
         rounds()
-        await until_status(hub, lambda status: status["event_streams"] == 1)
+        await hub.admin_until("status", lambda status: status["event_streams"] == 1)
         quick.response.close()

@@ -13,7 +13,6 @@ from rsnotify_hub.admin.schemas import HistoryInfo, MinuteInfo
 from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websub_subscription import DeliveryState
-from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import Clock, LogWatch, RunHub, fragment
 from tests.hub.readings import hub_readings
 
@@ -101,7 +100,7 @@ async def test_a_damaged_file_begins_it_again(
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub/history.json").write_bytes(content)
     async with run_hub() as hub:
-        (minute,) = (await AdminUser(hub).get("history"))["minutes"]
+        (minute,) = (await hub.admin("GET", "history"))["minutes"]
         assert minute[1:7] == [0, 0, 0, 0, 0, 1]
     assert await watch.line("cannot read the history of the last week")
 

@@ -88,7 +88,7 @@ class Situations:
             unsent = 0
             while unsent < 1_000_000:  # more than the system can still accept
                 assert await self.publish(padding=300_000) == 202
-                (row,) = (await self.hub.admin("GET", "connections"))["connections"]
+                (row,) = await self.hub.connections()
                 unsent = row["unsent"]
             yield
 

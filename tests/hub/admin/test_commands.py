@@ -22,7 +22,6 @@ from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.websub_subscription import subscription_id
 from tests.certificates import Authority
-from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
 from tests.ports import free_port
 from tests.waiting import PATIENCE
@@ -42,15 +41,13 @@ async def printed(hub: Client, *arguments: str) -> str:
     return result.output
 
 
-async def test_the_state_of_a_hub_is_printed_as_tables_and_as_json(
-    hub: Client, admin: AdminUser, callback: Callback
-):
+async def test_the_state_of_a_hub_is_printed_as_tables_and_as_json(hub: Client, callback: Callback):
     callback.answers, callback.words = [500], "out of\norder \x1b[31m"
     await hub.subscribe(callback)
     await hub.accepted(fragment(0, 1))
     for _ in range(2):
         await callback.delivery()
-    await admin.level()
+    await hub.level()
     assert "deliveries websub failed" in await printed(hub, "status")
     heads, row = (await printed(hub, "topics")).splitlines()
     assert heads.split()[:2] == ["ID", "THROUGH"]
@@ -63,28 +60,28 @@ async def test_the_state_of_a_hub_is_printed_as_tables_and_as_json(
     assert "\x1b" not in row
     assert await printed(hub, "dead-letters") == "none\n"
     structured = await printed(hub, "subscriptions", "--json")
-    assert json.loads(structured) == await admin.get("subscriptions")
+    assert json.loads(structured) == await hub.admin("GET", "subscriptions")
 
 
 async def test_a_subscription_is_suspended_delivered_again_and_dropped(
-    hub: Client, admin: AdminUser, callback: Callback
+    hub: Client, callback: Callback
 ):
     await hub.subscribe(callback)
     for second in range(2):
         await hub.accepted(fragment(second, second + 1))
         await callback.delivery()
-    await admin.level()
+    await hub.level()
     id = subscription_id(TOPIC, callback.url)
     assert "suspended" in await printed(hub, "suspend", id)
     assert "active" in await printed(hub, "resume", id[:6])
     await printed(hub, "redeliver", id[:4], "--since", "2026-01-01T00:00:00Z")
     assert seconds_of((await callback.delivery())[1]) == [1, 2]
     assert await printed(hub, "drop", id) == ""
-    assert (await admin.get("subscriptions"))["total"] == 0
+    assert (await hub.admin("GET", "subscriptions"))["total"] == 0
     assert "`rsnotify hub connections`" in await printed(hub, "subscriptions")
-    (topic,) = (await admin.get("topics"))["topics"]
+    (topic,) = await hub.topics()
     assert await printed(hub, "drop", "--topic", topic["id"]) == ""
-    assert (await admin.get("topics"))["total"] == 0
+    assert (await hub.admin("GET", "topics"))["total"] == 0
 
 
 async def test_the_first_digits_of_an_id_do_if_they_are_those_of_one_only(hub: Client):

@@ -15,7 +15,6 @@ from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.metrics import LAG_BUCKETS, LONGEST_LAGS, metric_families
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websub_subscription import DeliveryState
-from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
 from tests.hub.readings import hub_readings
 from tests.waiting import PATIENCE
@@ -126,9 +125,7 @@ async def metrics(hub: Client) -> Values:
     return values(families)
 
 
-async def test_the_metrics_count_what_a_hub_has_done(
-    hub: Client, admin: AdminUser, callback: Callback
-):
+async def test_the_metrics_count_what_a_hub_has_done(hub: Client, callback: Callback):
     await hub.subscribe(callback)
     callback.answers = [500]
     await hub.listen()
@@ -136,7 +133,7 @@ async def test_the_metrics_count_what_a_hub_has_done(
     await hub.publish(b"nonsense")
     for _ in range(2):
         await callback.delivery()
-    await admin.level()
+    await hub.level()
     found = await metrics(hub)
     assert found["rsnotify_hub_info"] == {(__version__,): 1.0}
     for name, value in {
@@ -158,11 +155,11 @@ async def test_the_metrics_count_what_a_hub_has_done(
 
 
 async def test_a_suspended_subscription_does_not_count_as_lag(
-    hub: Client, admin: AdminUser, callback: Callback, clock: Clock
+    hub: Client, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
-    row = await admin.subscription(lambda row: True)
-    status, suspended = await admin.request("POST", f"subscriptions/{row['id']}/suspend")
+    row = await hub.subscription()
+    status, suspended = await hub.ask_admin("POST", f"subscriptions/{row['id']}/suspend")
     assert (status, suspended["id"]) == (200, row["id"])
     await hub.accepted(fragment(0, 1))
     clock.advance(seconds=60)
@@ -176,9 +173,7 @@ async def series(hub: Client) -> set[tuple[str, tuple[str, ...]]]:
     return {(name, labels) for name, found in (await metrics(hub)).items() for labels in found}
 
 
-async def test_the_number_of_series_is_independent_of_clients(
-    hub: Client, admin: AdminUser, callback: Callback
-):
+async def test_the_number_of_series_is_independent_of_clients(hub: Client, callback: Callback):
     await hub.accepted(fragment(0, 1))
     before = await series(hub)
     for number in range(LONGEST_LAGS + 5):
@@ -186,7 +181,7 @@ async def test_the_number_of_series_is_independent_of_clients(
         await hub.accepted(fragment(0, 1), topic=topic)
         await hub.form(mode="subscribe", topic=topic, callback=f"{callback.url}/{number}")
         await callback.intent()
-    await admin.until("subscriptions", lambda answer: answer["total"] == LONGEST_LAGS + 5)
+    await hub.admin_until("subscriptions", lambda answer: answer["total"] == LONGEST_LAGS + 5)
     async with asyncio.timeout(PATIENCE):
         while (after := await series(hub)) == before:
             pass  # a first answer that took long is cached for a while

@@ -14,7 +14,6 @@ from rsnotify_hub.admin.api import AdminApi, add_admin_routes
 from rsnotify_hub.admin.openapi import describe_api
 from rsnotify_hub.admin.operations import OPERATIONS
 from rsnotify_hub.websub_subscription import subscription_id
-from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import TOPIC, Callback, Client, fragment
 
 DESCRIPTION = describe_api("1.2.3")
@@ -91,30 +90,28 @@ async def test_it_is_public(hub: Client):
 
 
 @pytest.mark.parametrize("failing", [False, True], ids=["idle", "in trouble"])
-async def test_every_operation_answers_as_described(
-    hub: Client, admin: AdminUser, callback: Callback, failing: bool
-):
+async def test_every_operation_answers_as_described(hub: Client, callback: Callback, failing: bool):
     await hub.subscribe(callback)
     if failing:
         callback.answers = [500] * 1000
     await hub.accepted(fragment(0, 1))
     await callback.delivery()
     id = subscription_id(TOPIC, callback.url)
-    (topic,) = (await admin.get("topics"))["topics"]
+    (topic,) = await hub.topics()
     await hub.listen()
-    (connection,) = (await admin.get("connections"))["connections"]
+    (connection,) = await hub.connections()
     path = f"subscriptions/{id}"
-    await admin.until(path, lambda found: found["attempts"])
+    await hub.admin_until(path, lambda found: found["attempts"])
     # What deletes comes last, and the subscription before its topic.
     ordered = sorted(operations(), key=lambda each: (each[0] == "DELETE", "topics" in each[1]))
     assert {method for method, _, _ in ordered} == {"GET", "POST", "DELETE"}
     for method, path, described in ordered:
         known = {"topics": topic["id"], "connections": connection["id"]}.get(path.split("/")[2], id)
         real = path.removeprefix("/admin/").replace("{id}", known)
-        status, value = await admin.request(method, real)
+        status, value = await hub.ask_admin(method, real)
         # There is no other node that could do its work.
         assert status in ((400,) if path.endswith("/drain") else (200, 204)), (path, value)
         check(value, described, status)
-        status, value = await admin.request(method, real, params={"frobnicate": "1"})
+        status, value = await hub.ask_admin(method, real, params={"frobnicate": "1"})
         assert status == 400
         check(value, described, status)

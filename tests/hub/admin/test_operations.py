@@ -8,7 +8,6 @@ import pytest
 
 from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.websub_subscription import subscription_id
-from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import (
     TOPIC,
     Callback,
@@ -17,7 +16,6 @@ from tests.hub.helpers import (
     chain,
     fragment,
     seconds_of,
-    up_to_date,
 )
 
 NOWHERE = "0123456789abcdef0123456789abcdef"
@@ -30,29 +28,29 @@ async def id(hub: Client, callback: Callback) -> str:
     for second, body in enumerate(chain(3), 1):
         await hub.accepted(body)
         assert seconds_of((await callback.delivery())[1]) == [second]
-    await hub.subscriptions(up_to_date)
+    await hub.level()
     return subscription_id(TOPIC, callback.url)
 
 
 async def test_changes_by_an_admin_are_logged_at_the_default_level(
-    admin: AdminUser, id: str, watch: LogWatch
+    hub: Client, id: str, watch: LogWatch
 ):
     watch.setLevel(logging.WARNING)
-    await admin.get("subscriptions")
-    await admin.request("POST", f"subscriptions/{NOWHERE}/suspend")
-    await admin.request("DELETE", f"subscriptions/{id}")
+    await hub.admin("GET", "subscriptions")
+    await hub.ask_admin("POST", f"subscriptions/{NOWHERE}/suspend")
+    await hub.ask_admin("DELETE", f"subscriptions/{id}")
     await watch.line("an admin at 127.0.0.1", "drop", id)
     assert sum("an admin at" in line for line in watch.lines) == 1
 
 
 async def test_a_dropped_topic_is_deleted_with_its_subscriptions(
-    hub: Client, admin: AdminUser, callback: Callback, id: str
+    hub: Client, callback: Callback, id: str
 ):
-    assert await admin.request("DELETE", f"topics/{topic_id(TOPIC)}") == (204, None)
+    assert await hub.ask_admin("DELETE", f"topics/{topic_id(TOPIC)}") == (204, None)
     told = await callback.intent()
     assert (told["hub.mode"], "administrator" in told["hub.reason"]) == ("denied", True)
-    assert (await admin.get("topics"))["topics"] == []
-    assert (await admin.get("status"))["log_bytes"] == 0
+    assert await hub.topics() == []
+    assert (await hub.admin("GET", "status"))["log_bytes"] == 0
     await hub.accepted(fragment(0, 1))  # the same again: it is not known any more
-    (row,) = (await admin.get("topics"))["topics"]
+    (row,) = await hub.topics()
     assert (row["kept"], row["subscriptions"]) == (1, 0)

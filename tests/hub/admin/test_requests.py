@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rsnotify_hub.admin.operations import OPERATIONS
-from tests.hub.admin.admin_user import AdminUser
-from tests.hub.helpers import TOPIC, Callback, Client, RunHub, fragment
+from tests.hub.helpers import ADMIN, TOPIC, Callback, Client, RunHub, fragment
 
-ADMIN = "an admin's token of the tests"
 PUBLISHER = "a publisher's token of the tests"
 
 
@@ -18,7 +16,7 @@ PUBLISHER = "a publisher's token of the tests"
 async def guarded(run_hub: RunHub) -> AsyncIterator[Client]:
     """A hub that asks for tokens."""
     publishers = [{"token": PUBLISHER, "topics": [TOPIC]}]
-    async with run_hub(publishers=publishers, admins=[{"token": ADMIN}]) as hub:
+    async with run_hub(publishers=publishers) as hub:
         yield hub
 
 
@@ -26,9 +24,10 @@ async def test_every_operation_is_an_admins_only(guarded: Client):
     for operation in OPERATIONS:
         path = operation.path.lstrip("/").replace("{id}", "0123456789abcdef0123456789abcdef")
         for token, refused in ((None, 401), (PUBLISHER, 403), (ADMIN + "x", 403)):
-            status, answer = await AdminUser(guarded, token).request(operation.method, path)
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            status, answer = await guarded.ask_admin(operation.method, path, headers=headers)
             assert (status, list(answer)) == (refused, ["error"]), operation.name
-        status, _ = await AdminUser(guarded, ADMIN).request(operation.method, path)
+        status, _ = await guarded.ask_admin(operation.method, path)
         # There is no subscription, and no other node that could do the work.
         expected = 404 if "{id}" in operation.path else 400 if operation.name == "drain" else 200
         assert status == expected, operation.name
@@ -39,7 +38,7 @@ async def test_a_request_without_a_token_is_answered_with_a_challenge(guarded: C
         assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
-async def test_an_invalid_query_is_answered_with_the_reason(admin: AdminUser):
+async def test_an_invalid_query_is_answered_with_the_reason(hub: Client):
     for path, query, reason in (
         ("topics", {"limit": "0"}, "$.limit"),
         ("topics", {"limit": "1001"}, "$.limit"),
@@ -51,16 +50,16 @@ async def test_an_invalid_query_is_answered_with_the_reason(admin: AdminUser):
         ("subscriptions", {"state": "lost"}, "lost"),
         ("status", {"limit": "5"}, "limit"),
     ):
-        status, answer = await admin.request("GET", path, params=query)
+        status, answer = await hub.ask_admin("GET", path, params=query)
         assert status == 400, query
         assert reason in answer["error"]
 
 
-async def test_a_wrong_body_changes_nothing(hub: Client, admin: AdminUser, callback: Callback):
+async def test_a_wrong_body_changes_nothing(hub: Client, callback: Callback):
     await hub.subscribe(callback)
     await hub.accepted(fragment(0, 1))
     await callback.delivery()
-    before = await admin.level()
+    (before,) = await hub.level()
     for body, reason in (
         (b"{", "invalid request"),
         (b'{"since": 5}', "$.since"),
@@ -72,16 +71,16 @@ async def test_a_wrong_body_changes_nothing(hub: Client, admin: AdminUser, callb
         (b'{"since":' + b"[" * 4000, "invalid request"),
         (b'{"until":' + b"[" * 4000, "invalid request"),
     ):
-        status, answer = await admin.request(
+        status, answer = await hub.ask_admin(
             "POST", f"subscriptions/{before['id']}/redeliver", data=body
         )
         assert status == 400, body
         assert reason in answer["error"]
-    assert await admin.subscription(lambda row: True) == before
+    assert await hub.subscription() == before
     assert callback.deliveries.empty()
 
 
-async def test_an_unknown_operation_is_answered_in_json_too(admin: AdminUser):
+async def test_an_unknown_operation_is_answered_in_json_too(hub: Client):
     for method, path, expected in (
         ("GET", "nothing", 404),
         ("GET", "subscriptions/x/suspend", 404),
@@ -89,7 +88,7 @@ async def test_an_unknown_operation_is_answered_in_json_too(admin: AdminUser):
         ("GET", "subscriptions/0123456789abcdef0123456789abcdef/suspend", 405),
         ("PUT", "topics", 405),
     ):
-        status, answer = await admin.request(method, path)
+        status, answer = await hub.ask_admin(method, path)
         assert (status, list(answer)) == (expected, ["error"]), path
 
 

@@ -64,10 +64,7 @@ def own(found: dict[str, Any]) -> dict[str, Any]:
 
 async def nodes(hub: Client, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Return what a hub says of its nodes as soon as it fulfils a condition."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition(found := await hub.admin("GET", "nodes")):  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.02)
-    return dict(found)
+    return dict(await hub.admin_until("nodes", condition))
 
 
 async def ready(hub: Client, status: int) -> str:
@@ -111,11 +108,9 @@ async def test_each_node_describes_the_whole_cluster(
             assert (status["nodes"], status["websockets"], status["subscriptions"]) == (2, 3, 3)
             assert (status["states"]["active"], status["accepted"]) == (3, 1)
 
-            ids, page = set[str](), {"next": ""}
-            while page["next"] is not None:
-                page = await hub.admin("GET", "connections", limit="2", after=page["next"])
-                assert page["total"] == 3
-                ids |= {each["id"] for each in page["connections"]}
+            pages = await hub.admin_pages("connections", limit=2)
+            assert [page["total"] for page in pages] == [3, 3]
+            ids = {each["id"] for page in pages for each in page["connections"]}
             assert len(ids) == 3
 
             found = await nodes(hub, lambda found: found["rows"][0]["behind"] == 0)

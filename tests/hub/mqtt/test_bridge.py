@@ -19,7 +19,6 @@ from tests.hub.helpers import (
     RunHub,
     chain,
     fragment,
-    until_status,
 )
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto
@@ -177,7 +176,7 @@ async def test_the_topic_list_names_the_mqtt_topic(run_bridged: RunHub):
 async def test_deliveries_over_mqtt_are_counted(hub: Client, listener: BrokerListener):
     await hub.accepted(fragment(0, 1), fragment(1, 2))
     await listener.until(fragment(1, 2))
-    await until_status(hub, lambda status: status["deliveries"]["mqtt"]["delivered"] == 2)
+    await hub.admin_until("status", lambda status: status["deliveries"]["mqtt"]["delivered"] == 2)
     _, metrics = await hub.get("metrics")
     size = len(fragment(0, 1) + fragment(1, 2))
     assert f'rsnotify_hub_delivered_bytes_total{{way="mqtt"}} {size}.0' in metrics

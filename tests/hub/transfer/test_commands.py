@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.format.datetimes import format_datetime
-from tests.hub.helpers import TOPIC, Callback, Client, at, fragment, seconds_of, up_to_date
+from tests.hub.helpers import TOPIC, Callback, Client, at, fragment, seconds_of
 from tests.hub.jetstream import fast_node
 from tests.hub.jetstream.nodes import part_of
 from tests.hub.processes import COMMAND, Process, hub_process
@@ -86,7 +86,7 @@ async def delivered(callback: Callback) -> list[float]:
 
 async def delivered_and_stored(hub: Client, callback: Callback) -> list[float]:
     found = await delivered(callback)
-    await hub.subscriptions(up_to_date)
+    await hub.level()
     return found
 
 
