@@ -74,6 +74,12 @@ def seconds_of(body: bytes | str) -> list[float]:
     return [(entry.changed_at - START).total_seconds() for entry in document.resources]
 
 
+def metrics_in(text: str) -> dict[str, float]:
+    """Return the values of the series of a hub, by names without their common prefix."""
+    lines = (line.removeprefix("rsnotify_hub_").rpartition(" ") for line in text.splitlines())
+    return {name: float(value) for name, _, value in lines if not name.startswith("#")}
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = datetime(2026, 6, 1, tzinfo=UTC)
@@ -225,6 +231,11 @@ class Client:
     async def get(self, path: str) -> tuple[int, str]:
         async with self.session.get(self.url + path) as response:
             return response.status, await response.text()
+
+    async def metrics(self) -> dict[str, float]:
+        async with self.session.get(self.url + "metrics") as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            return metrics_in(await response.text())
 
     async def subscriptions(
         self, condition: Callable[[Rows], bool] = lambda rows: True, **query: str

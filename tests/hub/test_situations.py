@@ -131,12 +131,6 @@ def describe(store: OpenFolder) -> NodeList:
     return replace(nodes, rows=rows, shards=8, free=3 if gone else 0)
 
 
-async def metric(hub: Client, name: str) -> float | None:
-    lines = (await hub.get("metrics"))[1].splitlines()
-    found = [line.rpartition(" ")[2] for line in lines if line.startswith(f"rsnotify_hub_{name} ")]
-    return float(found[0]) if found else None
-
-
 async def agree(hub: Client, page: Page, part: str, expected: str, troubled: int) -> None:
     """Wait until page, command and metrics say the same of a part."""
 
@@ -147,7 +141,7 @@ async def agree(hub: Client, page: Page, part: str, expected: str, troubled: int
         return len(texts) == 1 and re.fullmatch(expected, texts[0]) is not None
 
     async def measured() -> bool:
-        state = await metric(hub, f'part_state{{part="{part}"}}')
+        state = (await hub.metrics()).get(f'part_state{{part="{part}"}}')
         return state == WORDS[expected.partition(":")[0]]
 
     await until(printed)
@@ -182,8 +176,9 @@ async def test_all_figures_are_true_in_known_situations(
             note = "1 WebSocket · 1 event stream · 1 callback"
             await page.until(f"document.querySelector('#listeners .note').innerText === '{note}'")
             await agree(hub, page, "connections", "in order: 2 readers, 1 Source", 0)
-            for way, number in {"websub": 1, "websocket": 1, "sse": 1}.items():
-                assert await metric(hub, f'subscribers{{way="{way}"}}') == number
+            metrics = await hub.metrics()
+            for way in ("websub", "websocket", "sse"):
+                assert metrics[f'subscribers{{way="{way}"}}'] == 1
             is_shown = "rows.length === 3 && rows.every(each => each.startsWith('live'))"
             rows = await page.until(f"(rows => {is_shown} && rows)({ROWS})")
             assert {re.findall(r"\w+ · \w+", row)[0] for row in rows} == {

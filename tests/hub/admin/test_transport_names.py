@@ -6,9 +6,8 @@ import pytest
 
 from rsnotify.runtime import transport_extensions as transports
 from rsnotify_hub.admin.schema_conversion import delivery_counts, status_info
-from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics
-from tests.hub.readings import hub_readings
+from tests.hub.readings import hub_readings, scraped
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +22,7 @@ def test_its_deliveries_and_its_broker_have_its_name():
     assert delivery_counts(statistics)["spool+x"]["delivered"] == 1
     assert list(delivery_counts(statistics))[-2:] == ["spool+x", "dashboard"]
     assert status_info(readings).brokers["spool+x"].behind == 3
-    samples = {
-        (sample.name, sample.labels.get("way")): sample.value
-        for family in metric_families(readings)
-        for sample in family.samples
-    }
-    assert samples["rsnotify_hub_delivered_bytes_total", "spool+x"] == 5
-    assert samples["rsnotify_hub_spool_x_connected", None] == 1
-    assert samples["rsnotify_hub_spool_x_topics_behind", None] == 3
-    assert samples["rsnotify_hub_mqtt_connected", None] == 0
+    metrics = scraped(readings)
+    assert metrics['delivered_bytes_total{way="spool+x"}'] == 5
+    assert (metrics["spool_x_connected"], metrics["spool_x_topics_behind"]) == (1, 3)
+    assert metrics["mqtt_connected"] == 0

@@ -38,8 +38,7 @@ class FastNode:
 
     async def bridges(self, way: str) -> bool:
         """Return whether it is connected to a broker."""
-        _, metrics = await self.client.get("metrics")
-        return f"rsnotify_hub_{way}_connected 1.0" in metrics
+        return (await self.client.metrics())[f"{way}_connected"] == 1
 
     def suspend(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)

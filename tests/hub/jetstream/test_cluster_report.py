@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.runtime.status_endpoints import MetricsText
 from rsnotify_hub.admin import text_tables
-from rsnotify_hub.metrics import metric_families
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.nodes import CopyInfo, NodeCall, NodeInfo, NodeList, StreamInfo
 from rsnotify_jetstream import node_messages
@@ -19,7 +17,7 @@ from rsnotify_jetstream.server_check import copies_of
 from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES, owner_of, running_hubs, settled
-from tests.hub.readings import hub_readings
+from tests.hub.readings import hub_readings, scraped
 from tests.waiting import PATIENCE, until
 
 HELLO: NodeCall[str, str] = NodeCall("tests.hello", str, str)
@@ -57,6 +55,7 @@ NODES = NodeList(
     free=2,
     stream=STREAM,
 )
+UNKNOWN = float("nan")
 #: What a node says that is fenced.
 FENCED = NodeList(
     rows=(
@@ -221,28 +220,26 @@ def test_nodes_are_printed_with_the_servers_and_what_is_wrong():
         (
             NODES,
             {
-                "nodes_alive": "2.0",
-                "shards_owned": "3.0",
-                "shards_free": "2.0",
-                'shards_moved_total{how="lost"}': "4.0",
-                "nats_connected": "1.0",
-                "stream_behind": "7.0",
-                "stream_copies_behind": "2.0",
+                "nodes_alive": 2,
+                "shards_owned": 3,
+                "shards_free": 2,
+                'shards_moved_total{how="lost"}': 4,
+                "nats_connected": 1,
+                "stream_behind": 7,
+                "stream_copies_behind": 2,
             },
         ),
         (
             FENCED,
             {
-                "nodes_alive": "NaN",
-                "shards_free": "NaN",
-                "nats_connected": "0.0",
-                "stream_behind": "NaN",
+                "nodes_alive": UNKNOWN,
+                "shards_free": UNKNOWN,
+                "nats_connected": 0,
+                "stream_behind": UNKNOWN,
             },
         ),
     ],
 )
-def test_the_metrics_of_a_cluster(nodes: NodeList, expected: dict[str, str]):
-    readings = hub_readings(nodes=nodes, moved_shards={"lost": 4})
-    body = MetricsText(lambda: metric_families(readings)).answer().text or ""
-    found = dict(line.rsplit(" ", 1) for line in body.splitlines() if line[0] != "#")
-    assert {name: found["rsnotify_hub_" + name] for name in expected} == expected
+def test_the_metrics_of_a_cluster(nodes: NodeList, expected: dict[str, float]):
+    found = scraped(hub_readings(nodes=nodes, moved_shards={"lost": 4}))
+    assert {name: found[name] for name in expected} == pytest.approx(expected, nan_ok=True)

@@ -75,12 +75,6 @@ async def ready(hub: Client, status: int) -> str:
     return answer[1]
 
 
-async def metrics(hub: Client) -> dict[str, float]:
-    lines = (await hub.get("metrics"))[1].splitlines()
-    pairs = [line.removeprefix("rsnotify_hub_").split(" ") for line in lines if line[0] != "#"]
-    return {name: float(value) for name, value in pairs}
-
-
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make each node wait for the answer of the other."""
@@ -124,7 +118,7 @@ async def test_each_node_describes_the_whole_cluster(
             ]
             assert any("one copy of the log" in warning for warning in stream["warnings"])
 
-            measured = await metrics(hub)
+            measured = await hub.metrics()
             shards = own(found)["shards"]
             assert measured["shards_owned"] == shards
             assert measured["nodes_alive"] == 2
@@ -134,7 +128,7 @@ async def test_each_node_describes_the_whole_cluster(
         socket = await one.websocket()
         await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": None})
         audience = (await socket.receive_json(timeout=PATIENCE))["audience"]
-        here = (await metrics(one))['subscriptions{state="active"}'] + 3
+        here = (await one.metrics())['subscriptions{state="active"}'] + 3
         assert audience == 2 * here, "the other node has about as many"
         for id in ids:  # those of both nodes
             await other.admin("DELETE", f"connections/{id}")
@@ -172,7 +166,7 @@ async def test_a_node_that_has_lost_nats_says_so_and_what_it_does_not_know(
         await page.until("document.querySelector('#subscriptions .problem').textContent")
         await page.until("document.querySelector('#topics .amount').innerText.includes('1 of 2')")
         assert await page.evaluate(LIVE)
-        assert (await metrics(one))["nats_connected"] == 0
+        assert (await one.metrics())["nats_connected"] == 0
 
         servers.start()
         for hub in two:
