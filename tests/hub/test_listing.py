@@ -7,8 +7,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from rsnotify_hub.store.interface import LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.helpers import Clock
@@ -33,31 +31,6 @@ async def pages(store: SqliteStore, limit: int) -> list[LogState]:
         found += page
         after = page[-1].received, page[-1].topic
     return found
-
-
-@pytest.mark.parametrize("at_once", [1, 5, 50])
-@pytest.mark.parametrize("limit", [1, 7, 100])
-async def test_pages_join_to_all_topics_the_newest_first(
-    tmp_path: Path, clock: Clock, at_once: int, limit: int
-):
-    async with opened(tmp_path, clock) as store:
-        await fill(store, clock, 50, at_once=at_once)
-        expected = await stored_logs(store)
-        expected.sort(key=lambda state: state.topic)
-        expected.sort(key=lambda state: state.received, reverse=True)
-        assert await pages(store, limit) == expected
-
-
-async def test_a_topic_that_changes_is_the_first_again(tmp_path: Path, clock: Clock):
-    async with opened(tmp_path, clock) as store:
-        await fill(store, clock, 5)
-        clock.advance(microseconds=1)
-        ends = {state.topic[-1]: state.position for state in await stored_logs(store)}
-        fragments = [made(1, 2)]
-        await store.append("https://a.example/2", fragments, after=ends["2"], replacing=None)
-        await store.forget("https://a.example/4", after=ends["4"])
-        topics = [state.topic[-1] for state in await pages(store, 2)]
-        assert topics == ["2", "3", "1", "0"]
 
 
 async def test_a_page_of_two_thousand_topics_takes_no_more_steps_than_of_a_hundred(

@@ -83,21 +83,6 @@ async def test_no_client_is_local_to_a_hub_with_a_public_address(run_hub: RunHub
         assert (await hub.publish(fragment(0, 1)))[0] == 401
 
 
-async def test_a_store_failure_gives_503_and_is_recovered_from(hub: Client, tmp_path: Path):
-    assert await hub.get("readyz") == (200, "ready\n")
-    database = sqlite3.connect(tmp_path / "hub" / "hub.sqlite", isolation_level=None)
-    for table in ("fragment", "checked"):
-        database.execute(f"ALTER TABLE {table} RENAME TO hidden_{table}")
-    assert (await hub.publish(fragment(0, 1)))[0] == 503
-    assert (await hub.get("readyz"))[0] == 503
-    assert await hub.get("healthz") == (200, "ok\n")
-    for table in ("fragment", "checked"):
-        database.execute(f"ALTER TABLE hidden_{table} RENAME TO {table}")
-    database.close()
-    await hub.accepted(fragment(0, 1))
-    assert await hub.get("readyz") == (200, "ready\n")
-
-
 async def test_a_fragment_that_is_not_stored_in_time_gives_503_and_can_be_sent_again(
     hub: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.log.topic_log import RECENT_BYTES, TopicLogs, plan_append
@@ -131,37 +131,10 @@ async def test_an_unusable_folder_is_a_clear_error(tmp_path: Path, clock: Clock)
         SqliteStore(tmp_path / "file" / "data", FOREVER, clock)
 
 
-async def test_data_of_another_format_is_refused(tmp_path: Path, clock: Clock):
-    async with opened(tmp_path, clock):
-        pass
-    database = sqlite3.connect(tmp_path / "hub.sqlite")
-    database.execute("PRAGMA user_version = 99")
-    database.close()
-    with pytest.raises(ConfigurationError, match="later version"):
-        SqliteStore(tmp_path, FOREVER, clock)
+async def test_data_that_is_no_database_is_refused(tmp_path: Path, clock: Clock):
     (tmp_path / "hub.sqlite").write_bytes(b"no database" * 1000)
     with pytest.raises(ConfigurationError, match="cannot use the hub's data"):
         SqliteStore(tmp_path, FOREVER, clock)
-
-
-async def test_a_failed_write_is_not_acknowledged_and_later_writes_succeed(
-    tmp_path: Path, clock: Clock
-):
-    async with logs(tmp_path, clock) as (topics, listener):
-        await topics.publish(TOPIC, made(0, 1))
-        other = sqlite3.connect(tmp_path / "hub.sqlite", isolation_level=None)
-        other.execute("ALTER TABLE fragment RENAME TO hidden")
-        with pytest.raises(StorageError):
-            await topics.publish(TOPIC, made(1, 2))
-        with pytest.raises(StorageError):
-            await topics.publish(TOPIC + "2", made(0, 1))
-        assert listener.fragments == [made(0, 1)]
-        other.execute("ALTER TABLE hidden RENAME TO fragment")
-        other.close()
-        await topics.publish(TOPIC, made(1, 2))
-        assert await kept(topics) == [made(0, 1), made(1, 2)]
-    async with opened(tmp_path, clock) as store:
-        assert [state.topic for state in await stored_logs(store)] == [TOPIC]
 
 
 async def test_a_failing_channel_affects_neither_publishing_nor_the_others(

@@ -423,15 +423,25 @@ async def test_the_backlog_after_each_position_is_counted(node: Node):
     assert await node.store.backlogs("none", [0]) == [Backlog(0, None)]
 
 
-async def test_the_newest_logs_come_first(node: Node, clock: Clock):
+@pytest.mark.parametrize("limit", [1, 2, 9])
+async def test_the_newest_logs_come_first_a_page_at_a_time(node: Node, clock: Clock, limit: int):
+    async def listed() -> str:
+        found, after = "", None
+        while page := await node.store.newest(after=after, limit=limit):
+            assert len(page) <= limit
+            found += "".join(state.topic[-1] for state in page)
+            assert len(found) <= 5
+            after = page[-1].received, page[-1].topic
+        return found
+
     for number in range(5):
+        clock.advance(seconds=number == 3)
         await node.append(f"topic {number}", made(0, 1))
-        clock.advance(seconds=number % 2)
-    after = None
-    for expected in ("42", "30", "1", ""):
-        page = await node.store.newest(after=after, limit=2)
-        assert "".join(state.topic[-1] for state in page) == expected
-        after = (page[-1].received, page[-1].topic) if page else None
+    assert await listed() == "34012"
+    clock.advance(seconds=1)
+    await node.append("topic 1", made(1, 2))
+    await node.forget("topic 4")
+    assert await listed() == "1302"
 
 
 async def test_the_check_writes_and_changes_nothing(node: Node):

@@ -7,7 +7,6 @@ import pytest
 from rsnotify_hub.websub.callback_requests import Answer
 from rsnotify_hub.websub_subscription import (
     Subscription,
-    granted_lease,
     is_expired,
     new_or_renewed,
 )
@@ -36,13 +35,6 @@ def test_a_lease_ends_at_its_instant():
     subscription = new_or_renewed(None, **NEW)
     assert not is_expired(subscription, at(60) - timedelta(microseconds=1))
     assert is_expired(subscription, at(60))
-
-
-@pytest.mark.parametrize(
-    ("requested", "granted"), [(None, 100), (5, 10), (50, 50), (10**12, 864_000)]
-)
-def test_leases_are_granted_within_limits(requested: int | None, granted: int):
-    assert granted_lease(requested, default=100, minimum=10, maximum=864_000) == granted
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import (
     Ping,
     SubscriptionRequest,
@@ -63,15 +62,8 @@ def test_any_body_is_read_or_refused(body: bytes):
         (form(mode="listen"), "hub.mode"),
         (form(topic=""), "hub.topic is missing"),
         (form(callback=""), "hub.callback is missing"),
-        (form(callback="ftp://a.example/"), "not an absolute http"),
-        (form(callback="/relative"), "not an absolute http"),
-        (form(callback="https://"), "not an absolute http"),
-        (form(callback="https://[::1/"), "not an absolute http"),
-        (form(callback="https://a.example:99999/"), "not an absolute http"),
         (form(callback="https://user:word@a.example/"), "user name"),
         (form(callback="https://a.example/#x"), "fragment"),
-        (form(callback="https://a.example/\r\nX: y"), "percent-encoded"),
-        (form(topic="https://a.example/>; rel=self"), "percent-encoded"),
         (form(topic="https://a.example/" + "x" * 2048), "longer"),
         (form(lease_seconds="-1"), "lease"),
         (form(lease_seconds="0"), "lease"),
@@ -81,7 +73,6 @@ def test_any_body_is_read_or_refused(body: bytes):
         (b"hub.mode=subscribe&hub.topic=%ff", "UTF-8"),
         (b"&".join([b"a=b"] * 200), "too many"),
         (b"hub.mode=publish", "hub.url is missing"),
-        (b"hub.mode=publish&hub.url=file:///etc/passwd", "not an absolute http"),
     ],
 )
 def test_a_bad_form_is_refused_with_the_reason(body: bytes, reason: str):
@@ -90,19 +81,40 @@ def test_a_bad_form_is_refused_with_the_reason(body: bytes, reason: str):
     assert caught.value.code is Code.BAD_REQUEST
 
 
-def test_the_largest_secret_is_accepted():
-    read = parse_form(form(secret="s" * 199))
-    assert isinstance(read, SubscriptionRequest)
-    assert read.secret == "s" * 199
+#: Texts that are no URL, or would inject a header.
+NO_URLS = [
+    "https://source.example/\r\nX-Evil: 1",
+    "https://source.example/\nX-Evil:%201",
+    'https://source.example/>; rel="hub", <https://evil.example/',
+    "https://source.example/\x00",
+    "https://source.example/\x85",
+    "https://source.example/ HTTP/1.1",
+    "javascript:alert(1)",
+    "data:text/html,<script>",
+    "ftp://a.example/",
+    "file:///etc/passwd",
+    "https://",
+    "https:///x",
+    "https://[::1",
+    "https://a:99999/",
+    "https://a:b/",
+    "https://a:0/",
+    "/websub",
+    "*",
+]
 
 
-@pytest.mark.parametrize("name", ["hub.url", "hub.topic"])
-def test_a_ping_names_topics_by_url_or_topic(name: str):
-    assert parse_form(urlencode({"hub.mode": "publish", name: TOPIC}).encode()) == Ping((TOPIC,))
+@pytest.mark.parametrize("field", ["topic", "callback", "url"])
+def test_a_url_that_is_none_or_could_inject_a_header_is_refused(field: str):
+    for url in NO_URLS:
+        body = form(**{"mode": "publish" if field == "url" else "subscribe", field: url})
+        with pytest.raises(Refusal, match=r"not an absolute http|percent-encoded"):
+            parse_form(body)
 
 
-def test_a_topic_pinged_twice_is_fetched_once():
-    body = urlencode([("hub.mode", "publish"), ("hub.url", TOPIC), ("hub.topic", TOPIC)])
+@pytest.mark.parametrize("names", [("hub.url",), ("hub.topic",), ("hub.url", "hub.topic")])
+def test_a_ping_names_topics_by_url_or_topic_and_each_is_fetched_once(names: tuple[str, ...]):
+    body = urlencode([("hub.mode", "publish"), *((name, TOPIC) for name in names)])
     assert parse_form(body.encode()) == Ping((TOPIC,))
 
 
@@ -167,4 +179,3 @@ def test_a_denial_contains_the_reason():
 def test_secrets_do_not_show():
     read = parse_form(form(secret="canary", callback=CALLBACK + "?key=canary"))
     assert "canary" not in repr(read)
-    assert host_of(CALLBACK + "?key=canary") == "destination.example"
