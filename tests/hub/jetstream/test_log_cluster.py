@@ -25,6 +25,13 @@ async def leader(cluster: NatsCluster, node: Node) -> NatsServer:
     return cluster.servers[(await node.log.stream.info())["cluster"]["leader"]]
 
 
+async def server_that(cluster: NatsCluster, node: Node, which: str) -> NatsServer:
+    """Return the server that leads the stream, or another."""
+    leading = await leader(cluster, node)
+    following = next(one for one in cluster.servers.values() if one is not leading)
+    return leading if which == "leader" else following
+
+
 def connected_to(cluster: NatsCluster, node: Node) -> NatsServer:
     """Return the server to which a node is connected."""
     url = node.log.connection.client.connected_url
@@ -46,9 +53,7 @@ async def test_what_is_acknowledged_survives_a_server_that_is_killed(
 ):
     async with loaded(three_copies, clock, count=2, topics=2) as load:
         await load.reached(50)
-        leading = await leader(cluster, load.nodes[0])
-        following = next(one for one in cluster.servers.values() if one is not leading)
-        killed = leading if which == "leader" else following
+        killed = await server_that(cluster, load.nodes[0], which)
         killed.stop()
         await load.reached(50)
         killed.start()
@@ -63,9 +68,7 @@ async def test_a_batch_whose_server_is_killed_in_the_middle_is_stored_once(
     fragments = [made(number, number + 1, padding=10_000) for number in range(6)]
     async with running_node(three_copies, clock) as other:
         await other.append(TOPIC, made(0, 0.5))
-        leading = await leader(cluster, other)
-        following = next(one for one in cluster.servers.values() if one is not leading)
-        killed = leading if which == "leader" else following
+        killed = await server_that(cluster, other, which)
         async with (
             lossy_proxy(killed.port) as (proxy, url),
             running_node(replace(three_copies, servers=(url,)), clock) as node,

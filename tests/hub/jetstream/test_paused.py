@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,7 +16,7 @@ from rsnotify_jetstream.bucket import Bucket
 from rsnotify_jetstream.cluster_records import CursorsRecord, decode
 from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock
-from tests.hub.jetstream.callbacks import callback_ports
+from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports
 from tests.hub.jetstream.hub_process import two_hubs
 from tests.hub.jetstream.hubs import SHORT_LEASES, ClusterHub, running_hubs, settled, subscribe
 from tests.waiting import until
@@ -53,15 +55,25 @@ async def stop_ticking(hub: ClusterHub) -> None:
     await asyncio.gather(*loops, return_exceptions=True)
 
 
-async def test_a_hub_whose_lease_has_ended_delivers_and_writes_nothing(
+@asynccontextmanager
+async def two_that_deliver(
     settings: NatsSettings, clock: Clock
-):
+) -> AsyncIterator[tuple[ClusterHub, ClusterHub, CallbackPorts]]:
+    """Run two hubs whose callbacks have received a change, and of which one does not tick."""
     async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(8) as callbacks:
         one, two = await hubs.start_all("one", "two")
         await subscribe(callbacks.urls, one, two)
         await one.publish(1)
         await callbacks.all_have(1)
         await stop_ticking(one)
+        yield one, two, callbacks
+        await one.kill()
+
+
+async def test_a_hub_whose_lease_has_ended_delivers_and_writes_nothing(
+    settings: NatsSettings, clock: Clock
+):
+    async with two_that_deliver(settings, clock) as (one, two, callbacks):
         mine = one.urls
         await until(lambda: not one.shards)
         # It does not know yet that it has lost them, and nobody has taken them.
@@ -79,24 +91,18 @@ async def test_a_hub_whose_lease_has_ended_delivers_and_writes_nothing(
                 await one.subscribe(url)
             with pytest.raises(NotOwner):
                 await one.deliveries.channel.remove(TOPIC, url)
-        await one.kill()
 
 
 async def test_what_a_hub_writes_that_sees_nothing_of_the_others_is_refused(
     settings: NatsSettings, clock: Clock
 ):
-    async with running_hubs(settings, clock, SHORT_LEASES) as hubs, callback_ports(8) as callbacks:
-        one, two = await hubs.start_all("one", "two")
-        await subscribe(callbacks.urls, one, two)
-        await one.publish(1)
-        await callbacks.all_have(1)
+    async with two_that_deliver(settings, clock) as (one, two, _):
         # Its clock stands still, too, so that its lease does not end by its own opinion.
-        await stop_ticking(one)
         await one.store.node._records.close()
         now = one.store.node._clock()
         one.store.node._clock = lambda: now
         mine = one.urls
-        await settled_without(one, two)
+        await until(lambda: len(two.shards) == two.store.node.sharding.count)
         cursors = Bucket(two.store.connection, "cursors")
         shard_of = one.store.node.sharding.shard_of
         for shard, url in {shard_of(authority_of(url)): url for url in mine}.items():
@@ -112,9 +118,3 @@ async def test_what_a_hub_writes_that_sees_nothing_of_the_others_is_refused(
             assert decode(after.value, CursorsRecord).epoch == epoch
             positions = {each[1] for each in decode(after.value, CursorsRecord).cursors.values()}
             assert 0 not in positions
-        await one.kill()
-
-
-async def settled_without(dead: ClusterHub, living: ClusterHub) -> None:
-    count = living.store.node.sharding.count
-    await until(lambda: len(living.shards) == count)
