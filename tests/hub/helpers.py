@@ -214,9 +214,12 @@ class Client:
         for body in bodies:
             assert await self.publish(body, topic=topic) == (202, "")
 
-    async def form(self, **fields: Any) -> tuple[int, str]:
+    async def form(
+        self, *, headers: dict[str, str] | None = None, **fields: Any
+    ) -> tuple[int, str]:
         data = {"hub." + name: str(value) for name, value in fields.items()}
-        async with self.session.post(self.url + "websub", data=data) as response:
+        url = self.url + "websub"
+        async with self.session.post(url, data=data, headers=headers) as response:
             return response.status, await response.text()
 
     async def subscribe(self, callback: Callback, *, topic: str = TOPIC, **fields: Any) -> None:

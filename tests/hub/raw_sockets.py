@@ -1,4 +1,4 @@
-"""WebSockets frame by frame, so that they can do what no library does."""
+"""Connections byte by byte, and WebSockets frame by frame, that do what no library does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,39 @@ from urllib.parse import urlsplit
 
 from tests.hub.helpers import Client
 from tests.waiting import PATIENCE
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Streams]:
+    """Open a connection to the server of a URL."""
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def rest_of(reader: asyncio.StreamReader) -> bytes:
+    """Return all that comes until the server ends the connection."""
+    found = b""
+    async with asyncio.timeout(PATIENCE):
+        with suppress(ConnectionError):
+            while piece := await reader.read(65_536):
+                found += piece
+    return found
+
+
+async def answer_to(url: str, sent: bytes) -> bytes:
+    """Send bytes on a connection of their own; return all that comes until the server ends it."""
+    async with opened(url) as (reader, writer):
+        writer.write(sent)
+        return await rest_of(reader)
+
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
@@ -61,11 +94,7 @@ class Socket:
 
     async def end(self) -> bytes:
         """What comes until the hub hangs up."""
-        async with asyncio.timeout(PATIENCE):
-            try:
-                return await self.reader.read()
-            except ConnectionError:
-                return b""
+        return await rest_of(self.reader)
 
 
 @asynccontextmanager
@@ -73,23 +102,17 @@ async def connect(
     hub: Client, *headers: str, early: bytes = b""
 ) -> AsyncIterator[tuple[str, Socket]]:
     """Shake hands, and send `early` with it; the context has the head of the answer."""
-    place = urlsplit(hub.url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
     lines = [
         "GET /ws HTTP/1.1",
-        f"Host: {place.netloc}",
+        f"Host: {urlsplit(hub.url).netloc}",
         "Connection: Upgrade",
         "Upgrade: websocket",
         "Sec-WebSocket-Version: 13",
         "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
         *headers,
     ]
-    writer.write("\r\n".join([*lines, "", ""]).encode() + early)
-    try:
+    async with opened(hub.url) as (reader, writer):
+        writer.write("\r\n".join([*lines, "", ""]).encode() + early)
         async with asyncio.timeout(PATIENCE):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
         yield head, Socket(reader, writer)
-    finally:
-        writer.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()

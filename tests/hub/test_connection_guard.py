@@ -18,6 +18,7 @@ from rsnotify_hub.http.connection_guard import ConnectionGuard, ConnectionLimit,
 from rsnotify_hub.statistics import Statistics
 from tests.hub.helpers import Client, RunHub, fragment
 from tests.hub.processes import hub_process
+from tests.hub.raw_sockets import Streams, rest_of
 from tests.waiting import PATIENCE
 
 #: Timeouts that are short enough for tests.
@@ -25,7 +26,7 @@ SHORT = {"header_seconds": 0.3, "request_seconds": 0.3, "idle_seconds": 0.3}
 HEAD = b"POST /websub HTTP/1.1\r\nHost: localhost\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-Connect = Callable[..., Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+Connect = Callable[..., Awaitable[Streams]]
 
 
 @pytest.fixture
@@ -42,15 +43,6 @@ async def connect() -> AsyncIterator[Connect]:
     yield to
     for writer in writers:
         writer.close()
-
-
-async def ends(reader: asyncio.StreamReader) -> bytes:
-    """Read until the hub ends the connection, and return its answer."""
-    async with asyncio.timeout(PATIENCE):
-        try:
-            return await reader.read()
-        except ConnectionResetError:
-            return b""
 
 
 async def answers(hub: Client) -> None:
@@ -71,7 +63,7 @@ async def test_a_missing_head_times_out(run_hub: RunHub, connect: Connect, sent:
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(sent)
-        assert b" 200 " not in await ends(reader)
+        assert b" 200 " not in await rest_of(reader)
         await answers(hub)
 
 
@@ -82,7 +74,7 @@ async def test_a_real_hub_has_the_same_timeouts(
     async with hub_process(tmp_path) as (hub, _):  # which uses uvloop if available
         reader, writer = await connect(hub.url)
         writer.write(HEAD)
-        assert await ends(reader) == b""
+        assert await rest_of(reader) == b""
         await answers(hub)
 
 
@@ -91,7 +83,7 @@ async def test_a_slow_head_times_out(run_hub: RunHub, connect: Connect):
     async with run_hub(**SHORT) as hub:
         begin = loop.time()
         reader, writer = await connect(hub.url)
-        end = asyncio.ensure_future(ends(reader))
+        end = asyncio.ensure_future(rest_of(reader))
         writer.write(b"GET /")
         while not end.done():  # each byte arrives in time, the head does not
             writer.write(b"x")
@@ -139,7 +131,7 @@ async def test_a_missing_body_times_out_with_an_answer(run_hub: RunHub, connect:
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(HEAD + form)
-        assert b" 408 " in await ends(reader)
+        assert b" 408 " in await rest_of(reader)
 
 
 async def test_an_idle_connection_is_closed(run_hub: RunHub, connect: Connect):
@@ -148,21 +140,21 @@ async def test_an_idle_connection_is_closed(run_hub: RunHub, connect: Connect):
         writer.write(GET)
         async with asyncio.timeout(PATIENCE):
             assert await reader.readuntil(b"ok\n")
-        assert await ends(reader) == b""
+        assert await rest_of(reader) == b""
 
 
 async def test_an_incomplete_second_request_times_out(run_hub: RunHub, connect: Connect):
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(GET + GET + HEAD)
-        assert (await ends(reader)).count(b"ok\n") == 2
+        assert (await rest_of(reader)).count(b"ok\n") == 2
 
 
 async def test_a_websocket_is_not_idle(run_hub: RunHub, connect: Connect):
     async with run_hub(idle_seconds=0.3, header_seconds=0.9) as hub:
         listener = await hub.listen()
         reader, _ = await connect(hub.url)
-        await ends(reader)  # which takes longer than any timeout
+        await rest_of(reader)  # which takes longer than any timeout
         await hub.accepted(fragment(0, 1))
         assert await listener.receive_str()
 
@@ -209,7 +201,7 @@ async def test_an_answer_that_the_client_does_not_read_times_out(connect: Connec
         async with asyncio.timeout(PATIENCE):
             assert await idle.readexactly(len(ANSWER))
             await lost.wait()
-        assert len(await ends(reader)) < len(ANSWER)
+        assert len(await rest_of(reader)) < len(ANSWER)
         assert statistics.refused["connection"] == 1
         writer.close()  # since Python 3.12 a server waits for its connections to end
 
@@ -218,20 +210,20 @@ async def test_a_new_connection_replaces_a_silent_one(run_hub: RunHub, connect: 
     async with run_hub(max_connections=3) as hub:
         idle = [await connect(hub.url) for _ in range(3)]
         assert (await hub.get("healthz"))[0] == 200
-        assert await ends(idle[0][0]) == b""
+        assert await rest_of(idle[0][0]) == b""
 
 
 async def test_an_active_connection_is_not_replaced(run_hub: RunHub, connect: Connect):
     async with run_hub(max_connections=3) as hub:
         listeners = [await hub.listen() for _ in range(3)]
         reader, _ = await connect(hub.url)
-        assert await ends(reader) == b""
+        assert await rest_of(reader) == b""
         await listeners[0].close()
         async with asyncio.timeout(PATIENCE):
             while True:  # its place is free once the hub has noticed the end
                 reader, writer = await connect(hub.url)
                 writer.write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-                if b" 200 " in await ends(reader):
+                if b" 200 " in await rest_of(reader):
                     return
 
 

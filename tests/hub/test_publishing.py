@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, Client, fragment
-from tests.waiting import PATIENCE
+from tests.hub.raw_sockets import answer_to
 
 TOKEN = "a-token-of-a-source"
 
@@ -52,26 +51,13 @@ async def test_a_fragment_needs_one_topic(hub: Client):
     assert (status, "absolute http" in reason) == (400, True)
 
 
-async def answer_to(hub: Client, rest: bytes) -> bytes:
-    """Send a request that continues like this; return the first line of the answer."""
-    host, port = hub.url.split("/")[2].split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(
-        b"POST /websub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/xml\r\n"
-        b'Link: <https://source.example/>; rel="self"\r\n' + rest
-    )
-    async with asyncio.timeout(PATIENCE):
-        line = await reader.readline()
-    writer.close()
-    await writer.wait_closed()
-    return line
-
-
 async def test_headers_of_odd_bytes_are_refused(hub: Client):
     status, reason = await hub.publish(fragment(0, 1), Content_Type="application/xml; x=\xe9")
     assert (status, "Content-Type" in reason) == (400, True)
-    odd = b"Authorization: Bearer \xff\xfe\r\nContent-Length: 0\r\n\r\n"
-    assert b" 403 " in await answer_to(hub, odd)
+    head = "POST /websub HTTP/1.1", "Host: localhost", "Connection: close", "Content-Length: 0"
+    odd = "Content-Type: application/xml", 'Link: <https://a.example/>; rel="self"'
+    sent = "\r\n".join([*head, *odd, "Authorization: Bearer \xff\xfe", "", ""]).encode("latin-1")
+    assert b" 403 " in await answer_to(hub.url, sent)
 
 
 async def test_no_client_is_local_to_a_hub_with_a_public_address(run_hub: RunHub):

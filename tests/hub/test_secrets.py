@@ -21,6 +21,7 @@ import pytest
 
 from rsnotify.format.datetimes import parse_datetime
 from tests.hub.helpers import TOPIC, Callback, Client, fragment
+from tests.hub.raw_sockets import answer_to
 from tests.waiting import PATIENCE
 
 #: Every secret contains this, so that one search finds them all.
@@ -158,21 +159,12 @@ async def rejected(run: Run) -> None:
     assert await run.subscribe(gone, lease_seconds=CANARY) == 400
     await run.logged("is unreachable")
     for head in (f"Authorization: Bearer {CANARY}\x01", f"Authorization {CANARY}", f"A{CANARY}\0:"):
-        await raw(run, f"GET / HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode())
-    await raw(run, f"GET /?{CANARY} HTTP/9\r\n\r\n".encode())
+        sent = f"GET / HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n"
+        assert await answer_to(run.hub.url, sent.encode())  # only the sender receives this
+    assert await answer_to(run.hub.url, f"GET /?{CANARY} HTTP/9\r\n\r\n".encode())
     socket = await run.hub.websocket(Authorization=f"Bearer {WRONG}")
     await socket.send_json({"type": "publish", "topic": TOPIC})
     run.answers.append(str(await socket.receive()))
-
-
-async def raw(run: Run, sent: bytes) -> None:
-    host, port = run.hub.url.split("/")[2].split(":")
-    reader, writer = await asyncio.open_connection(host, port)
-    writer.write(sent)
-    async with asyncio.timeout(PATIENCE):
-        assert await reader.read()  # only the sender receives the text at fault
-    writer.close()
-    await writer.wait_closed()
 
 
 async def act(run: Run) -> None:

@@ -25,6 +25,7 @@ from rsnotify_relay.republisher import RelayNaming
 from rsnotify_subscriber import FolderMirror, Received, audit
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.mirror.paths import MirrorLayout, PathNames
+from tests.hub.raw_sockets import answer_to
 from tests.publisher.helpers import serving
 from tests.relay.running import Running
 from tests.security.corpus import vectors
@@ -253,21 +254,17 @@ async def sites(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
             }
 
 
-async def answer_to(site: str, target: str) -> tuple[int, bytes]:
+async def status_and_body(site: str, target: str) -> tuple[int, bytes]:
     """Send a target as it is, which no client library would."""
-    reader, writer = await asyncio.open_connection(*site.removeprefix("http://").split(":"))
     request = f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-    writer.write(request.encode())
-    answer = await reader.read()
-    writer.close()
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, _, body = (await answer_to(site, request.encode())).partition(b"\r\n\r\n")
     return int(head.split()[1]), body
 
 
 async def test_a_request_leads_to_a_published_file_or_to_none(sites: dict[str, str]):
     for kind, site in sites.items():
         for vector in TARGETS:
-            status, body = await answer_to(site, vector.target)
+            status, body = await status_and_body(site, vector.target)
             expected = f"the content of {vector.file}".encode()
             if kind == "folder" and vector.file is not None and status == 200:
                 assert body == expected, vector

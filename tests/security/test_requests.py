@@ -22,6 +22,7 @@ from rsnotify_publisher.folder.server import folder_application
 from rsnotify_subscriber import Callbacks, listening
 from rsnotify_subscriber.push.websub_callbacks import DeliveryInbox, HubSilence
 from tests.hub.helpers import PATIENCE, RunHub
+from tests.hub.raw_sockets import answer_to
 from tests.security.corpus import vectors
 
 
@@ -47,30 +48,14 @@ GET = "GET {get} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 class Site(Struct):
     """A server, and two targets that it answers."""
 
-    port: int
+    url: str
     post: str
     get: str
 
     async def answers(self, request: str) -> bytes:
         """Send a request and the GET after it, and return all that comes."""
         text = (request + GET).replace("{post}", self.post).replace("{get}", self.get)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            writer.write(text.encode())
-            return await ending(reader)
-        finally:
-            writer.close()
-
-
-async def ending(reader: asyncio.StreamReader) -> bytes:
-    found = b""
-    async with asyncio.timeout(PATIENCE):
-        try:
-            while piece := await reader.read(65_536):
-                found += piece
-        except ConnectionResetError:
-            pass
-    return found
+        return await answer_to(self.url, text.encode())
 
 
 @pytest.fixture
@@ -80,7 +65,8 @@ async def sites(tmp_path: Path, run_hub: RunHub) -> AsyncIterator[dict[str, Site
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     of_source, of_callbacks = (listener.getsockname()[1] for listener in listeners)
     base = f"http://127.0.0.1:{of_source}/data/"
-    callbacks = Callbacks(f"http://127.0.0.1:{of_callbacks}/cb/")
+    callbacks_url = f"http://127.0.0.1:{of_callbacks}/cb/"
+    callbacks = Callbacks(callbacks_url)
     callback = callbacks.open("http://topic.example/", DeliveryInbox(HubSilence(0, 1)))
     path = "/cb/" + callback.subscription.callback.rpartition("/")[2]
     async with AsyncExitStack() as stack:
@@ -92,9 +78,9 @@ async def sites(tmp_path: Path, run_hub: RunHub) -> AsyncIterator[dict[str, Site
         await stack.enter_async_context(listening(callbacks, listeners[1]))
         hub = await stack.enter_async_context(run_hub())
         yield {
-            "hub": Site(int(hub.url.split(":")[2][:-1]), "/websub", "/healthz"),
-            "source": Site(of_source, "/data/a.txt", "/data/a.txt"),
-            "callbacks": Site(of_callbacks, path, path),
+            "hub": Site(hub.url, "/websub", "/healthz"),
+            "source": Site(base, "/data/a.txt", "/data/a.txt"),
+            "callbacks": Site(callbacks_url, path, path),
         }
 
 
@@ -128,10 +114,10 @@ async def test_a_client_that_is_slow_from_the_beginning_is_disconnected(
     """The hub's own timeouts are in `tests/hub/test_connection_guard.py`."""
     monkeypatch.setattr(runtime_serving, "_FIRST_REQUEST_TIMEOUT", 0.1)
     for sent in SLOW.values():
-        reader, writer = await asyncio.open_connection("127.0.0.1", sites[name].port)
-        writer.write(sent.replace(b"{get}", sites[name].get.encode()))
-        assert await ending(reader) == b""
-        writer.close()
+        assert (
+            await answer_to(sites[name].url, sent.replace(b"{get}", sites[name].get.encode()))
+            == b""
+        )
 
 
 async def test_a_client_that_stops_reading_a_download_is_disconnected(
@@ -172,11 +158,8 @@ async def test_beyond_the_most_connections_a_new_one_is_closed():
     port = listener.getsockname()[1]
 
     async def answered() -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        found = await ending(reader)
-        writer.close()
-        return found
+        get = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        return await answer_to(f"http://127.0.0.1:{port}", get)
 
     async with serving(app, listener, shutdown_timeout=1, most=2):
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]

@@ -16,6 +16,7 @@ from tests.fork_server import own_interpreter
 from tests.hub.attacks.helpers import raw_server, sending
 from tests.hub.helpers import TOPIC, Client, RunHub, fragment
 from tests.hub.processes import hub_process
+from tests.hub.raw_sockets import Streams, opened
 from tests.waiting import PATIENCE
 
 FORM = "application/x-www-form-urlencoded"
@@ -43,24 +44,19 @@ async def posting(
     *headers: str,
     content_type: str = "application/xml",
     version: str = "1.1",
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+) -> AsyncIterator[Streams]:
     """Send the head of a POST without its body."""
-    place = urlsplit(hub.url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
     lines = [
         f"POST /websub HTTP/{version}",
-        f"Host: {place.netloc}",
+        f"Host: {urlsplit(hub.url).netloc}",
         f"Content-Type: {content_type}",
         f'Link: <{TOPIC}>; rel="self"',
         f"Content-Length: {length}",
         *headers,
     ]
-    writer.write("\r\n".join([*lines, "", ""]).encode())
-    try:
-        async with asyncio.timeout(PATIENCE):
-            yield reader, writer
-    finally:
-        writer.transport.abort()
+    async with opened(hub.url) as (reader, writer), asyncio.timeout(PATIENCE):
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        yield reader, writer
 
 
 async def status_of(reader: asyncio.StreamReader) -> int:

@@ -27,12 +27,8 @@ ATTACKER = {"X-Forwarded-For": "203.0.113.9"}
 async def flood(hub: Client, forms: list[dict[str, str]], **headers: str) -> list[int]:
     """Send forms at the same time, and return the statuses."""
 
-    async def send(form: dict[str, str]) -> int:
-        data = {"hub." + name: value for name, value in form.items()}
-        async with hub.session.post(hub.url + "websub", data=data, headers=headers) as response:
-            return response.status
-
-    return await asyncio.gather(*map(send, forms))
+    answers = await asyncio.gather(*(hub.form(headers=headers, **form) for form in forms))
+    return [status for status, _ in answers]
 
 
 def subscribe(callback: str, number: int = 0) -> dict[str, str]:

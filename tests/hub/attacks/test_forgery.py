@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -12,7 +11,7 @@ from yarl import URL
 from rsnotify.format.links import parse_links
 from tests.hub.attacks.helpers import raw_server, sending
 from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, fragment
-from tests.waiting import PATIENCE
+from tests.hub.raw_sockets import answer_to
 
 TOKEN = "a token of this test"
 GRANTED = "https://source.example/a"
@@ -38,11 +37,8 @@ async def test_no_topic_outside_the_grant_can_be_published_on(guarded: Client):
     for topic in HIJACKED:
         status, _ = await guarded.publish(fragment(0, 1), topic=topic, **token)
         assert status in (400, 403), topic
-        form = {"hub.mode": "publish", "hub.url": topic}
-        async with guarded.session.post(
-            guarded.url + "websub", data=form, headers=token
-        ) as response:
-            assert response.status in (400, 403), topic
+        status, _ = await guarded.form(headers=token, mode="publish", url=topic)
+        assert status in (400, 403), topic
         socket = await guarded.websocket(**token)
         await socket.send_json({"type": "publish", "topic": topic})
         frame = await socket.receive_json()
@@ -85,13 +81,8 @@ async def test_only_the_exact_token_is_accepted(guarded: Client):
 
 async def raw(hub: Client, head: list[str], body: bytes) -> int:
     """Send a request that no HTTP library would send; return the status, 0 without an answer."""
-    place = urlsplit(hub.url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
     lines = ["POST /websub HTTP/1.1", f"Content-Length: {len(body)}", "Connection: close", *head]
-    writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
-    async with asyncio.timeout(PATIENCE):
-        answer = await reader.read()
-    writer.close()
+    answer = await answer_to(hub.url, "\r\n".join([*lines, "", ""]).encode("latin-1") + body)
     return int(answer.split(b" ")[1]) if answer else 0
 
 
