@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
+from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
-from tests.hub.helpers import at
+from tests.hub.helpers import START, at, seconds_of
 
 BASE = "https://source.example/data/"
 MAPS = {"prefixes": [BASE + "maps/"]}
@@ -20,3 +21,10 @@ def named(from_: int, **entries: int) -> bytes:
     return write_document(
         Document(Capability.CHANGE_NOTIFICATION, tuple(found), from_=at(from_), until=at(until))
     )
+
+
+def span(body: bytes | str) -> tuple[float, float, list[float]]:
+    """Return the interval of a fragment and the datetimes of its changes, in seconds."""
+    found = read_document(body.encode() if isinstance(body, str) else body)
+    begin, until = ((each - START).total_seconds() for each in (found.from_, found.until))
+    return begin, until, seconds_of(body)

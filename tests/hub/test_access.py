@@ -281,15 +281,19 @@ async def serving_source(source: ConfigurationSource, clock: Clock) -> AsyncIter
         yield Client(url, session)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The settings of a hub, with the old token."""
+    path = tmp_path / "hub.toml"
+    path.write_text(settings_with(OLD))
+    return path
+
+
 def bearing(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def test_a_token_is_replaced_while_the_hub_runs(
-    tmp_path: Path, clock: Clock, watch: LogWatch
-):
-    path = tmp_path / "hub.toml"
-    path.write_text(settings_with(OLD))
+async def test_a_token_is_replaced_while_the_hub_runs(path: Path, clock: Clock, watch: LogWatch):
     async with hub_of(path, clock) as hub:
         socket = await hub.source(**bearing(OLD))
         write(path, settings_with(NEW))
@@ -301,10 +305,8 @@ async def test_a_token_is_replaced_while_the_hub_runs(
 
 
 async def test_limits_for_open_topics_apply_to_topics_that_are_opened_while_the_hub_runs(
-    tmp_path: Path, clock: Clock, watch: LogWatch
+    path: Path, clock: Clock, watch: LogWatch
 ):
-    path = tmp_path / "hub.toml"
-    path.write_text(settings_with(OLD))
     async with hub_of(path, clock, max_open_topics=1) as hub:
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
         write(path, 'open_topics = ["http://127.0.0.1/"]\n' + settings_with(OLD))
@@ -330,10 +332,10 @@ class Overtaken(ConfigurationSource):
 
 @pytest.mark.parametrize("at_start", [True, False])
 async def test_a_file_that_changes_just_after_it_was_read_is_read_again(
-    tmp_path: Path, clock: Clock, at_start: bool
+    path: Path, clock: Clock, at_start: bool
 ):
-    path = tmp_path / "hub.toml"
-    path.write_text(settings_with(OLD if at_start else "the-first-token-of-it"))
+    if not at_start:
+        path.write_text(settings_with("the-first-token-of-it"))
     source = Overtaken(path, read=settings_with(OLD), then=settings_with(NEW))
     async with serving_source(source, clock) as hub:
         if not at_start:
@@ -346,10 +348,8 @@ async def test_a_file_that_changes_just_after_it_was_read_is_read_again(
 
 
 async def test_a_broken_file_keeps_the_old_grants_and_is_logged(
-    tmp_path: Path, clock: Clock, watch: LogWatch
+    path: Path, clock: Clock, watch: LogWatch
 ):
-    path = tmp_path / "hub.toml"
-    path.write_text(settings_with(OLD))
     async with hub_of(path, clock) as hub:
         write(path, settings_with(NEW, 'token = "canary"'))
         line = await watch.line("cannot reload the grants", "line 4")

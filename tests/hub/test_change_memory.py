@@ -139,19 +139,13 @@ async def test_an_emptied_log_is_at_its_end(run_hub: RunHub, clock: Clock):
         assert seconds(*await memory.walk()) == [7]
 
 
-async def test_every_page_is_valid(memory: Memory):
+async def test_every_page_is_valid_and_read_by_resync(memory: Memory):
     await memory.hub.accepted(*FOURS)
     await memory.hub.accepted(fragment(20, until=30))
+    uris = []
     for page in await memory.walk(at(0), limit=3):
         _, body = await memory.ask(format_datetime(page.from_ or at(0)), limit=3)
         assert validate(body.encode()) == []
-
-
-async def test_resync_reads_the_pages(memory: Memory):
-    await memory.hub.accepted(*FOURS)
-    uris = []
-    for page in await memory.walk(at(0), limit=6):
-        _, body = await memory.ask(format_datetime(page.from_ or at(0)), limit=6)
         read = ChangeList()
         read.parse(str_data=body)
         uris += [change.uri for change in read]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -149,30 +150,9 @@ def test_this_machine_has_no_quota_and_an_ipv6_network_has_one():
     assert client_of("192.0.2.1") != client_of("192.0.2.2")
 
 
-class Silent:
-    """Callbacks that cannot be reached for a while."""
-
-    def __init__(self, failures: int, *, reached: bool) -> None:
-        self._failures = failures
-        self._reached = reached
-        self.requested: list[str] = []
-
-    async def get(self, url: str, *, limit: int) -> Answer:
-        self.requested.append(url)
-        if len(self.requested) <= self._failures:
-            return Answer(None, "is unreachable", reached=self._reached)
-        return Answer(200, "returned 200")
-
-
-class Faulty:
-    """Requests that fail for a reason that the hub does not handle."""
-
-    async def get(self, url: str, *, limit: int) -> Answer:
-        raise RuntimeError("a fault")
-
-
 async def test_a_fault_of_the_hub_still_ends_a_request(watch: LogWatch):
-    intent_requests = IntentRequests(Faulty(), Retry(0.001), 10)  # type: ignore[arg-type]
+    faulty = Mock(get=AsyncMock(side_effect=RuntimeError("a fault")))
+    intent_requests = IntentRequests(faulty, Retry(0.001), 10)
     async with asyncio.timeout(PATIENCE):
         answer = await intent_requests.get("http://a.example/", limit=10)
     assert not answer.succeeded
@@ -206,7 +186,8 @@ async def test_a_subscription_that_cannot_be_stored_is_reported_in_one_line(
 async def test_only_a_callback_that_was_not_reached_is_requested_again(
     failures: int, reached: bool, attempts: int, status: int | None
 ):
-    callbacks = Silent(failures, reached=reached)
-    intent_requests = IntentRequests(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
-    answer = await intent_requests.get("http://a.example/", limit=10)
-    assert (len(callbacks.requested), answer.status) == (attempts, status)
+    unreachable = Answer(None, "is unreachable", reached=reached)
+    answers = [*[unreachable] * failures, Answer(200, "returned 200")]
+    requests = Mock(get=AsyncMock(side_effect=answers))
+    answer = await IntentRequests(requests, Retry(0.001), 10).get("http://a.example/", limit=10)
+    assert (requests.get.call_count, answer.status) == (attempts, status)

@@ -10,7 +10,6 @@ import aiohttp
 import pytest
 
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.reader import read_document
 from rsnotify_hub import filtering as cutting
 from rsnotify_hub import filtering as sieve
 from rsnotify_hub.admin.schema_conversion import topic_id
@@ -18,8 +17,8 @@ from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import START, TOPIC, Callback, Client, at, fragment, heard, seconds_of, send
-from tests.hub.selections import BASE, MAPS, named
+from tests.hub.helpers import TOPIC, Callback, Client, at, fragment, heard, send
+from tests.hub.selections import BASE, MAPS, named, span
 
 TOKEN = "t" * 16
 #: A hub behind a proxy.
@@ -41,10 +40,7 @@ async def listen(
 async def next_fragment(
     socket: aiohttp.ClientWebSocketResponse,
 ) -> tuple[float, float, list[float]]:
-    body = await socket.receive_str()
-    found = read_document(body.encode())
-    span = [(each - START).total_seconds() for each in (found.from_, found.until)]
-    return span[0], span[1], seconds_of(body)
+    return span(await socket.receive_str())
 
 
 async def test_changes_outside_the_selection_are_not_sent_and_still_move_until(hub: Client):

@@ -458,17 +458,6 @@ def test_a_node_that_has_seen_nothing_for_long_does_not_take_what_others_own() -
     assert not shards_of(actions, Acquire) & its
 
 
-def test_a_node_that_was_dead_before_another_joins_gets_no_shards_from_that() -> None:
-    cluster, nodes = calm("a", "b")
-    nodes[0].is_dead = True
-    cluster.run(20)
-    new = cluster.start("c")
-    cluster.run(PACE.settle_seconds + 2)
-    owned = {shard for node in (nodes[1], new) for shard in node.membership.owned()}
-    assert owned == set(SHARDS)
-    assert new.membership.owned()
-
-
 def test_what_nobody_works_on_is_released_before_what_is_still_delivered() -> None:
     shards = tuple(map(str, range(100)))
     lost = [shard for shard in shards if node_of(shard, ("a", "b")) == "b"][-1]
@@ -504,14 +493,6 @@ def test_few_nodes_with_many_shards_replace_a_dead_one_within_ten_seconds() -> N
             assert membership.acquired(take, taken + revision)
         taken += len(actions)
     assert taken == 1000
-
-
-def test_a_node_that_drains_releases_all_and_the_others_take_it() -> None:
-    cluster, (node, other) = calm("a", "b")
-    node.is_draining = True
-    cluster.run(30)
-    assert node.membership.is_idle()
-    assert sorted(other.membership.owned()) == sorted(SHARDS)
 
 
 @pytest.mark.parametrize("nodes", [2, 5, 20])

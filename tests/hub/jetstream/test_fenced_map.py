@@ -31,9 +31,11 @@ from rsnotify_jetstream.shard_ownership import Sharding
 from rsnotify_jetstream.shared_subscriptions import read_records
 from tests.hub.helpers import TOPIC, at
 from tests.hub.jetstream.nodes import connected
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 URL = "http://callback.example/%d"
+#: Rights that do not end.
+RIGHTS = OwnerRights(1, lambda: True, lambda: None)
 #: So few that some hundred subscriptions need several records.
 SMALL = 2_000
 
@@ -113,10 +115,26 @@ async def subscribe(shard: OwnedShard, count: int) -> None:
 
 async def flushed(shard: OwnedShard) -> None:
     """Write everything, once there are as many records as needed."""
-    async with asyncio.timeout(PATIENCE):
-        while shard._cursors._growing is not None:  # noqa: ASYNC110 - it ends by itself
-            await asyncio.sleep(0.01)
+    await until(lambda: shard._cursors._growing is None)
     await shard.flush()
+
+
+async def filled(shards: Shards, count: int) -> OwnedShard:
+    """Return an owner that has stored subscriptions."""
+    shard = await shards.take()
+    await subscribe(shard, count)
+    await flushed(shard)
+    return shard
+
+
+def move_all(shard: OwnedShard, count: int) -> None:
+    """Move each cursor to a position of its own."""
+    for number in range(count):
+        shard.move(id_of(number), number + 1)
+
+
+def moved_all(count: int) -> dict[str, int]:
+    return {URL % number: number + 1 for number in range(count)}
 
 
 def positions(shard: OwnedShard) -> dict[str, int]:
@@ -129,9 +147,7 @@ async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirme
 ):
     monkeypatch.setattr(fenced_map, "WRITE_DELAY_SECONDS", 0)
     monkeypatch.setattr(fenced_map, "RETRY_SECONDS", 0.01)
-    one = await shards.take()
-    await subscribe(one, 200)
-    await flushed(one)
+    one = await filled(shards, 200)
     before = await shards.revisions()
     shards.may_write = False
     for number in range(200):
@@ -148,7 +164,7 @@ async def test_what_moves_while_the_lease_is_over_is_written_once_it_is_confirme
     await flushed(one)
     assert shards.deposed == []
     again = await shards.take()
-    assert positions(again) == {URL % number: number + 1 for number in range(200)}
+    assert positions(again) == moved_all(200)
 
 
 async def test_a_subscription_that_the_previous_owner_wrote_late_is_deleted(shards: Shards):
@@ -211,12 +227,11 @@ async def moved(shards: Shards, count: int) -> None:
     """Move each cursor of some subscriptions, and take the shard again."""
     one = await shards.take()
     await subscribe(one, count)
-    for number in range(count):
-        one.move(id_of(number), number + 1)
+    move_all(one, count)
     one.save_failure_state(id_of(0), b"trouble")
     await flushed(one)
     two = await shards.take()
-    assert positions(two) == {URL % number: number + 1 for number in range(count)}
+    assert positions(two) == moved_all(count)
     assert [each.failure_state for each in two.stored() if each.failure_state] == [b"trouble"]
     one.move(id_of(0), 10**6)
     with pytest.raises(NotOwner):
@@ -244,9 +259,7 @@ async def test_few_cursors_are_in_one_record(shards: Shards):
 
 @pytest.mark.usefixtures("small_records")
 async def test_only_the_records_in_which_a_cursor_has_moved_are_written(shards: Shards):
-    one = await shards.take()
-    await subscribe(one, 300)
-    await flushed(one)
+    one = await filled(shards, 300)
     before = await shards.revisions()
     one.move(id_of(5), 9)
     await one.flush()
@@ -257,9 +270,7 @@ async def test_only_the_records_in_which_a_cursor_has_moved_are_written(shards: 
 
 @pytest.mark.usefixtures("small_records")
 async def test_every_record_refuses_the_owner_before(shards: Shards):
-    one = await shards.take()
-    await subscribe(one, 300)
-    await flushed(one)
+    one = await filled(shards, 300)
     await shards.take()
     before = await shards.revisions()
     for number in range(300):
@@ -276,8 +287,7 @@ async def test_an_owner_that_ends_while_it_divides_its_records_loses_no_cursor(
 ):
     one = await shards.take()
     await subscribe(one, 100)
-    for number in range(100):
-        one.move(id_of(number), number + 1)
+    move_all(one, 100)
     await one.flush()
     monkeypatch.setattr(fenced_map, "RECORD_BYTES", 500)
     replace = shards.cursors.replace
@@ -292,13 +302,11 @@ async def test_an_owner_that_ends_while_it_divides_its_records_loses_no_cursor(
 
     monkeypatch.setattr(shards.cursors, "replace", failing_replace)
     one.move(id_of(0), 1)  # it has this position already
-    async with asyncio.timeout(PATIENCE):
-        while left > 0 and one._cursors._growing is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: left <= 0 or one._cursors._growing is None)
     await one.close()
     monkeypatch.setattr(shards.cursors, "replace", replace)
     two = await shards.take()
-    expected = {URL % number: number + 1 for number in range(100)}
+    expected = moved_all(100)
     assert positions(two) == expected
     two.move(id_of(1), 2)
     await flushed(two)
@@ -317,7 +325,7 @@ async def test_a_later_owner_is_not_written_over(shards: Shards):
 
 async def test_the_bridge_has_a_cursor_in_each_of_20_000_logs(shards: Shards):
     cursors = {f"https://source.example/channels/{number:060}": number for number in range(20_000)}
-    one = OwnedBridge(shards.cursors, OwnerRights(1, lambda: True, lambda: None))
+    one = OwnedBridge(shards.cursors, RIGHTS)
     await one.store("mqtt://broker", cursors)
     one.move("mqtt://broker", "another", 7)
     await one.flush()
@@ -336,7 +344,7 @@ async def test_cursors_are_read_and_stored_without_owning_them(shards: Shards, c
     await store_fenced(shards.cursors, key, empty, cursors)
     await store_fenced(shards.cursors, key, empty, {"other": 1})
     assert await read_fenced(shards.cursors, key, empty) == cursors
-    bridge = OwnedBridge(shards.cursors, OwnerRights(1, lambda: True, lambda: None))
+    bridge = OwnedBridge(shards.cursors, RIGHTS)
     assert await bridge.read(broker) == cursors
     bridge.move(broker, "another", 7)
     await bridge.flush()
@@ -348,8 +356,7 @@ async def test_cursors_are_read_and_stored_without_owning_them(shards: Shards, c
 async def test_all_subscriptions_of_a_large_shard_are_exported_with_their_cursors(shards: Shards):
     one = await shards.take()
     await subscribe(one, 300)
-    for number in range(300):
-        one.move(id_of(number), number + 1)
+    move_all(one, 300)
     await flushed(one)
     buckets = ShardBuckets(shards.subscriptions, shards.cursors, "reader")
     found = await read_records(buckets, Sharding(8))
@@ -441,9 +448,7 @@ async def test_nothing_is_written_after_an_owner_has_written_for_the_last_time(
     shards: Shards, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     monkeypatch.setattr(fenced_map, "WRITE_DELAY_SECONDS", 0)
-    record = FencedRecord(
-        shards.cursors, "7", lambda _: b"mine", OwnerRights(1, lambda: True, lambda: None)
-    )
+    record = FencedRecord(shards.cursors, "7", lambda _: b"mine", RIGHTS)
     await record.claim()
     record.changed()
     for _ in range(steps):  # until the write that is due has been scheduled, or has begun

@@ -124,11 +124,6 @@ async def test_headers_are_sent_and_read_as_by_the_library(headers: dict[str, st
     assert parse_headers(lines) == Client._parse_header_lines(lines)
 
 
-def test_a_record_of_a_newer_version_is_refused_with_what_to_do():
-    with pytest.raises(StorageError, match=r"has version 2.*version 1.*upgrade this hub"):
-        read_record(7, some_headers() | {"Rs-Version": "2"}, 5)
-
-
 @pytest.mark.parametrize("header", ["Rs-RecordKind", "Rs-Received", "Rs-Until", "Rs-Digest"])
 def test_a_damaged_record_is_refused_with_its_position(header: str):
     with pytest.raises(StorageError, match=r"record 7 .* damaged"):

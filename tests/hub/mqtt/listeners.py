@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt_broker import (
     DEFAULT_PREFIX,
     MqttMessage,
@@ -16,8 +15,8 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_connection import BrokerConnection
 from rsnotify.selection import PushSelection
-from tests.hub.helpers import START, TOPIC, Client, seconds_of
-from tests.hub.selections import BASE, named
+from tests.hub.helpers import TOPIC, Client
+from tests.hub.selections import BASE, named, span
 from tests.waiting import PATIENCE
 
 MAPS = PushSelection(prefixes=(BASE + "maps/",))
@@ -70,10 +69,3 @@ async def begin_part(hub: Client, listener: BrokerListener) -> None:
     await hub.accepted(named(0, maps_a=1))
     await request_part(listener)
     assert span((await listener.next()).payload) == (0, 1, [1])
-
-
-def span(body: bytes) -> tuple[float, float, list[float]]:
-    """Return the interval of a fragment and the datetimes of its changes, in seconds."""
-    found = read_document(body)
-    begin, until = ((each - START).total_seconds() for each in (found.from_, found.until))
-    return begin, until, seconds_of(body)

@@ -30,9 +30,8 @@ from tests.hub.mqtt.listeners import (
     Listen,
     begin_part,
     request_part,
-    span,
 )
-from tests.hub.selections import BASE, named
+from tests.hub.selections import BASE, named, span
 from tests.mosquitto import Mosquitto
 from tests.waiting import PATIENCE
 

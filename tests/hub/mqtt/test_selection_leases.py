@@ -25,9 +25,8 @@ from tests.hub.mqtt.listeners import (
     Listen,
     begin_part,
     request_part,
-    span,
 )
-from tests.hub.selections import BASE, named
+from tests.hub.selections import BASE, named, span
 
 OTHER = PushSelection(prefixes=(BASE + "b",))
 OTHER_NAME = DEFAULT_PREFIX + OTHER.digest(TOPIC)

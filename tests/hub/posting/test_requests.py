@@ -257,15 +257,6 @@ async def test_a_refused_connection_is_unreachable(requests: CallbackRequests):
     assert answer.reason.startswith("is unreachable: ")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0", "127.1"])
-async def test_no_private_address_is_dialled(make: Make, host: str):
-    requests = make(allow_private_addresses=False)
-    async with serving([OK]) as server:
-        answer = await post(requests, server.url(host=host))
-        assert answer.reason.startswith("is unreachable: ")
-        assert server.connections == 0
-
-
 def server_side(files: tuple[str, str]) -> ssl.SSLContext:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*files)
