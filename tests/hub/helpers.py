@@ -331,14 +331,27 @@ class Client:
         for socket in self.sockets:
             await socket.close()
 
+    async def subscribed(
+        self,
+        since: float | None = None,
+        *,
+        topic: str = TOPIC,
+        select: Any = None,
+        **headers: str,
+    ) -> tuple[aiohttp.ClientWebSocketResponse, dict[str, Any]]:
+        """Subscribe over WebSocket; return the answer, too."""
+        socket = await self.websocket(**headers)
+        start = None if since is None else format_datetime(at(since))
+        frame = {"type": "subscribe", "topic": topic, "since": start, "select": select}
+        await socket.send_json(frame)
+        return socket, await socket.receive_json()
+
     async def listen(
         self, since: float | None = None, *, topic: str = TOPIC, **headers: str
     ) -> aiohttp.ClientWebSocketResponse:
         """Subscribe over WebSocket, from the frame `subscribed` on."""
-        socket = await self.websocket(**headers)
-        start = None if since is None else format_datetime(at(since))
-        await socket.send_json({"type": "subscribe", "topic": topic, "since": start})
-        assert (await socket.receive_json())["type"] == "subscribed"
+        socket, answer = await self.subscribed(since, topic=topic, **headers)
+        assert answer["type"] == "subscribed"
         return socket
 
     async def source(

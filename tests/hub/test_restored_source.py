@@ -28,10 +28,7 @@ async def test_changes_that_a_restored_source_lost_are_not_delivered(
     assert "has lost changes" in caplog.text
     assert (await memory(hub, 0))[0] == 410
     assert await memory(hub, 1) == (200, seconds_of(lost))
-    socket = await hub.websocket()
-    since = format_datetime(at(0))
-    await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": since})
-    assert (await socket.receive_json())["type"] == "subscribed"
+    socket = await hub.listen(0)
     gap = await socket.receive_json()
     assert (gap["type"], gap["from"]) == ("gap", format_datetime(at(1)))
     assert seconds_of(await socket.receive_str()) == seconds_of(lost)

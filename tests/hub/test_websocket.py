@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import socket as sockets
-from typing import Any
 
 import aiohttp
 import pytest
@@ -27,20 +26,15 @@ from tests.hub.helpers import (
 )
 
 
-async def subscribe(hub: Client, since: Any, topic: str = TOPIC) -> aiohttp.ClientWebSocketResponse:
-    socket = await hub.websocket()
-    await socket.send_json({"type": "subscribe", "topic": topic, "since": since})
-    return socket
-
-
 async def test_the_frames_are_exactly_those_of_the_protocol(hub: Client):
-    socket = await subscribe(hub, None)
+    socket, other = await hub.websocket(), await hub.websocket()
+    await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": None})
     assert await socket.receive_str() == (
         f'{{"type":"subscribed","topic":"{TOPIC}","through":null,"audience":1}}'
     )
     await hub.accepted(fragment(0, 1))
     assert (await socket.receive_str()).encode() == fragment(0, 1)
-    other = await subscribe(hub, None)
+    await other.send_json({"type": "subscribe", "topic": TOPIC, "since": None})
     assert await other.receive_str() == (
         f'{{"type":"subscribed","topic":"{TOPIC}","through":"2026-01-01T00:00:01.000000Z",'
         '"audience":2}'
@@ -85,8 +79,7 @@ async def test_a_log_that_does_not_reach_back_to_since_is_announced_as_a_gap(run
     size = len(fragment(0, 1))
     async with run_hub(log_bytes=3 * size) as hub:
         await hub.accepted(*chain(9))
-        late = await subscribe(hub, format_datetime(at(2)))
-        assert (await late.receive_json())["type"] == "subscribed"
+        late = await hub.listen(2)
         assert await late.receive_str() == (
             f'{{"type":"gap","topic":"{TOPIC}","from":"2026-01-01T00:00:06.000000Z"}}'
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import struct
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -93,23 +94,35 @@ async def test_binary_content_is_sent_in_a_binary_frame(hub: Client):
             assert await socket.message() == (opcode, body)
 
 
-@pytest.mark.parametrize(
-    ("frames", "code"),
-    [
-        ([frame(TEXT, b"x" * 20_000)], 1009),
-        ([SUBSCRIBE, frame(TEXT, b"x" * 20_000)], 1009),
-        ([SUBSCRIBE, *[frame(PONG, b"")] * 200], 1008),
-        ([SUBSCRIBE, *[frame(PING, b"")] * 200], 1008),
-        ([PUBLISH, *[frame(PING, b"")] * 200], 1008),
-        ([frame(TEXT, b"", fin=False), *[frame(0, b"", fin=False)] * 200], 1008),
-        ([SUBSCRIBE, frame(TEXT, b"x", masked=False)], 1002),
-        ([PUBLISH, frame(TEXT, b"\xff")], 1007),
-        ([PUBLISH, frame(BINARY, fragment(0, 1))], 1008),
-    ],
-)
-async def test_frames_that_no_client_needs_end_the_connection(
-    hub: Client, frames: list[bytes], code: int
-):
+#: Frames that a client must not send, and the code with which the hub closes the connection.
+REFUSED = {
+    "a large frame": ([frame(TEXT, b"x" * 20_000)], 1009),
+    "a large frame of a subscriber": ([SUBSCRIBE, frame(TEXT, b"x" * 20_000)], 1009),
+    "deep JSON": ([frame(TEXT, b'{"type":' + b"[" * 60_000 + b"]" * 60_000 + b"}")], 1009),
+    "a promise of 2^62 bytes": ([b"\x81\xff" + struct.pack(">Q", 1 << 62) + bytes(4)], 1009),
+    "a promise of 2^64 bytes": ([b"\x81\xff" + b"\xff" * 8 + bytes(4)], 1009),
+    "many pongs": ([SUBSCRIBE, *[frame(PONG, b"")] * 200], 1008),
+    "many pings": ([SUBSCRIBE, *[frame(PING, b"")] * 200], 1008),
+    "many pings of a Source": ([PUBLISH, *[frame(PING, b"")] * 200], 1008),
+    "many parts": ([frame(TEXT, b"", fin=False), *[frame(0, b"", fin=False)] * 200], 1008),
+    "binary": ([frame(BINARY, SUBSCRIBE)], 1008),
+    "binary of a Source": ([PUBLISH, frame(BINARY, fragment(0, 1))], 1008),
+    "not masked": ([frame(TEXT, b"x", masked=False)], 1002),
+    "not masked of a subscriber": ([SUBSCRIBE, frame(TEXT, b"x", masked=False)], 1002),
+    "reserved bits": ([frame(TEXT, b"x", flags=0x40)], 1002),
+    "an unknown opcode": ([frame(5, b"")], 1002),
+    "a ping in parts": ([frame(PING, b"", fin=False)], 1002),
+    "a long ping": ([frame(PING, b"x" * 126)], 1002),
+    "a part of nothing": ([frame(0, b"x")], 1002),
+    "garbage": ([random.Random(4).randbytes(4096)], 1002),
+    "no UTF-8": ([frame(TEXT, b"\xff\xfe")], 1007),
+    "no UTF-8 of a Source": ([PUBLISH, frame(TEXT, b"\xff")], 1007),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_frames_that_no_client_needs_end_the_connection(hub: Client, name: str):
+    frames, code = REFUSED[name]
     listener = await hub.listen()
     async with connect(hub) as (_, socket):
         await socket.send(*frames)

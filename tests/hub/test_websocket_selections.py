@@ -28,15 +28,6 @@ PROXIED: dict[str, Any] = {
 }
 
 
-async def listen(
-    hub: Client, select: Any, since: float | None = None, **headers: str
-) -> tuple[aiohttp.ClientWebSocketResponse, dict[str, Any]]:
-    socket = await hub.websocket(**headers)
-    start = None if since is None else format_datetime(at(since))
-    await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": start, "select": select})
-    return socket, await socket.receive_json()
-
-
 async def next_fragment(
     socket: aiohttp.ClientWebSocketResponse,
 ) -> tuple[float, float, list[float]]:
@@ -44,7 +35,7 @@ async def next_fragment(
 
 
 async def test_changes_outside_the_selection_are_not_sent_and_still_move_until(hub: Client):
-    socket, said = await listen(hub, MAPS)
+    socket, said = await hub.subscribed(select=MAPS)
     assert said["select"] == MAPS
     await hub.accepted(named(0, maps_a=1, b=2), named(2, b=3))
     await hub.accepted(named(3, maps_c=4))
@@ -60,7 +51,7 @@ async def test_a_replay_too_large_to_filter_is_sent_whole_and_live_fragments_are
 ):
     monkeypatch.setattr(sieve, "_OLD_BYTES_PER_SECOND", 0)
     await hub.accepted(*(named(second, b=second + 1) for second in range(3)))
-    socket, said = await listen(hub, MAPS, since=0)
+    socket, said = await hub.subscribed(0, select=MAPS)
     assert said["select"] == MAPS
     assert await heard(socket, 3) == [1, 2, 3]
     await hub.accepted(named(3, b=4, maps_a=5))
@@ -99,7 +90,7 @@ async def test_nothing_of_the_selection_is_missed_or_repeated(
             through = format_datetime(at(start))[:19]
             await hub.topics(lambda rows: bool(rows) and rows[0]["through"][:19] >= through)
         since = chosen.randint(0, start)
-        socket, _ = await listen(hub, MAPS, since=since)
+        socket, _ = await hub.subscribed(since, select=MAPS)
         reached, found = float(since), list[float]()
         while reached < total:
             begin, until, seconds = await next_fragment(socket)
@@ -134,9 +125,9 @@ def lagging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 async def test_a_client_that_joins_a_group_that_is_behind_gets_nothing_before_its_instant(
     hub: Client, lagging: asyncio.Event, since: float | None
 ):
-    first, _ = await listen(hub, MAPS)
+    first, _ = await hub.subscribed(select=MAPS)
     await hub.accepted(*(named(second, maps_a=second + 1) for second in range(3)))
-    late, said = await listen(hub, MAPS, since=since)
+    late, said = await hub.subscribed(since, select=MAPS)
     assert said["through"] == format_datetime(at(3))
     lagging.set()
     await hub.accepted(named(3, maps_a=4))
@@ -149,11 +140,11 @@ async def test_a_client_that_joins_while_a_fragment_is_held_back_gets_nothing_be
     hub: Client, monkeypatch: pytest.MonkeyPatch, since: float | None
 ):
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
-    first, _ = await listen(hub, MAPS)
+    first, _ = await hub.subscribed(select=MAPS)
     await hub.accepted(named(0, b=1))
     assert await next_fragment(first) == (0, 1, [])
     await hub.accepted(*(named(second, b=second + 1) for second in (1, 2)))
-    late, _ = await listen(hub, MAPS, since=since)
+    late, _ = await hub.subscribed(since, select=MAPS)
     # It is too large to be joined with the fragment that was held back.
     await hub.accepted(named(3, maps_a=4) + b"\n" * 20_000)
     reached = 3.0 if since is None else since
@@ -167,9 +158,9 @@ async def test_a_client_that_joins_while_a_fragment_is_held_back_gets_nothing_be
 async def test_a_client_that_leaves_a_group_that_is_behind_leaves_nothing_behind(
     hub: Client, lagging: asyncio.Event
 ):
-    first, _ = await listen(hub, MAPS)
+    first, _ = await hub.subscribed(select=MAPS)
     await hub.accepted(named(0, maps_a=1))
-    late, _ = await listen(hub, MAPS, since=1)
+    late, _ = await hub.subscribed(1, select=MAPS)
     await late.close()
     await hub.topics(lambda rows: rows[0]["websockets"] == 1)
     lagging.set()
@@ -181,7 +172,7 @@ async def test_a_flood_outside_the_selection_causes_few_frames(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
-    socket, _ = await listen(hub, MAPS)
+    socket, _ = await hub.subscribed(select=MAPS)
     source = await hub.source()
     await send(source, *(named(second, b=second + 1) for second in range(500)))
     begin, first, seconds = await next_fragment(socket)
@@ -195,7 +186,7 @@ async def test_a_fragment_that_is_held_back_is_sent_even_if_none_follows(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 0.1)
-    socket, _ = await listen(hub, MAPS)
+    socket, _ = await hub.subscribed(select=MAPS)
     await hub.accepted(*(named(second, b=second + 1) for second in range(5)))
     reached = 0.0
     while reached < 5:
@@ -206,7 +197,7 @@ async def test_a_fragment_that_is_held_back_is_sent_even_if_none_follows(
 
 @pytest.mark.parametrize("nothing", [None, {}, {"types": ["*/*"]}])
 async def test_a_subscriber_with_an_empty_selection_gets_everything(hub: Client, nothing: Any):
-    socket, said = await listen(hub, nothing)
+    socket, said = await hub.subscribed(select=nothing)
     assert "select" not in said
     await hub.accepted(fragment(0, 1))
     assert (await socket.receive_str()).encode() == fragment(0, 1)
@@ -216,26 +207,26 @@ async def test_a_selection_beyond_the_limit_gets_everything_until_another_has_en
     run_hub: RunHub,
 ):
     async with run_hub(max_selections=1) as hub:
-        first, said = await listen(hub, MAPS)
+        first, said = await hub.subscribed(select=MAPS)
         assert said["select"] == MAPS
-        same, said = await listen(hub, MAPS)
+        same, said = await hub.subscribed(select=MAPS)
         assert said["select"] == MAPS
         other = {"prefixes": [BASE + "b"]}
-        socket, said = await listen(hub, other)
+        socket, said = await hub.subscribed(select=other)
         assert "select" not in said
         await hub.accepted(named(0, maps_a=1))
         assert await heard(socket, 1) == [1]
         await first.close()
         await same.close()
         await hub.topics(lambda rows: rows[0]["websockets"] == 1)
-        _, said = await listen(hub, other)
+        _, said = await hub.subscribed(select=other)
         assert said["select"] == other
 
 
 async def of_client(hub: Client, client: int, part: str) -> aiohttp.ClientWebSocketResponse | None:
     """Request a selection; return None if everything is sent instead."""
     address = {"X-Forwarded-For": f"192.0.2.{client}"}
-    socket, said = await listen(hub, {"prefixes": [BASE + part]}, **address)
+    socket, said = await hub.subscribed(select={"prefixes": [BASE + part]}, **address)
     return socket if "select" in said else None
 
 
@@ -266,7 +257,7 @@ async def test_a_selection_counts_for_its_oldest_remaining_member(run_hub: RunHu
     [{"prefixes": ["maps/"]}, {"types": ["turtle"]}, {"changes": ["moved"]}, {"prefixes": "x"}, []],
 )
 async def test_an_invalid_selection_is_refused(hub: Client, select: Any):
-    _, said = await listen(hub, select)
+    _, said = await hub.subscribed(select=select)
     assert (said["type"], said["code"]) == ("error", "bad-request")
 
 
@@ -276,12 +267,12 @@ async def test_the_audience_counts_subscribers_with_and_without_a_selection(
     await hub.accepted(fragment(0, 1))
     await hub.subscribe(callback)
     await hub.listen()
-    _, said = await listen(hub, MAPS)
+    _, said = await hub.subscribed(select=MAPS)
     assert said["audience"] == 3
 
 
 async def test_a_selection_continues_after_its_log_was_deleted(hub: Client):
-    socket, _ = await listen(hub, MAPS)
+    socket, _ = await hub.subscribed(select=MAPS)
     await hub.accepted(named(0, maps_a=1))
     await hub.admin("DELETE", f"topics/{topic_id(TOPIC)}")
     await hub.accepted(named(1, maps_a=2))
@@ -300,7 +291,7 @@ async def test_a_log_may_be_deleted_while_it_is_replayed(
 
     monkeypatch.setattr(TopicLogs, "read", wait)
     await hub.accepted(named(0, maps_a=1))
-    socket, _ = await listen(hub, select, since=0)
+    socket, _ = await hub.subscribed(0, select=select)
     await hub.admin("DELETE", f"topics/{topic_id(TOPIC)}")
     may.set()
     await hub.accepted(named(1, maps_a=2))
@@ -308,7 +299,7 @@ async def test_a_log_may_be_deleted_while_it_is_replayed(
 
 
 async def test_a_large_fragment_does_not_overtake_or_fall_behind(hub: Client):
-    socket, _ = await listen(hub, MAPS)
+    socket, _ = await hub.subscribed(select=MAPS)
     source = await hub.source()
     for second in range(0, 40, 2):
         many = {f"maps_a{n}": second + 1 for n in range(300)} | {"b": second + 1}

@@ -15,27 +15,14 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from rsnotify.errors import ConfigurationError, ConnectionRefused, Unavailable
-from rsnotify.runtime.mqtt_broker import BrokerLogin, MqttMessage, parse_broker
+from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
 from rsnotify.runtime.mqtt_connection import BrokerConnection, BrokerSession, connect
 from tests.certificates import Authority
+from tests.hub.mqtt.listeners import BrokerListener
 from tests.mosquitto import PATIENCE, Mosquitto
 
 CHANNEL = "https://source.example/channel.xml"
 XML = "application/xml"
-
-
-class Inbox:
-    """Waits for messages."""
-
-    def __init__(self) -> None:
-        self.messages: asyncio.Queue[MqttMessage] = asyncio.Queue()
-
-    def __call__(self, message: MqttMessage) -> None:
-        self.messages.put_nowait(message)
-
-    async def next(self) -> MqttMessage:
-        async with asyncio.timeout(PATIENCE):
-            return await self.messages.get()
 
 
 async def publish(connection: BrokerConnection, topic: str, payload: bytes) -> None:
@@ -56,9 +43,11 @@ async def lost(connection: BrokerConnection, reason: str = ".") -> None:
 
 
 @asynccontextmanager
-async def subscribed(url: str, topic: str = "#", **options: Any) -> AsyncIterator[Inbox]:
-    inbox = Inbox()
-    async with connect(parse_broker(url), on_message=inbox, **options) as connection:
+async def subscribed(url: str, topic: str = "#", **options: Any) -> AsyncIterator[BrokerListener]:
+    inbox = BrokerListener()
+    async with connect(
+        parse_broker(url), on_message=inbox.messages.put_nowait, **options
+    ) as connection:
         await connection.subscribe(topic)
         yield inbox
 
@@ -186,15 +175,15 @@ async def test_a_message_that_is_too_large_is_not_sent(tmp_path: Path) -> None:
 
 async def test_the_session_keeps_messages_while_the_client_is_away(mosquitto: Mosquitto) -> None:
     session = BrokerSession("a-destination", 3600)
-    inbox = Inbox()
+    inbox = BrokerListener()
     broker = parse_broker(mosquitto.url)
-    async with connect(broker, session=session, on_message=inbox) as connection:
+    async with connect(broker, session=session, on_message=inbox.messages.put_nowait) as connection:
         assert not connection.session_present
         await connection.subscribe("t")
     async with connect(broker) as source:
         for number in range(5):
             await publish(source, "t", str(number).encode())
-    async with connect(broker, session=session, on_message=inbox) as connection:
+    async with connect(broker, session=session, on_message=inbox.messages.put_nowait) as connection:
         assert connection.session_present
         assert [(await inbox.next()).payload for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
 
@@ -203,17 +192,19 @@ async def test_an_unacknowledged_message_is_sent_again(mosquitto: Mosquitto) -> 
     session = BrokerSession("a-hub", 3600)
     broker = parse_broker(mosquitto.url)
     async with connect(broker) as source:
-        inbox = Inbox()
+        inbox = BrokerListener()
         async with connect(
-            broker, session=session, on_message=inbox, manual_ack=True
+            broker, session=session, on_message=inbox.messages.put_nowait, manual_ack=True
         ) as connection:
             await connection.subscribe("t")
             await publish(source, "t", b"one")
             await publish(source, "t", b"two")
             connection.acknowledge(await inbox.next())
             assert (await inbox.next()).payload == b"two"
-        inbox = Inbox()
-        async with connect(broker, session=session, on_message=inbox, manual_ack=True):
+        inbox = BrokerListener()
+        async with connect(
+            broker, session=session, on_message=inbox.messages.put_nowait, manual_ack=True
+        ):
             assert (await inbox.next()).payload == b"two"
 
 

@@ -1,51 +1,17 @@
-"""Attacks on `GET /ws` with frames that no library would send."""
+"""Attacks on `GET /ws`; `test_websocket_connections.py` has the frames that end a connection."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
-import struct
 from contextlib import suppress
 
 import pytest
 
 from tests.hub.helpers import TOPIC, Client, fragment
-from tests.hub.raw_sockets import BINARY, CLOSE, PING, TEXT, connect, frame
+from tests.hub.raw_sockets import PING, TEXT, connect, frame
 
 SUBSCRIBE = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode()
-
-#: Frames that a client must not send, before or after it has subscribed.
-AGAINST_THE_RULES = {
-    "not masked": frame(TEXT, SUBSCRIBE, masked=False),
-    "reserved bits": frame(TEXT, SUBSCRIBE, flags=0x40),
-    "an unknown opcode": frame(5, b""),
-    "a ping in parts": frame(PING, b"", fin=False),
-    "a long ping": frame(PING, b"x" * 126),
-    "a part of nothing": frame(0, b"x"),
-    "no UTF-8": frame(TEXT, b"\xff\xfe"),
-    "no JSON": frame(TEXT, b"{" * 1000),
-    "deep JSON": frame(TEXT, b'{"type":' + b"[" * 60_000 + b"]" * 60_000 + b"}"),
-    "an unknown type": frame(TEXT, b'{"type":"eval"}'),
-    "numbers without bound": frame(TEXT, b'{"type":"subscribe","since":1' + b"0" * 50_000 + b"}"),
-    "a large frame": frame(TEXT, b"x" * 70_000),
-    "a promise of 2^62 bytes": b"\x81\xff" + struct.pack(">Q", 1 << 62) + bytes(4),
-    "a promise of 2^64 bytes": b"\x81\xff" + b"\xff" * 8 + bytes(4),
-    "binary": frame(BINARY, SUBSCRIBE),
-    "garbage": random.Random(4).randbytes(4096),
-}
-
-
-async def test_a_client_that_violates_the_protocol_is_disconnected(hub: Client):
-    listener = await hub.listen()
-    for second, what in enumerate(AGAINST_THE_RULES):
-        async with connect(hub) as (head, socket):
-            assert head.startswith("HTTP/1.1 101"), what
-            await socket.send(AGAINST_THE_RULES[what], frame(CLOSE, struct.pack(">H", 1000)))
-            assert TOPIC.encode() not in await socket.end(), what
-        sent = fragment(second, second + 1)
-        await hub.accepted(sent)
-        assert await listener.receive_str() == sent.decode(), what
 
 
 @pytest.mark.parametrize(

@@ -125,11 +125,9 @@ async def test_each_node_describes_the_whole_cluster(
             assert measured["shards_free"] == measured["stream_behind"] == 0
             assert measured["nats_connected"] == 1
             assert measured['shards_moved_total{how="taken"}'] >= shards
-        socket = await one.websocket()
-        await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": None})
-        audience = (await socket.receive_json(timeout=PATIENCE))["audience"]
+        _, answer = await one.subscribed()
         here = (await one.metrics())['subscriptions{state="active"}'] + 3
-        assert audience == 2 * here, "the other node has about as many"
+        assert answer["audience"] == 2 * here, "the other node has about as many"
         for id in ids:  # those of both nodes
             await other.admin("DELETE", f"connections/{id}")
         assert (await one.admin("GET", "connections"))["total"] == 1

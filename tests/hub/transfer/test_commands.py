@@ -117,10 +117,7 @@ async def test_a_hub_moves_to_a_cluster_and_back_and_its_deliveries_continue(
     async with node(store) as (hub, process):
         await hub.accepted(fragment(2, 3))  # after the interval of the one that failed
         assert await delivered_and_stored(hub, callback) == [3]
-        listener = await hub.websocket()
-        since = format_datetime(at(1))
-        await listener.send_json({"type": "subscribe", "topic": TOPIC, "since": since})
-        assert (await listener.receive_json())["type"] == "subscribed"
+        listener = await hub.listen(1)
         gap = {"type": "gap", "topic": TOPIC, "from": format_datetime(at(2))}
         assert await listener.receive_json() == gap
         assert seconds_of(await listener.receive_str()) == [3]
