@@ -98,7 +98,6 @@ AREAS = [
             "tests/hub/test_failing_store.py",
             "tests/hub/test_group_commit.py",
             "tests/hub/test_kinds_of_notifications.py",
-            "tests/hub/test_listing.py",
             "tests/hub/test_lost_fragments.py",
             "tests/hub/test_restored_source.py",
             "tests/hub/test_store.py",

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rsnotify_hub.admin.hub_readings import WINDOW_SECONDS, TopicRates
-from rsnotify_hub.fragments import read_fragment
-from rsnotify_hub.store.interface import LogEntry
 from tests.hub.deliveries import opened_channel
-from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
+from tests.hub.helpers import Callback, Client, Clock, fragment
 from tests.hub.test_deliveries_restarted import found
 
 OTHER = "https://source.example/other"
@@ -51,16 +48,3 @@ async def test_a_source_is_silent_although_the_clock_was_set_back(hub: Client, c
     assert (await hub.admin("GET", "status"))["silent"] == 0
     clock.advance(minutes=20)
     assert (await hub.admin("GET", "status"))["silent"] == 1
-
-
-async def test_a_rate_does_not_last_until_a_clock_that_was_set_back_is_there_again(clock: Clock):
-    rates = TopicRates(clock)
-    entry = LogEntry(1, read_fragment(fragment(0, 1)))
-    rates.deliver(TOPIC, [entry] * 10)
-    assert rates.rate(TOPIC) == 10 / WINDOW_SECONDS
-    clock.advance(days=-1)
-    assert rates.rate(TOPIC) == 0
-    for number in range(100):
-        clock.advance(seconds=2)
-        rates.deliver(f"{TOPIC}{number}", [entry])
-    assert len(rates) <= WINDOW_SECONDS

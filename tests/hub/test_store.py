@@ -24,6 +24,7 @@ from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import (
     FOREVER,
+    Counted,
     Listener,
     kept,
     logs,
@@ -275,12 +276,49 @@ async def test_deleting_a_log_deletes_its_cursors(tmp_path: Path, clock: Clock):
         assert await store.bridged("mqtt://a") == {"": 0, TOPIC + "2": 1}
 
 
-async def test_data_of_format_2_is_migrated(tmp_path: Path, clock: Clock):
+@pytest.mark.parametrize(
+    ("version", "undo"), [(2, "DROP TABLE bridged"), (3, "DROP INDEX topic_received")]
+)
+async def test_data_of_format_2_and_3_is_migrated(
+    tmp_path: Path, clock: Clock, version: int, undo: str
+):
     async with logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(0, 1))
     with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:
-        database.executescript("DROP TABLE bridged; PRAGMA user_version = 2;")
+        database.executescript(f"{undo}; PRAGMA user_version = {version};")
     async with opened(tmp_path, clock) as store:
         assert [state.topic for state in await stored_logs(store)] == [TOPIC]
         await store.bridge("mqtt://a", {TOPIC: 1})
         assert await store.bridged("mqtt://a") == {TOPIC: 1}
+    with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:
+        plan = "EXPLAIN QUERY PLAN SELECT uri FROM topic ORDER BY received DESC, uri LIMIT 1"
+        assert "topic_received" in str(database.execute(plan).fetchall())
+
+
+async def fill(store: SqliteStore, numbers: range) -> None:
+    """Begin a topic with each number, all in the same microsecond."""
+    topics = map("https://a.example/{}".format, numbers)
+    await asyncio.gather(
+        *(store.append(topic, [made(0, 1)], after=0, replacing=None) for topic in topics)
+    )
+
+
+async def test_a_page_of_two_thousand_topics_takes_no_more_steps_than_of_a_hundred(
+    tmp_path: Path, clock: Clock
+):
+    taken = []
+    for count in (100, 2_000):
+        async with opened(tmp_path / str(count), clock) as store:
+            await fill(store, range(count // 2))
+            clock.advance(microseconds=1)
+            await fill(store, range(count // 2, count))
+            middle = (await stored_logs(store))[count // 2]
+        store = SqliteStore(tmp_path / str(count), FOREVER, clock, connection=Counted)
+        for after in (None, (middle.received, middle.topic)):
+            Counted.steps = 0
+            assert len(await store.newest(after=after, limit=20)) == 20
+            taken.append(Counted.steps)
+        await store.close()
+    first, from_the_middle, first_of_many, from_the_middle_of_many = taken
+    assert 0 < first_of_many <= first * 1.1
+    assert 0 < from_the_middle_of_many <= from_the_middle * 1.1

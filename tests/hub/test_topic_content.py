@@ -1,8 +1,9 @@
-"""Any topic content, published by POST and by ping: exact, once, and only the newest."""
+"""Topic content, published by POST and by ping: exact, once, and only the newest of a page."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,17 +13,21 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.format.writer import write_document
 from rsnotify_hub.access.grants import prefixes_grant
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.websub.pings import TopicFetcher
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment, serving
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, at, changes, fragment, serving
 from tests.hub.storing import opened
 from tests.waiting import PATIENCE
 
 HTML = "text/html; charset=utf-8"
+XML = {"Content-Type": "application/xml"}
 XHTML = (
     b'<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Strict//EN" "http://www.w3.org/x.dtd">'
     b'<html xmlns="http://www.w3.org/1999/xhtml"><p>&copy;</p></html>'
@@ -81,6 +86,58 @@ async def refused(hub: Client, topic: str, *parts: str) -> None:
 async def delivered(callback: Callback) -> tuple[str, bytes]:
     headers, body = await callback.delivery()
     return headers["Content-Type"], body
+
+
+def change_list(from_: float, *seconds: float) -> bytes:
+    return write_document(
+        Document(capability="changelist", from_=at(from_), resources=changes(*seconds))
+    )
+
+
+async def test_the_hub_fetches_a_pinged_topic_and_delivers_what_is_new(
+    hub: Client, site: TopicServer
+):
+    socket = await hub.listen(topic=site.url)
+    site.headers, site.body = XML, change_list(0, 1, 2)
+    await ping(hub, site.url)
+    assert (await socket.receive_str()).encode() == site.body
+    site.body = change_list(0, 1, 2, 3, 4)
+    await ping(hub, site.url)
+    news = read_document((await socket.receive_str()).encode())
+    assert (news.from_, news.until, len(news.resources)) == (at(2), at(4), 2)
+
+
+async def test_changes_too_large_for_a_fragment_are_announced_as_a_gap(
+    run_hub: RunHub, site: TopicServer
+):
+    async with run_hub(max_fragment_bytes=2000) as hub:
+        socket = await hub.listen(topic=site.url)
+        site.headers, site.body = XML, change_list(0, *range(1, 50))
+        await ping(hub, site.url)
+        heard = read_document((await socket.receive_str()).encode())
+        assert (heard.from_, heard.until, heard.resources) == (at(49), at(49), ())
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "reason"),
+    [
+        (XML, b"", "/page"),
+        (XML, b"<html>", "/page"),
+        (XML, fragment(0, 2, 1), "/page"),
+        (XML, b"<!DOCTYPE urlset>" + change_list(0, 1), "/page"),
+        ({"Content-Encoding": "gzip"}, gzip.compress(change_list(0, 1)), "Content-Encoding"),
+    ],
+    ids=["empty", "HTML", "out of order", "a DOCTYPE", "compressed"],
+)
+async def test_a_topic_that_is_no_change_list_is_refused(
+    hub: Client, site: TopicServer, headers: dict[str, str], body: bytes, reason: str
+):
+    site.headers, site.body = headers, body
+    await refused(hub, site.url, reason)
+
+
+async def test_a_topic_that_cannot_be_fetched_is_refused(hub: Client):
+    await refused(hub, "http://127.0.0.1:9/")
 
 
 @pytest.mark.parametrize(
@@ -238,13 +295,13 @@ async def test_an_error_page_in_the_place_of_a_change_list_is_refused(
     hub: Client, site: TopicServer
 ):
     socket = await hub.listen(topic=site.url)
-    site.body, site.headers = fragment(0, 1), {"Content-Type": "application/xml"}
+    site.body, site.headers = fragment(0, 1), XML
     await ping(hub, site.url)
     site.body, site.headers = b"<p>Sorry", {"Content-Type": HTML}
     await refused(hub, site.url, "about changes")
     status, reason = await hub.publish(b"<p>Sorry", topic=site.url, Content_Type=HTML)
     assert (status, "about changes" in reason) == (400, True)
-    site.body, site.headers = fragment(1, 2), {"Content-Type": "application/xml"}
+    site.body, site.headers = fragment(1, 2), XML
     await ping(hub, site.url)
     assert [(await socket.receive_str()).encode() for _ in range(2)] == [
         fragment(0, 1),

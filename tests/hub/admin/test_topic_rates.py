@@ -47,3 +47,16 @@ def test_a_rate_decreases_without_new_fragments(rates: TopicRates, clock: Clock)
     assert rates.rate(TOPIC) == 0.0
     rates.deliver(TOPIC, [ENTRY])
     assert rates.rate(TOPIC) == 0.1
+
+
+def test_a_rate_does_not_last_until_a_clock_that_was_set_back_is_there_again(
+    rates: TopicRates, clock: Clock
+):
+    rates.deliver(TOPIC, [ENTRY] * 10)
+    assert rates.rate(TOPIC) == 10 / WINDOW_SECONDS
+    clock.advance(days=-1)
+    assert rates.rate(TOPIC) == 0
+    for number in range(100):
+        clock.advance(seconds=2)
+        rates.deliver(f"{TOPIC}{number}", [ENTRY])
+    assert len(rates) <= WINDOW_SECONDS
