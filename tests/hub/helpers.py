@@ -91,6 +91,15 @@ class Clock:
         self.now += timedelta(**interval)
 
 
+class Time:
+    """A clock that counts seconds."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
 class LogWatch(logging.Handler):
     """Waits for a line of the hub's log."""
 

@@ -21,7 +21,7 @@ from rsnotify_hub.store.interface import (
 )
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.transfer.export_file import NullLogListener
-from rsnotify_hub.websub_subscription import Subscription
+from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = LogRetention(size=10**9, age=timedelta(days=365))
@@ -58,30 +58,52 @@ async def stored_logs(store: Store) -> list[LogState]:
     return sorted(await store.newest(after=None, limit=10**6), key=lambda state: state.topic)
 
 
-class Collecting:
-    """Collects the subscriptions that a store assigns."""
+class Owner:
+    """Remembers the subscriptions that a store has assigned to it, by id."""
 
     def __init__(self) -> None:
-        self.stored: list[StoredSubscription] = []
+        self.owned: dict[str, StoredSubscription] = {}
+        self.bridges = 0
 
     def acquired(self, stored: Sequence[StoredSubscription]) -> None:
-        self.stored += stored
+        for each in stored:
+            id = subscription_id(each.subscription.topic, each.subscription.callback)
+            assert id not in self.owned
+            self.owned[id] = each
 
-    async def released(self, ids: Collection[str]) -> None: ...
+    async def released(self, ids: Collection[str]) -> None:
+        self.revoked(ids)
 
-    def revoked(self, ids: Collection[str]) -> None: ...
+    def revoked(self, ids: Collection[str]) -> None:
+        for id in ids:
+            self.owned.pop(id, None)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        found = (each.subscription for each in self.owned.values())
+        return sorted(found, key=lambda each: each.callback)
+
+    @property
+    def failure_states(self) -> list[bytes | None]:
+        return [each.failure_state for each in self.owned.values()]
+
+    async def start(self) -> None:
+        self.bridges += 1
+
+    async def close(self) -> None:
+        self.bridges -= 1
 
 
 async def stored_subscriptions(store: Store) -> list[Subscription]:
-    collecting = Collecting()
-    await store.assign(collecting)
-    return [each.subscription for each in collecting.stored]
+    owner = Owner()
+    await store.assign(owner)
+    return owner.subscriptions
 
 
 async def stored_failure_states(store: Store) -> list[bytes]:
-    collecting = Collecting()
-    await store.assign(collecting)
-    return [each.failure_state for each in collecting.stored if each.failure_state is not None]
+    owner = Owner()
+    await store.assign(owner)
+    return [state for state in owner.failure_states if state is not None]
 
 
 @asynccontextmanager

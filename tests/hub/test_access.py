@@ -26,7 +26,7 @@ from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Refusal
-from tests.hub.helpers import TOPIC, Client, Clock, LogWatch, RunHub, fragment
+from tests.hub.helpers import TOPIC, Client, Clock, LogWatch, RunHub, Time, fragment
 from tests.waiting import until
 
 AUDIENCE = "https://hub.example/"
@@ -76,14 +76,6 @@ def test_an_ipv6_network_counts_as_one_client():
     )
     assert client_network("2001:db8:0:1::1") != client_network("2001:db8::1")
     assert client_network("::ffff:192.0.2.1") == client_network("192.0.2.1") == "192.0.2.1"
-
-
-class Time:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def passed(limiter: RateLimiter, address: str | None, tries: int) -> int:

@@ -6,7 +6,7 @@ A new store is one more row of `STORES`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,17 +22,16 @@ from rsnotify_hub.store.interface import (
     LogMoved,
     LogRetention,
     Store,
-    StoredSubscription,
 )
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.transfer.export_file import NullLogListener
-from rsnotify_hub.websub_subscription import Subscription, subscription_id
+from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.hubs import PACE
 from tests.hub.jetstream.nodes import Node, Notified, part_of, prefixed
-from tests.hub.storing import FOREVER, made, stored_logs
+from tests.hub.storing import FOREVER, Owner, made, stored_logs
 from tests.waiting import until
 
 OTHER = f"{TOPIC}?ä=1 2"
@@ -44,7 +43,7 @@ TWO = Subscription(TOPIC, "https://two.example:8443/callback", None, at(200), 6,
 #: Opens the store of a test, again and again.
 Open = Callable[[LogRetention], Awaitable[Store]]
 OpenLog = Callable[..., AbstractAsyncContextManager[Node]]
-OpenStore = Callable[[], AbstractAsyncContextManager[tuple[Store, "Owner"]]]
+OpenStore = Callable[[], AbstractAsyncContextManager[tuple[Store, Owner]]]
 
 
 def sqlite(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> Open:
@@ -112,42 +111,6 @@ def open_store(opened: Open) -> OpenStore:
             await store.close()
 
     return owned
-
-
-class Owner:
-    """Remembers the subscriptions that a store has assigned to it, by id."""
-
-    def __init__(self) -> None:
-        self.owned: dict[str, StoredSubscription] = {}
-        self.bridges = 0
-
-    def acquired(self, stored: Sequence[StoredSubscription]) -> None:
-        for each in stored:
-            id = subscription_id(each.subscription.topic, each.subscription.callback)
-            assert id not in self.owned
-            self.owned[id] = each
-
-    async def released(self, ids: Collection[str]) -> None:
-        self.revoked(ids)
-
-    def revoked(self, ids: Collection[str]) -> None:
-        for id in ids:
-            self.owned.pop(id, None)
-
-    @property
-    def subscriptions(self) -> list[Subscription]:
-        found = (each.subscription for each in self.owned.values())
-        return sorted(found, key=lambda each: each.callback)
-
-    @property
-    def failure_states(self) -> list[bytes | None]:
-        return [each.failure_state for each in self.owned.values()]
-
-    async def start(self) -> None:
-        self.bridges += 1
-
-    async def close(self) -> None:
-        self.bridges -= 1
 
 
 # Logs.

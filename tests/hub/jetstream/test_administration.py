@@ -11,10 +11,9 @@ from rsnotify_hub.admin.read_operations import ReadOperations, UnknownId
 from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.admin.schemas import PageQuery, PayloadQuery, SubscriptionQuery
 from rsnotify_hub.websub_subscription import DeliveryState, subscription_id
-from rsnotify_jetstream.nats_settings import NatsSettings
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import ClusterHub, running_hubs, subscribe
+from tests.hub.jetstream.hubs import ClusterHub, Hubs, subscribe
 from tests.waiting import until
 
 
@@ -35,10 +34,8 @@ def admin_of(hub: ClusterHub, clock: Clock) -> ChangeOperations:
     return ChangeOperations(reads, unused)
 
 
-async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(
-    settings: NatsSettings, clock: Clock
-):
-    async with running_hubs(settings, clock) as hubs, callback_ports(9) as callbacks:
+async def test_lists_and_changes_are_about_the_subscriptions_of_all_nodes(hubs: Hubs, clock: Clock):
+    async with callback_ports(9) as callbacks:
         running = await hubs.start_all("one", "two", "three")
         admins = [admin_of(hub, clock) for hub in running]
         await subscribe(callbacks.urls, *running)

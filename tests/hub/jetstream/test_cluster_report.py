@@ -12,11 +12,9 @@ from rsnotify_hub.admin import text_tables
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.nodes import CopyInfo, NodeCall, NodeInfo, NodeList, StreamInfo
 from rsnotify_jetstream import node_messages
-from rsnotify_jetstream.nats_settings import NatsSettings
 from rsnotify_jetstream.server_check import copies_of
-from tests.hub.helpers import Clock
 from tests.hub.jetstream.callbacks import callback_ports
-from tests.hub.jetstream.hubs import SHARDS, SHORT_LEASES, owner_of, running_hubs, settled
+from tests.hub.jetstream.hubs import SHARDS, Hubs, owner_of, settled
 from tests.hub.readings import hub_readings, scraped
 from tests.waiting import PATIENCE, until
 
@@ -69,80 +67,76 @@ FENCED = NodeList(
 
 
 async def test_a_dead_node_owns_nothing_and_its_shards_are_free_until_others_take_them(
-    settings: NatsSettings, clock: Clock
+    mortal_hubs: Hubs,
 ):
-    async with running_hubs(settings, clock, SHORT_LEASES) as hubs:
-        one, two = await hubs.start_all("one", "two")
-        report = one.store
-        shards = len(two.shards)
-        before = one.store.node.moved["taken"]
-        await two.kill()
-        await until(lambda: not all(row.alive for row in report.describe().rows))
-        found = report.describe()
-        (alive, dead) = found.rows
-        assert [(row.name, row.this, row.alive) for row in found.rows] == [
-            ("one", True, True),
-            ("two", False, False),
-        ]
-        assert (dead.shards, dead.behind, dead.server) == (0, None, None)
-        assert found.free is not None
-        assert alive.shards + found.free == found.shards == SHARDS + 1
-        await until(lambda: report.describe().free == 0)
-        await settled([one])
-        assert one.store.node.moved["taken"] >= before + shards
+    one, two = await mortal_hubs.start_all("one", "two")
+    report = one.store
+    shards = len(two.shards)
+    before = one.store.node.moved["taken"]
+    await two.kill()
+    await until(lambda: not all(row.alive for row in report.describe().rows))
+    found = report.describe()
+    (alive, dead) = found.rows
+    assert [(row.name, row.this, row.alive) for row in found.rows] == [
+        ("one", True, True),
+        ("two", False, False),
+    ]
+    assert (dead.shards, dead.behind, dead.server) == (0, None, None)
+    assert found.free is not None
+    assert alive.shards + found.free == found.shards == SHARDS + 1
+    await until(lambda: report.describe().free == 0)
+    await settled([one])
+    assert one.store.node.moved["taken"] >= before + shards
 
 
 async def test_servers_are_checked_again_and_only_what_is_new_is_logged(
-    settings: NatsSettings, clock: Clock, caplog: pytest.LogCaptureFixture
+    hubs: Hubs, caplog: pytest.LogCaptureFixture
 ):
-    async with running_hubs(settings, clock) as hubs:
-        hub = await hubs.start("one")
-        report = hub.store
-        for _ in range(2):
-            await report.check_servers()
-        assert caplog.text.count("one copy of the log") == 1
-        stream = report.describe().stream
-        assert stream is not None
-        assert any("one copy of the log" in warning for warning in stream.warnings)
+    hub = await hubs.start("one")
+    report = hub.store
+    for _ in range(2):
+        await report.check_servers()
+    assert caplog.text.count("one copy of the log") == 1
+    stream = report.describe().stream
+    assert stream is not None
+    assert any("one copy of the log" in warning for warning in stream.warnings)
 
 
-async def test_a_node_with_another_public_url_is_named(settings: NatsSettings, clock: Clock):
-    async with running_hubs(settings, clock) as hubs:
-        one, two = await hubs.start_all("one", "two")
-        for hub, url in ((one, "https://a.example/"), (two, "https://b.example/")):
-            record = hub.store.node.nodes[hub.store.node.id]
-            hub.store.node._record = replace(record, url=url)
-        await until(lambda: len({each.url for each in one.store.node.nodes.values()} - {""}) == 2)
-        await one.store.check_servers()
-        stream = one.store.describe().stream
-        assert stream is not None
-        (warning,) = [text for text in stream.warnings if "public URL" in text]
-        assert "a node with the public URL https://b.example/" in warning
-        assert "this node, whose public URL is https://a.example/" in warning
-        assert "?prefix=NAME" in warning
+async def test_a_node_with_another_public_url_is_named(hubs: Hubs):
+    one, two = await hubs.start_all("one", "two")
+    for hub, url in ((one, "https://a.example/"), (two, "https://b.example/")):
+        record = hub.store.node.nodes[hub.store.node.id]
+        hub.store.node._record = replace(record, url=url)
+    await until(lambda: len({each.url for each in one.store.node.nodes.values()} - {""}) == 2)
+    await one.store.check_servers()
+    stream = one.store.describe().stream
+    assert stream is not None
+    (warning,) = [text for text in stream.warnings if "public URL" in text]
+    assert "a node with the public URL https://b.example/" in warning
+    assert "this node, whose public URL is https://a.example/" in warning
+    assert "?prefix=NAME" in warning
 
 
 async def test_other_nodes_are_asked_once_and_those_that_cannot_answer_are_left_out(
-    settings: NatsSettings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    hubs: Hubs, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(node_messages, "SOON_SECONDS", PATIENCE)
-    async with running_hubs(settings, clock) as hubs:
-        running = await hubs.start_all("one", "two", "three", "four")
-        one, two, three, four = running
+    running = await hubs.start_all("one", "two", "three", "four")
+    one, two, three, four = running
 
-        async def refuse(name: str) -> str:
-            raise Refusal(Code.TOO_MANY, "no")
+    async def refuse(name: str) -> str:
+        raise Refusal(Code.TOO_MANY, "no")
 
-        async def greet(name: str) -> str:
-            return f"hello {name}"
+    async def greet(name: str) -> str:
+        return f"hello {name}"
 
-        two.store.nodes.serve(HELLO, greet)
-        three.store.nodes.serve(HELLO, refuse)
-        # The fourth does not know the question.
-        assert await one.store.nodes.ask_others(HELLO, "one") == ["hello one"]
-        await four.kill()
-        monkeypatch.setattr(node_messages, "SOON_SECONDS", 0.1)
-        assert {*await one.store.nodes.ask_others(HELLO, "one")} <= {"hello one"}
+    two.store.nodes.serve(HELLO, greet)
+    three.store.nodes.serve(HELLO, refuse)
+    # The fourth does not know the question.
+    assert await one.store.nodes.ask_others(HELLO, "one") == ["hello one"]
+    await four.kill()
+    monkeypatch.setattr(node_messages, "SOON_SECONDS", 0.1)
+    assert {*await one.store.nodes.ask_others(HELLO, "one")} <= {"hello one"}
 
 
 @pytest.mark.parametrize(
@@ -154,9 +148,9 @@ async def test_other_nodes_are_asked_once_and_those_that_cannot_answer_are_left_
     ],
 )
 async def test_limits_on_subscriptions_count_those_of_all_nodes(
-    settings: NatsSettings, clock: Clock, limits: dict[str, int], reason: str
+    hubs: Hubs, limits: dict[str, int], reason: str
 ):
-    async with running_hubs(settings, clock) as hubs, callback_ports(0) as callbacks:
+    async with callback_ports(0) as callbacks:
         running = await hubs.start_all("one", "two", **limits)
         of_each: list[list[str]] = [[], []]
         while min(map(len, of_each)) < 3:

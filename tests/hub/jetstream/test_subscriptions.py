@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
@@ -19,40 +18,19 @@ from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.nats_settings import NatsSettings
 from rsnotify_jetstream.shard_ownership import ShardView
 from tests.hub.helpers import TOPIC, Clock
-from tests.hub.jetstream.callbacks import CallbackPorts, callback_ports
+from tests.hub.jetstream.callbacks import CallbackPorts
 from tests.hub.jetstream.hubs import (
     PACE,
     SHARDS,
-    SHORT_LEASES,
     Hubs,
-    running_hubs,
     settled,
     subscribe,
 )
 from tests.hub.jetstream.lossy_proxy import lossy_proxy
 from tests.hub.jetstream.nodes import connected
-from tests.hub.storing import FOREVER, Collecting
+from tests.hub.storing import FOREVER, Owner
 from tests.nats_servers import NatsCluster
 from tests.waiting import until
-
-
-@pytest.fixture
-async def hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hubs]:
-    async with running_hubs(settings, clock) as running:
-        yield running
-
-
-@pytest.fixture
-async def mortal_hubs(settings: NatsSettings, clock: Clock) -> AsyncIterator[Hubs]:
-    """Hubs of which some end without releasing what they own."""
-    async with running_hubs(settings, clock, SHORT_LEASES) as running:
-        yield running
-
-
-@pytest.fixture
-async def callbacks() -> AsyncIterator[CallbackPorts]:
-    async with callback_ports(12) as ports:
-        yield ports
 
 
 async def test_a_fragment_published_to_one_hub_reaches_the_callbacks_of_all(
@@ -160,7 +138,7 @@ async def test_a_broker_receives_the_log_that_replaces_a_deleted_one(
         try:
             await store.start(NullLogListener())
             bridge = Bridge(store)
-            await store.assign(Collecting())
+            await store.assign(Owner())
             await store.assign_bridge(bridge)
             await until(lambda bridge=bridge: bridge.cursors is not None)
             assert bridge.cursors == expected

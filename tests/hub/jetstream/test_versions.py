@@ -38,7 +38,7 @@ from tests.hub.helpers import Clock
 from tests.hub.jetstream import newer_hub
 from tests.hub.jetstream.callbacks import callback_ports
 from tests.hub.jetstream.hub_process import two_hubs
-from tests.hub.jetstream.hubs import running_hubs, settled
+from tests.hub.jetstream.hubs import Hubs, settled
 from tests.hub.jetstream.nodes import connected, running_node
 
 #: A record of each kind, its bytes, and how it is read.
@@ -208,9 +208,9 @@ async def test_a_log_of_version_1_is_loaded(settings: NatsSettings, clock: Clock
 
 
 async def test_a_request_of_a_newer_version_is_refused_with_what_to_do(
-    settings: NatsSettings, clock: Clock
+    settings: NatsSettings, hubs: Hubs
 ):
-    async with running_hubs(settings, clock) as hubs, connected(settings) as connection:
+    async with connected(settings) as connection:
         (hub,) = await hubs.start_all("one")
         subject = f"{settings.prefix}.node.{hub.store.node.id}"
         newer = msgspec.msgpack.encode({"version": 2, "what": "else"})
@@ -220,10 +220,8 @@ async def test_a_request_of_a_newer_version_is_refused_with_what_to_do(
         assert "upgrade this hub" in reply.reason
 
 
-async def test_a_hub_does_not_join_a_cluster_of_a_newer_version(
-    settings: NatsSettings, clock: Clock
-):
-    async with running_hubs(settings, clock) as hubs, connected(settings) as connection:
+async def test_a_hub_does_not_join_a_cluster_of_a_newer_version(settings: NatsSettings, hubs: Hubs):
+    async with connected(settings) as connection:
         records = Bucket(connection, "cluster")
         await records.prepare()
         await records.put("meta", msgspec.msgpack.encode({"version": 2, "rings": 3}))

@@ -16,7 +16,7 @@ from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.mqtt import mqtt_bridge as bridge
 from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
 from rsnotify_hub.mqtt.mqtt_bridge import FilteredTopicLeases
-from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub
+from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, Time
 from tests.hub.mqtt.listeners import (
     MAPS,
     MAPS_NAME,
@@ -33,13 +33,6 @@ OTHER_NAME = DEFAULT_PREFIX + OTHER.digest(TOPIC)
 THIRD = PushSelection(prefixes=(BASE + "c",))
 
 
-class Time:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 @pytest.fixture
 def time(often_cleaned: None, monkeypatch: pytest.MonkeyPatch) -> Time:
     """The clock of the leases."""
@@ -48,9 +41,12 @@ def time(often_cleaned: None, monkeypatch: pytest.MonkeyPatch) -> Time:
     return found
 
 
-async def test_a_part_that_nobody_renewed_is_replaced_by_another(
-    time: Time, run_hub_with_parts: RunHub, listen: Listen, watch: LogWatch
-):
+#: A hub with one part at a time, and listeners to two parts, of which the first is served.
+Parts = tuple[Client, BrokerListener, BrokerListener]
+
+
+@pytest.fixture
+async def parts(time: Time, run_hub_with_parts: RunHub, listen: Listen) -> AsyncIterator[Parts]:
     async with (
         run_hub_with_parts(max_selections=1) as hub,
         listen(MAPS_NAME) as first,
@@ -59,36 +55,37 @@ async def test_a_part_that_nobody_renewed_is_replaced_by_another(
         await hub.accepted(named(0, maps_a=1, b=1))
         await request_part(first)
         assert span((await first.next()).payload) == (0, 1, [1])
-        time.seconds = LEASE / 2  # a Destination renews its request by then
-        await request_part(second, OTHER)
-        await watch.line(REFUSED, "too many filtered topics")
-        time.seconds = LEASE * 0.7
-        await request_part(second, OTHER)
-        assert span((await second.next()).payload) == (0, 1, [1])
-        assert (await first.next()).payload == b""
+        yield hub, first, second
 
 
-async def test_a_replaced_part_counts_against_the_limit_when_requested_again(
-    time: Time,
-    run_hub_with_parts: RunHub,
-    listen: Listen,
-    watch: LogWatch,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_part_that_nobody_renewed_is_replaced_by_another(
+    time: Time, parts: Parts, watch: LogWatch
 ):
+    _, first, second = parts
+    time.seconds = LEASE / 2  # a Destination renews its request by then
+    await request_part(second, OTHER)
+    await watch.line(REFUSED, "too many filtered topics")
+    time.seconds = LEASE * 0.7
+    await request_part(second, OTHER)
+    assert span((await second.next()).payload) == (0, 1, [1])
+    assert (await first.next()).payload == b""
+
+
+@pytest.fixture
+def never_cleaned(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "_CLEAN_UP_SECONDS", 3_600.0)
-    async with (
-        run_hub_with_parts(max_selections=1) as hub,
-        listen(MAPS_NAME) as first,
-        listen(OTHER_NAME) as second,
-    ):
-        await hub.accepted(named(0, maps_a=1, b=1))
-        await request_part(first)
-        await first.next()
-        time.seconds = LEASE * 0.7
-        await request_part(second, OTHER)
-        await second.next()
-        await request_part(first)
-        await watch.line(REFUSED, "too many filtered topics")
+
+
+@pytest.mark.usefixtures("never_cleaned")
+async def test_a_replaced_part_counts_against_the_limit_when_requested_again(
+    time: Time, parts: Parts, watch: LogWatch
+):
+    _, first, second = parts
+    time.seconds = LEASE * 0.7
+    await request_part(second, OTHER)
+    await second.next()
+    await request_part(first)
+    await watch.line(REFUSED, "too many filtered topics")
 
 
 async def test_a_renewed_part_stays_and_the_oldest_other_is_replaced(
