@@ -32,9 +32,9 @@ from rsnotify.format.model import Capability, Document, Link, Rel, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.transport_extensions import ChannelPlace
 from rsnotify_hub.fragments import Fragment, read_stored, up_links
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.store.interface import LogState
+from rsnotify_hub.topic_log import TopicLogs
 
 #: Maximum number of pages built at the same time, because each takes memory and CPU time.
 _MAX_CONCURRENT_PAGES = 2

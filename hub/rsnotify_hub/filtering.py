@@ -33,8 +33,8 @@ from rsnotify.format.model import Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, Fragment, FragmentKind, read_stored
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
+from rsnotify_hub.topic_log import TopicLogs
 
 #: Maximum size of a document that stays parsed for the topic's other selections, in bytes.
 _MAX_CACHED_BYTES = 16 * 1024

@@ -48,14 +48,14 @@ from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
 from rsnotify_hub.live.subscribers import LiveChannel, Replays, SelectionGroups
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.metrics import metric_families
-from rsnotify_hub.mqtt.mqtt_bridge import MqttBridge
+from rsnotify_hub.mqtt_bridge import MqttBridge
 from rsnotify_hub.open_store import open_store
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import Store
 from rsnotify_hub.store.providers import OpenStore
+from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.intent_requests import IntentRequests

@@ -12,7 +12,7 @@ import pytest
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.live.connections import KeepAlive
-from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_hub.topic_log import TopicLogs
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, RunHub, callback_server
 from tests.hub.storing import Listener, logs

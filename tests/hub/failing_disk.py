@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.sqlite_store import SqliteStore
+from rsnotify_hub.topic_log import TopicLogs
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER, Listener
 

@@ -11,7 +11,7 @@ from rsnotify.errors import WrongDocument
 from rsnotify.format.model import Capability
 from rsnotify_hub.fragments import Fragment, count_chained, read_fragment
 from rsnotify_hub.intake import read_content
-from rsnotify_hub.log.topic_log import TopicLogs
+from rsnotify_hub.topic_log import TopicLogs
 from tests.hub.helpers import TOPIC, Client, Clock, at, fragment
 from tests.hub.storing import Listener, kept, logs, made
 

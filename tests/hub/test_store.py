@@ -16,10 +16,10 @@ import pytest
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.intake import whole_content
-from rsnotify_hub.log.topic_log import RECENT_BYTES, TopicLogs, plan_append
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.store.sqlite_store import SqliteStore
+from rsnotify_hub.topic_log import RECENT_BYTES, TopicLogs, plan_append
 from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rsnotify_hub.access.grants import granted_ranges, prefix_grants
 from rsnotify_hub.admin.schema_conversion import topic_id
-from rsnotify_hub.log.topic_log import SortedNames
+from rsnotify_hub.topic_log import SortedNames
 from tests.hub.helpers import Client, RunHub, fragment
 
 MAPS, BOOKS = "a-token-for-the-maps", "a-token-for-the-books"

@@ -14,8 +14,8 @@ from rsnotify_hub import filtering as cutting
 from rsnotify_hub import filtering as sieve
 from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.filtering import FilterCache
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogEntry
+from rsnotify_hub.topic_log import TopicLogs
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, Callback, Client, at, fragment, heard, send
 from tests.hub.selections import BASE, MAPS, named, span

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import read_content
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.interface import LogRetention
+from rsnotify_hub.topic_log import TopicLogs
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import Listener, kept, logs
 

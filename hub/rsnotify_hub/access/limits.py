@@ -10,8 +10,8 @@ from time import monotonic
 from rsnotify_hub.access.client_addresses import client_network, is_loopback
 from rsnotify_hub.access.grants import granted_ranges
 from rsnotify_hub.config.configuration import LimitsConfig
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.topic_log import TopicLogs
 
 #: The burst size, in seconds' worth of requests at the full rate.
 _BURST_SECONDS = 10.0

@@ -23,8 +23,8 @@ from rsnotify_hub.admin.schemas import (
     ConnectionState,
 )
 from rsnotify_hub.live.connections import LiveConnection, LiveConnections, TopicRole
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.store.nodes import HubNodes, NodeCall
+from rsnotify_hub.topic_log import TopicLogs
 
 #: The reason in the close frame, of at most 123 bytes.
 CLOSE_REASON = "an administrator of the hub closed this connection"

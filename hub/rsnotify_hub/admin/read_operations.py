@@ -45,11 +45,11 @@ from rsnotify_hub.admin.schemas import (
     TopicQuery,
 )
 from rsnotify_hub.live.subscribers import LiveChannel
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport
 from rsnotify_hub.store.interface import Backlog, LogState
 from rsnotify_hub.store.nodes import HubNodes, NodeCall, NodeList
+from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
 from rsnotify_hub.websub.sender import RECENT_FAILURES
 from rsnotify_hub.websub.websub_channel import WebSubChannel

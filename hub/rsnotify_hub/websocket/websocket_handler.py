@@ -32,9 +32,9 @@ from rsnotify_hub.live.subscribers import (
     Replays,
     SelectionGroups,
 )
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal, parse_since
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
+from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.websocket_connection import (
     INTERNAL_ERROR,

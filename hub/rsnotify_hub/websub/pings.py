@@ -36,9 +36,9 @@ from rsnotify_hub.fragments import (
 )
 from rsnotify_hub.http.outgoing_requests import Fetched, TopicClient
 from rsnotify_hub.intake import is_sitemap, is_xml, whole_content
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import LogEntry
+from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.urls import host_of
 
 #: Maximum number of concurrent fetches, in total and per host. Each one may use much memory.

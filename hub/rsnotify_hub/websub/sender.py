@@ -39,9 +39,9 @@ from rsnotify_hub.fragments import (
     count_chained,
     merge_fragments,
 )
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry, LogState, NotOwner
+from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, DeliveryAttempt
 from rsnotify_hub.websub.registry import SubscriptionUpdates

@@ -21,10 +21,10 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.config.configuration import WebSubConfig
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
+from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
 from rsnotify_hub.websub.intent_requests import IntentRequests

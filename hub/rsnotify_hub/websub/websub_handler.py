@@ -12,8 +12,8 @@ from rsnotify.format.links import parse_links
 from rsnotify.format.model import Rel
 from rsnotify_hub.access.limits import RateLimits
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.forms import Ping, parse_form
 from rsnotify_hub.websub.pings import TopicFetcher

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify_hub.log.topic_log import TopicLog
+from rsnotify_hub.topic_log import TopicLog
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_subscriber.push.push_subscription import EndpointConnection
 from rsnotify_subscriber.push.websub_transport import HubMembership

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from rsnotify_hub.fragments import Fragment
-from rsnotify_hub.log.topic_log import plan_append
 from rsnotify_hub.store.interface import (
     LogEntry,
     LogMoved,
@@ -16,6 +15,7 @@ from rsnotify_hub.store.interface import (
     LogState,
     LogStore,
 )
+from rsnotify_hub.topic_log import plan_append
 from rsnotify_jetstream.jetstream_log import JetStreamLog
 from rsnotify_jetstream.nats_connection import NatsConnection
 from rsnotify_jetstream.nats_settings import NatsSettings, parse_nats_url

@@ -8,7 +8,7 @@ import pytest
 
 from rsnotify.runtime.mqtt_broker import parse_broker
 from rsnotify.runtime.mqtt_connection import CLEAN_START, BrokerSession, connect
-from rsnotify_hub.mqtt import mqtt_bridge as bridge
+from rsnotify_hub import mqtt_bridge as bridge
 from tests.hub.helpers import Client, LogWatch, RunHub
 from tests.hub.mqtt.listeners import MAPS_NAME, BrokerListener, Listen
 from tests.mosquitto import Mosquitto

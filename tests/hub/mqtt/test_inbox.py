@@ -11,10 +11,10 @@ import pytest
 
 from rsnotify.errors import ConnectionRefused, StorageError
 from rsnotify.runtime.mqtt_broker import BrokerLogin, channel_topic
+from rsnotify_hub import mqtt_bridge as inbox_module
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.topic_log import TopicLogs
-from rsnotify_hub.mqtt import mqtt_bridge as inbox_module
+from rsnotify_hub.topic_log import TopicLogs
 from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub, chain, fragment
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto

@@ -18,8 +18,8 @@ from rsnotify.runtime.mqtt_broker import (
 )
 from rsnotify.runtime.mqtt_connection import BrokerConnection
 from rsnotify.selection import PushSelection
+from rsnotify_hub import mqtt_bridge as requested_selections
 from rsnotify_hub.filtering import QUIET_SECONDS
-from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, fragment, send
 from tests.hub.mqtt.listeners import (

@@ -11,11 +11,11 @@ import pytest
 from rsnotify.errors import ConnectionRefused, Unavailable
 from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, LEASE
 from rsnotify.selection import PushSelection
+from rsnotify_hub import mqtt_bridge as bridge
+from rsnotify_hub import mqtt_bridge as requested_selections
 from rsnotify_hub.bridging import BacklogSender, BrokerCursors
 from rsnotify_hub.filtering import TopicSelection
-from rsnotify_hub.mqtt import mqtt_bridge as bridge
-from rsnotify_hub.mqtt import mqtt_bridge as requested_selections
-from rsnotify_hub.mqtt.mqtt_bridge import FilteredTopicLeases
+from rsnotify_hub.mqtt_bridge import FilteredTopicLeases
 from tests.hub.helpers import TOPIC, Client, LogWatch, RunHub, Time
 from tests.hub.mqtt.listeners import (
     MAPS,

@@ -45,9 +45,9 @@ from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeDependencies, Bro
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.intake import FragmentIntake
-from rsnotify_hub.log.topic_log import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
+from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.urls import check_url
 
 logger = logging.getLogger("rsnotify.hub.mqtt")

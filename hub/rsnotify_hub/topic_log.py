@@ -1,4 +1,4 @@
-"""The logs of all topics. Published fragments are appended here and passed on to every transport.
+"""The durable, ordered logs of all topics, which pass each append on to every delivery channel.
 
 Theory of operation. Each topic has at most one append in progress. Fragments published in the
 meantime wait, and are appended together next. The state of a log is therefore known when an append
