@@ -17,10 +17,10 @@ import targets
 from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.processes import Process
+from rsnotify_hub.export_file import NullLogListener
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_hub.websub_subscription import Subscription
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10

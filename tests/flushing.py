@@ -18,11 +18,11 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.runtime.backup import copy_state
 from rsnotify.sync.progress import Progress
+from rsnotify_hub.export_file import write_export
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.store.interface import LogRetention
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.topic_log import TopicLogs
-from rsnotify_hub.transfer.export_file import write_export
 from rsnotify_publisher import Record
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal

@@ -18,10 +18,7 @@ from docs.hooks.commands import command_line
 from docs.hooks.settings import configuration, type_name
 from rsnotify_hub.admin.hub_readings import HubReadings
 from rsnotify_hub.admin.openapi import describe_api
-from rsnotify_hub.metrics import metric_families
-from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.nodes import NodeList, StreamInfo
-from rsnotify_hub.transfer.export_file import (
+from rsnotify_hub.export_file import (
     VERSION,
     ExportedBroker,
     ExportedFragment,
@@ -29,6 +26,9 @@ from rsnotify_hub.transfer.export_file import (
     ExportEnd,
     ExportHeader,
 )
+from rsnotify_hub.metrics import metric_families
+from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.store.nodes import NodeList, StreamInfo
 from rsnotify_hub_check import run as hub_check_run
 from rsnotify_publisher import SourceMetrics
 from rsnotify_subscriber import Fleet, FollowMetrics

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from rsnotify_hub.delivery_channel import DeliveryChannel
+from rsnotify_hub.export_file import NullLogListener
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.store.interface import (
     LogEntry,
@@ -20,7 +21,6 @@ from rsnotify_hub.store.interface import (
 )
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.topic_log import TopicLogs
-from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 

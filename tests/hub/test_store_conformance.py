@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from rsnotify_hub.export_file import NullLogListener
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import (
@@ -25,7 +26,6 @@ from rsnotify_hub.store.interface import (
 )
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from tests.hub.helpers import TOPIC, Clock, at

@@ -15,7 +15,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.writer import entry
 from rsnotify_gateway.config import load_gateway
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.transfer.export_file import decode
+from rsnotify_hub.export_file import decode
 from rsnotify_publisher.config import load_configuration as load_source
 from rsnotify_publisher.outbox.forwarder import Forwarder, OutboxLine
 from rsnotify_subscriber.fleet.configuration import load as load_fleet

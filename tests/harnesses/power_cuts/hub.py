@@ -20,9 +20,9 @@ import aiohttp
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
 from rsnotify_hub.config.configuration import IntakeConfig
+from rsnotify_hub.export_file import NullLogListener, check_export
 from rsnotify_hub.intake import limits_of
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.export_file import NullLogListener, check_export
 from tests.harnesses.power_cuts.cuts import Experiment, Loss, PowerCut
 from tests.harnesses.power_cuts.trace import Call, read_calls, traced
 from tests.hub.helpers import START, Callback, Clock, at, callback_server, fragment, seconds_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.hooks import reference
-from rsnotify_hub.admin.command import commands
+from rsnotify_hub.command import hub as commands
 from rsnotify_hub.metrics import metric_families
 from tests.hub.readings import IN_A_CLUSTER, hub_readings
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import to_microseconds
+from rsnotify_hub.export_file import NullLogListener
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.topic_log import plan_append
-from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_jetstream.jetstream_log import batches
 from rsnotify_jetstream.log_index import LogIndex
 from rsnotify_jetstream.log_records import LogRecord, Place, RecordKind, digest_of, records_of

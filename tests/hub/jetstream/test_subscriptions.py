@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
+from rsnotify_hub.export_file import NullLogListener
 from rsnotify_hub.refusals import Code, Refusal, answer_to
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.store.nodes import NodeCall
 from rsnotify_hub.store.providers import NodeFacts
-from rsnotify_hub.transfer.export_file import NullLogListener
 from rsnotify_jetstream import node_messages as messages
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.nats_settings import NatsSettings

@@ -11,9 +11,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.xml_parser import DocumentLimits
-from rsnotify_hub.fragments import Fragment
-from rsnotify_hub.intake import whole_content
-from rsnotify_hub.transfer.export_file import (
+from rsnotify_hub.export_file import (
     Exported,
     ExportedBroker,
     ExportedFragment,
@@ -27,6 +25,8 @@ from rsnotify_hub.transfer.export_file import (
     exported_subscription,
     subscription_of,
 )
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import whole_content
 from rsnotify_hub.websub_subscription import Subscription
 from tests.examples_count import examples
 from tests.hub.helpers import TOPIC, at, fragment

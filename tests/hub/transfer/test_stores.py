@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_hub.fragments import Fragment
-from rsnotify_hub.intake import whole_content
-from rsnotify_hub.store.interface import LogEntry, Store, SubscriptionRecords
-from rsnotify_hub.store.providers import NodeFacts
-from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.transfer.export_file import (
+from rsnotify_hub.export_file import (
     Exported,
     ImportReport,
     NullLogListener,
     import_records,
     read_store,
 )
+from rsnotify_hub.fragments import Fragment
+from rsnotify_hub.intake import whole_content
+from rsnotify_hub.store.interface import LogEntry, Store, SubscriptionRecords
+from rsnotify_hub.store.providers import NodeFacts
+from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_jetstream.jetstream_store import open_jetstream
 from rsnotify_jetstream.nats_settings import NatsSettings

@@ -1,1 +1,0 @@
-"""Exports a hub's subscriptions and contents to a file, and imports them into any store."""
