@@ -25,8 +25,7 @@ from rsnotify.runtime.reasons import Repetitions
 from rsnotify.runtime.serving import add_security_headers, without_ambiguity
 from rsnotify_hub.access.authorization import reload_grants
 from rsnotify_hub.access.client_addresses import TrustedProxies, is_loopback
-from rsnotify_hub.admin.api import add_admin_routes
-from rsnotify_hub.admin.dashboard import add_dashboard_routes
+from rsnotify_hub.admin.api import AdminApi, add_admin_routes, add_dashboard_routes
 from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.config.loading import ConfigurationSource, load_hub_follower
 from rsnotify_hub.http.connection_guard import ConnectionGuard, find_guard, make_timeout_watch
@@ -295,10 +294,8 @@ def create_application(
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
-    add_dashboard_routes(
-        app, is_admin=lambda request: request.app[HUB].authorizer.is_admin(request)
-    )
-    add_admin_routes(app, lambda request: request.config_dict[HUB].admin)
+    add_dashboard_routes(app, _admin_api)
+    add_admin_routes(app, _admin_api)
     return app
 
 
@@ -307,6 +304,10 @@ def _handler(find: Callable[[HubService], Handler]) -> Handler:
         return await find(request.app[HUB])(request)
 
     return handle
+
+
+def _admin_api(request: web.Request) -> AdminApi:
+    return request.config_dict[HUB].admin
 
 
 async def _document(request: web.Request) -> web.Response:

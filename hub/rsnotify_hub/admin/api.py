@@ -1,4 +1,8 @@
-"""The admin API over HTTP: authorization, parsing of requests, and JSON responses."""
+"""The admin API and the dashboard over HTTP.
+
+The dashboard needs no special rights. It reads the public `GET /topics` and `GET /ws`, and for an
+admin, the admin API.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -14,6 +19,7 @@ from msgspec import Struct
 
 from rsnotify import __version__
 from rsnotify.errors import StorageError
+from rsnotify.runtime.serving import PAGE_HEADERS
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.admin.openapi import describe_api
 from rsnotify_hub.admin.operations import (
@@ -140,3 +146,39 @@ async def _problems_as_json(request: web.Request, handler: _Handler) -> web.Stre
     except web.HTTPError as error:
         headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
         return _json(Problem(error.reason.lower()), error.status, headers)
+
+
+_STATIC = Path(__file__).with_name("static")
+_CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+#: Only the pages' Trusted Types policy `fragments` may turn strings into markup.
+_POLICY = PAGE_HEADERS["Content-Security-Policy"].replace(
+    "trusted-types 'none'", "trusted-types fragments"
+)
+
+
+def add_dashboard_routes(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
+    async def session(request: web.Request) -> web.Response:
+        # Not 401, because it is not an error if the user is not an admin.
+        is_admin = find(request).authorizer.is_admin(request)
+        return web.json_response({"admin": is_admin}, headers={"Cache-Control": "no-store"})
+
+    app.router.add_get("/", _file(_STATIC / "index.html", "text/html"))
+    app.router.add_get("/dashboard/session", session)
+    for suffix, content_type in _CONTENT_TYPES.items():
+        for path in _STATIC.rglob("*" + suffix):
+            name = path.relative_to(_STATIC).as_posix()
+            app.router.add_get(f"/dashboard/{name}", _file(path, content_type))
+
+
+def _file(path: Path, content_type: str) -> _Handler:
+    headers = {
+        **PAGE_HEADERS,
+        "Content-Security-Policy": _POLICY,
+        "Content-Type": f"{content_type}; charset=utf-8",
+    }
+
+    async def answer(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(path, headers=headers)
+
+    return answer
