@@ -28,7 +28,7 @@ from rsnotify_hub.access.client_addresses import TrustedProxies, is_loopback
 from rsnotify_hub.admin.api import AdminApi, add_admin_routes, add_dashboard_routes
 from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.config.loading import ConfigurationSource, load_hub_follower
-from rsnotify_hub.http.connection_guard import ConnectionGuard, find_guard, make_timeout_watch
+from rsnotify_hub.connection_guard import ConnectionGuard, find_guard, make_timeout_watch
 from rsnotify_hub.hub import Clock, HubService, open_hub
 from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
 from rsnotify_hub.urls import check_url

@@ -44,7 +44,6 @@ from rsnotify_hub.config.configuration import HubConfig
 from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.event_streams import EventStreamHandler
 from rsnotify_hub.filtering import FilterCache
-from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.live.connections import LiveConnections
 from rsnotify_hub.live.subscribers import LiveChannel, Replays, SelectionGroups
@@ -57,7 +56,7 @@ from rsnotify_hub.store.interface import Store
 from rsnotify_hub.store.providers import OpenStore
 from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
-from rsnotify_hub.websub.callback_requests import CallbackRequests
+from rsnotify_hub.websub.callback_requests import CallbackRequests, open_client
 from rsnotify_hub.websub.intent_requests import IntentRequests
 from rsnotify_hub.websub.pings import TopicFetcher
 from rsnotify_hub.websub.verification import IntentVerification

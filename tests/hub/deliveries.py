@@ -14,13 +14,12 @@ import pytest
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.fragments import read_fragment
-from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogRetention, Store
 from rsnotify_hub.store.nodes import HubNodes, SingleNode
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.topic_log import TopicLogs
-from rsnotify_hub.websub.callback_requests import CallbackRequests
+from rsnotify_hub.websub.callback_requests import CallbackRequests, open_client
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
 from rsnotify_hub.websub.intent_requests import IntentRequests
 from rsnotify_hub.websub.request_scheduler import RequestScheduler

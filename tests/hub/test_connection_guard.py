@@ -15,7 +15,7 @@ import pytest
 
 from rsnotify_hub import application
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.connection_guard import ConnectionGuard, ConnectionLimit, make_timeout_watch
+from rsnotify_hub.connection_guard import ConnectionGuard, ConnectionLimit, make_timeout_watch
 from rsnotify_hub.statistics import Statistics
 from tests.hub.helpers import Client, RunHub, fragment
 from tests.hub.processes import hub_process

@@ -18,8 +18,8 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
 from rsnotify_hub.access.grants import prefixes_grant
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.outgoing_requests import open_client
 from rsnotify_hub.topic_log import TopicLogs
+from rsnotify_hub.websub.callback_requests import open_client
 from rsnotify_hub.websub.pings import TopicFetcher
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, Callback, Client, Clock, at, changes, fragment, serving

@@ -27,8 +27,7 @@ from rsnotify_gateway.adapters.iiif import IIIFAdapter
 from rsnotify_gateway.adapters.ldes import LdesAdapter
 from rsnotify_gateway.adapters.sitemaps import SitemapAdapter
 from rsnotify_gateway.client import OriginClient
-from rsnotify_hub.http.outgoing_requests import open_client
-from rsnotify_hub.websub.callback_requests import CallbackRequests
+from rsnotify_hub.websub.callback_requests import CallbackRequests, open_client
 from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_subscriber import Callbacks
 from rsnotify_subscriber.fetching.sessions import Connections, Sessions

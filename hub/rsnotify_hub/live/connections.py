@@ -29,7 +29,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_hub.access.client_addresses import is_loopback
 from rsnotify_hub.access.limits import RateLimits
 from rsnotify_hub.config.configuration import WebSocketConfig
-from rsnotify_hub.http.connection_guard import ConnectionLimit, take_over
+from rsnotify_hub.connection_guard import ConnectionLimit, take_over
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryTransport, Statistics
 

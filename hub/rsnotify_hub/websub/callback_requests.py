@@ -19,12 +19,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import aiohttp
 from msgspec import Struct
+from yarl import URL
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
 from rsnotify.format.model import Rel
 from rsnotify.format.signatures import SigningKey
-from rsnotify.runtime.addresses import Dialer, any_socket
+from rsnotify.runtime.addresses import Dialer, any_socket, open_session, public_sockets
 from rsnotify.runtime.http_client import (
     ConnectionPool,
     Done,
@@ -37,10 +38,11 @@ from rsnotify.runtime.http_client import (
 )
 from rsnotify.runtime.reasons import reason_of
 from rsnotify.sync.retry import parse_retry_after
-from rsnotify_hub.http.outgoing_requests import USER_AGENT, exact_url, guarded_socket
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_hub.urls import SHORTEST_SECRET
 from rsnotify_hub.websub_subscription import Subscription
+
+USER_AGENT = "rsnotify-hub"
 
 #: Number of bytes to keep of an error response's body, so that an operator can find the cause.
 EXCERPT_BYTES = 512
@@ -53,6 +55,32 @@ _UNSAFE_IN_URL = re.compile(r"[^\x21-\x7e]")
 # Characters that would end a header early (RFC 9110 §5.5).
 _UNSAFE_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+_guarded_socket = public_sockets(
+    lambda reason: PermissionError(
+        f"its address is not public ({reason}); to allow it, start the hub with "
+        "--allow-private-addresses"
+    )
+)
+
+
+def open_client(*, allow_private_addresses: bool) -> aiohttp.ClientSession:
+    """Return a new client for URLs from others. Callers must limit the time and number of requests.
+
+    Unless private addresses are allowed, the client refuses them, to prevent server-side request
+    forgery. It checks each address just before it connects, because a name may resolve to a private
+    address, and because aiohttp does not resolve IP literals.
+    """
+    return open_session(
+        any_socket if allow_private_addresses else _guarded_socket,
+        {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+        timeout=aiohttp.ClientTimeout(total=None),
+    )
+
+
+def exact_url(url: str) -> URL:
+    """Return a URL that aiohttp requests without normalization."""
+    return URL(url, encoded=True)
 
 
 class Answer(Struct, frozen=True, gc=False):
@@ -106,7 +134,7 @@ class CallbackRequests:
     pool: ConnectionPool = field(default_factory=ConnectionPool)
 
     def __post_init__(self) -> None:
-        self._make_socket = any_socket if self.allow_private_addresses else guarded_socket
+        self._make_socket = any_socket if self.allow_private_addresses else _guarded_socket
 
     def send_now(
         self, target: CallbackTarget, topic: str, body: bytes, content_type: str, done: Done

@@ -14,15 +14,19 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from urllib.parse import urldefrag, urlsplit
 from weakref import WeakValueDictionary
 
 import aiohttp
+from msgspec import Struct
+from yarl import URL
 
 from rsnotify.errors import DocumentError, InvalidDocument, Unavailable
 from rsnotify.format.datetimes import Instant, just_before
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.writer import write_document
+from rsnotify.runtime.reasons import reason_of
 from rsnotify.runtime.tasks import cancel, retrieve_exception
 from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.fragments import (
@@ -34,12 +38,12 @@ from rsnotify_hub.fragments import (
     read_stored,
     up_links,
 )
-from rsnotify_hub.http.outgoing_requests import Fetched, TopicClient
 from rsnotify_hub.intake import is_sitemap, is_xml, whole_content
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import LogEntry
 from rsnotify_hub.topic_log import TopicLogs
-from rsnotify_hub.urls import host_of
+from rsnotify_hub.urls import check_url, host_of
+from rsnotify_hub.websub.callback_requests import exact_url
 
 #: Maximum number of concurrent fetches, in total and per host. Each one may use much memory.
 _MAX_FETCHES, _MAX_FETCHES_PER_HOST = 16, 4
@@ -47,6 +51,14 @@ _MAX_FETCHES, _MAX_FETCHES_PER_HOST = 16, 4
 _MAX_TOPICS = 1000
 #: Maximum number of topics whose fetched version the hub remembers.
 _MAX_VERSIONS = 10_000
+
+#: Maximum number of redirects to follow.
+MAX_REDIRECTS = 3
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: Maximum length of an `ETag` or `Last-Modified` to send back.
+_MAX_VALIDATOR_SIZE = 200
+_SUCCESS, _NOT_MODIFIED = 200, 304
 
 #: The URI, kind and hash of a change, which distinguish it from others of the same instant.
 ChangeKey = tuple[str, str | None, str | None]
@@ -170,6 +182,89 @@ class TopicFetcher:
         for future in self._waiting.values():
             future.cancel()
         await cancel(self._working.values())
+
+
+class Fetched(Struct, frozen=True):
+    """The content of a topic. The content type may be empty.
+
+    `conditions` are the headers of a conditional request for any other version.
+    """
+
+    body: bytes
+    content_type: str
+    conditions: Mapping[str, str]
+
+
+class TopicClient:
+    """Fetches topics. The timeout includes redirects."""
+
+    def __init__(self, client: aiohttp.ClientSession, *, max_bytes: int, seconds: float) -> None:
+        self._client = client
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+
+    async def fetch(self, topic: str, conditions: Mapping[str, str]) -> Fetched | None:
+        """Fetch a topic. Return None if it has not changed according to the conditions.
+
+        Raises:
+            Unavailable: The topic could not be fetched, or its content is unusable.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._follow(topic, conditions)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise Unavailable(topic, reason_of(error)) from None
+
+    async def _follow(self, topic: str, conditions: Mapping[str, str]) -> Fetched | None:
+        url = topic
+        for _ in range(MAX_REDIRECTS + 1):
+            async with self._client.get(
+                exact_url(url), allow_redirects=False, headers=conditions
+            ) as response:
+                if response.status not in _REDIRECTS:
+                    return await self._read(topic, response)
+                url = _redirect_target(topic, url, response.headers.get("Location", ""))
+        raise Unavailable(topic, f"it redirects more than {MAX_REDIRECTS} times")
+
+    async def _read(self, topic: str, response: aiohttp.ClientResponse) -> Fetched | None:
+        if response.status == _NOT_MODIFIED:
+            return None
+        if response.status != _SUCCESS:
+            raise Unavailable(topic, f"it answers {response.status}")
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise Unavailable(topic, "it answers with a Content-Encoding")
+        chunks, size = [], 0
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise Unavailable(topic, f"its content is too large: over {self._max_bytes} bytes")
+        return Fetched(
+            body=b"".join(chunks),
+            content_type=response.headers.get("Content-Type", ""),
+            conditions=_conditions(response.headers),
+        )
+
+
+def _conditions(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a conditional request for another version (RFC 9110 §13.1)."""
+    values = {
+        "If-None-Match": headers.get("ETag", ""),
+        "If-Modified-Since": headers.get("Last-Modified", ""),
+    }
+    return {name: value for name, value in values.items() if 0 < len(value) <= _MAX_VALIDATOR_SIZE}
+
+
+def _redirect_target(topic: str, url: str, location: str) -> str:
+    """Return the target of a redirect. Raise `Unavailable` if it must not be followed."""
+    target = urldefrag(str(exact_url(url).join(URL(location, encoded=True)))).url
+    try:
+        check_url(target, "the Location")
+    except Refusal:
+        raise Unavailable(topic, "it redirects to an unusable URL") from None
+    if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
+        raise Unavailable(topic, "it redirects from https to http")
+    return target
 
 
 def news_of(

@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 
 from rsnotify.runtime.http_client import ConnectionPool, HttpConnection
-from rsnotify_hub.http.outgoing_requests import open_client
-from rsnotify_hub.websub.callback_requests import Answer, CallbackRequests, notification_head
+from rsnotify_hub.websub.callback_requests import (
+    Answer,
+    CallbackRequests,
+    notification_head,
+    open_client,
+)
 from rsnotify_hub.websub_subscription import Subscription
 from tests.certificates import Authority
 from tests.hub.helpers import TOPIC

@@ -1,1 +1,0 @@
-"""HTTP: connections and their limits, and requests to URLs that clients name."""
