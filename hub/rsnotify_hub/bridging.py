@@ -48,6 +48,13 @@ _KNOWN = ""
 #: connection is lost.
 Publish = Callable[[TopicSelection, bytes, str], Awaitable[asyncio.Future[None]]]
 
+#: Returns a topic and its filtered topics that the broker receives.
+Selections = Callable[[str], Sequence[TopicSelection]]
+
+
+def _whole_topic(topic: str) -> list[TopicSelection]:
+    return [TopicSelection(topic)]
+
 
 class Bridges(BridgeOwner):
     """All bridges of a hub. They run on the same node."""
@@ -123,6 +130,8 @@ class Bridge(DeliveryChannel):
         self.transport = transport
         self._name = broker
         self._topics = dependencies.topics
+        self._statistics = dependencies.statistics
+        self._filters = dependencies.filters
         self._cursors = cursors
         self._retry = Retry(dependencies.retry_seconds, _MAX_RETRY_SECONDS)
         self._clock = dependencies.clock
@@ -204,26 +213,34 @@ class Bridge(DeliveryChannel):
         """Connect once, send until the connection is lost, and then raise `RsnotifyError`."""
 
     @asynccontextmanager
-    async def _sending(self, sender: BacklogSender) -> AsyncIterator[None]:
+    async def _sending(
+        self, publish: Publish, selections: Selections = _whole_topic
+    ) -> AsyncIterator[BacklogSender]:
         """Return a context that sends the backlogs of all topics while it is active."""
-        self._sender = sender
+        self._sender = sender = BacklogSender(
+            self.transport,
+            publish,
+            selections,
+            self._topics,
+            self._cursors,
+            self._filters,
+            self._statistics,
+            self._retry,
+        )
         try:
             sender.wake_all()
-            yield
+            yield sender
         finally:
             await sender.close()
 
 
 @dataclass(eq=False, repr=False)
 class BacklogSender:
-    """Sends each topic and filtered topic in log order, with many messages in flight.
-
-    `selections` returns a topic and its filtered topics that the broker receives.
-    """
+    """Sends each topic and filtered topic in log order, with many messages in flight."""
 
     transport: str
     publish: Publish
-    selections: Callable[[str], Sequence[TopicSelection]]
+    selections: Selections
     topics: TopicLogs
     cursors: BrokerCursors
     filters: FilterCache

@@ -77,8 +77,6 @@ class MqttBridge(Bridge):
         self._broker = parse_broker(config.url)
         self._config = config
         self._intake = dependencies.intake
-        self._statistics = dependencies.statistics
-        self._filters = dependencies.filters
         prefix, topics = self._broker.topic_or_prefix, dependencies.topics
         cursors = BrokerCursors(dependencies.store, topics, f"{self._broker.url}/{prefix}")
         self._leases = FilteredTopicLeases(prefix, topics, cursors, dependencies.max_selections)
@@ -105,27 +103,18 @@ class MqttBridge(Bridge):
         ) as connection:
             url, version = self._broker.url, connection.version
             logger.info("connected to the MQTT broker %s, in MQTT %s", url, version)
-            sender = BacklogSender(
-                self.transport,
-                partial(self._publish, connection),
-                self._leases.selections,
-                self._topics,
-                self._cursors,
-                self._filters,
-                self._statistics,
-                self._retry,
-            )
-            inbox = MqttInbox(
-                config.channels,
-                inbox_prefix(self._broker.topic_or_prefix),
-                self._topics,
-                self._intake,
-                self._statistics,
-                self._leases,
-                sender.wake,
-                self._cursors.check_owner,
-            )
-            async with self._sending(sender):
+            publish = partial(self._publish, connection)
+            async with self._sending(publish, self._leases.selections) as sender:
+                inbox = MqttInbox(
+                    config.channels,
+                    inbox_prefix(self._broker.topic_or_prefix),
+                    self._topics,
+                    self._intake,
+                    self._statistics,
+                    self._leases,
+                    sender.wake,
+                    self._cursors.check_owner,
+                )
                 await self._subscribe(connection, inbox)
                 self._warned.clear()
                 await _run_until_first_ends(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from rsnotify_hub.bridging import BacklogSender, Bridge, BridgeDependencies, BrokerCursors
+from rsnotify_hub.bridging import Bridge, BridgeDependencies, BrokerCursors
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_xmpp.xmpp_connection import XmppConnection, connect
 from rsnotify_xmpp.xmpp_service import SCHEME, parse_service
@@ -23,8 +23,6 @@ class XmppBridge(Bridge):
         assert settings.url is not None, "it was checked"
         self._service = parse_service(settings.url)
         self._login = settings
-        self._statistics = dependencies.statistics
-        self._filters = dependencies.filters
         cursors = BrokerCursors(dependencies.store, dependencies.topics, self._service.url_for(""))
         super().__init__(SCHEME, "XMPP service", cursors, dependencies)
 
@@ -32,17 +30,7 @@ class XmppBridge(Bridge):
         self._cursors.check_owner()
         async with connect(self._login, on_foreign=self._count_foreign) as connection:
             self._logger.info("connected to %s, for %s", connection.url, self._service.url)
-            sender = BacklogSender(
-                self.transport,
-                partial(self._publish, connection),
-                lambda topic: [TopicSelection(topic)],
-                self._topics,
-                self._cursors,
-                self._filters,
-                self._statistics,
-                self._retry,
-            )
-            async with self._sending(sender):
+            async with self._sending(partial(self._publish, connection)):
                 self._warned.clear()
                 await connection.lost()
 
