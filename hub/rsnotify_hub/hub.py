@@ -134,24 +134,25 @@ class HubService:
         opened: OpenStore,
         client: aiohttp.ClientSession,
         requests: CallbackRequests,
-        authorizer: Authorizer,
-        limits: RateLimits,
         *,
         public_url: str,
+        anonymous: bool,
         clock: Clock,
     ) -> None:
         websub, websocket = configuration.websub, configuration.websocket
         store = opened.store
         self.store = store
         self._opened = opened
-        self.authorizer = authorizer
         self.statistics = Statistics(clock)
         self._clock = clock
         self._topics = TopicLogs(store, self.statistics, opened.nodes.count)
-        authorizer.topic_quota = TopicQuota(
-            self._topics, configuration.limits.max_topics_per_publisher
+        limits = RateLimits(configuration.limits)
+        self.authorizer = Authorizer(
+            configured_grants(configuration, anonymous=anonymous),
+            limits.tokens,
+            TopicQuota(self._topics, configuration.limits.max_topics_per_publisher),
         )
-        intake = FragmentIntake(authorizer, configuration.intake, clock)
+        intake = FragmentIntake(self.authorizer, configuration.intake, clock)
         self.change_memory = HubChangeMemory(
             self._topics, public_url + "topics", _brokers_of(configuration)
         )
@@ -178,7 +179,7 @@ class HubService:
             client,
             websub,
             configuration.intake,
-            is_open=authorizer.is_open,
+            is_open=self.authorizer.is_open,
             clock=clock,
         )
         self.websub = WebSubHandler(intake, self._topics, self._pings, self._verification, limits)
@@ -221,7 +222,6 @@ class HubService:
 
         # Administration
         rates = TopicRates(clock)
-        self._silence_limits = rates.silence_limits
         self._channels: list[DeliveryChannel] = [
             self._live,
             self._selections,
@@ -250,7 +250,7 @@ class HubService:
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store, opened.trouble)
         self.admin = AdminApi(
-            AdminOperations(reads, changes, connections), authorizer, self.statistics
+            AdminOperations(reads, changes, connections), self.authorizer, self.statistics
         )
 
     async def start(self) -> None:
@@ -308,7 +308,7 @@ class HubService:
             version=__version__,
             started=self._reads.started,
             now=now,
-            silence_limit=self._silence_limits.limit,
+            silence_limit=self._reads.rates.silence_limits.limit,
             statistics=self.statistics,
             logs=self._topics.states(),
             subscriptions=Counter(each.state for each in deliveries),
@@ -366,17 +366,13 @@ async def open_hub(
             allow_private_addresses=websub.allow_private_addresses,
         )
         stack.callback(requests.close)
-        limits = RateLimits(configuration.limits)
-        grants = configured_grants(configuration, anonymous=anonymous)
-        authorizer = Authorizer(grants, limits.tokens)
         hub = HubService(
             configuration,
             opened,
             client,
             requests,
-            authorizer,
-            limits,
             public_url=public_url,
+            anonymous=anonymous,
             clock=clock,
         )
         stack.push_async_callback(hub.close)

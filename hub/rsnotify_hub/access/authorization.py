@@ -31,9 +31,14 @@ class Authorizer:
     A failed check raises `Refusal`. `failures` limits how often a client may send wrong tokens.
     """
 
-    def __init__(self, grants: Grants, failures: RateLimiter | None = None) -> None:
+    def __init__(
+        self,
+        grants: Grants,
+        failures: RateLimiter | None = None,
+        topic_quota: TopicQuota | None = None,
+    ) -> None:
         self.grants = grants
-        self.topic_quota: TopicQuota | None = None
+        self.topic_quota = topic_quota
         self._failures = failures
 
     def check_publisher(self, request: web.Request, topic: str) -> Permission:
