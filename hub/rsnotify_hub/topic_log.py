@@ -143,7 +143,7 @@ class TopicLogs:
         log = self._logs.get(topic)
         if log is None:
             return
-        await log.submit_deletion()
+        await log.submit(None)
         self._close(log)
 
     def _close(self, log: TopicLog) -> None:
@@ -247,15 +247,12 @@ class TopicLog:
         self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
         self._kind: FragmentKind | None = None  # the kind of the last fragment, if known
 
-    def submit(self, fragment: Fragment) -> asyncio.Future[None]:
-        """Append a fragment. The future is done when it is durable."""
-        return self._submit(fragment)
+    def submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
+        """Append a fragment, or delete the log if it is None.
 
-    def submit_deletion(self) -> asyncio.Future[None]:
-        """Delete the log. Fragments that are submitted later begin a new one."""
-        return self._submit(None)
-
-    def _submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
+        The future is done when this is durable. Fragments that are submitted after a deletion begin
+        a new log.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((fragment, future))
         if self.writer is None:
