@@ -74,7 +74,7 @@ def make_timeout_watch(
         AwaitedStep.DRAIN: request_seconds,
         AwaitedStep.IDLE: server.idle_seconds,
     }
-    return TimeoutWatch(seconds, limit, lambda: statistics.refused.update(("connection",)))
+    return TimeoutWatch(seconds, limit, statistics)
 
 
 def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | None:
@@ -117,7 +117,7 @@ class ConnectionGuard(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
         if not self.watch.admits(address):
-            self.watch.refused()
+            self.watch.count_refusal()
             transport.abort()
             return
         self.watch.limit.acquire(address)
@@ -197,7 +197,7 @@ class ConnectionGuard(asyncio.Protocol):
         """Close the connection immediately, and stop counting it."""
         self.watch.end(self, *AwaitedStep)
         self._release()
-        self.watch.refused()
+        self.watch.count_refusal()
         if self._transport is not None:
             self._transport.abort()
 
@@ -210,14 +210,11 @@ class ConnectionGuard(asyncio.Protocol):
 
 @dataclass(eq=False, repr=False)
 class TimeoutWatch:
-    """Tracks which connections wait for which step, and closes those that wait too long.
-
-    `refused` is called for each connection that is refused or closed.
-    """
+    """Tracks which connections wait for which step, and closes those that wait too long."""
 
     seconds: dict[AwaitedStep, float]
     limit: ConnectionLimit
-    refused: Callable[[], None]
+    statistics: Statistics
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -241,6 +238,9 @@ class TimeoutWatch:
     def end(self, connection: ConnectionGuard, *steps: AwaitedStep) -> None:
         for step in steps:
             self._deadlines[step].pop(connection, None)
+
+    def count_refusal(self) -> None:
+        self.statistics.refused["connection"] += 1
 
     def admits(self, address: str) -> bool:
         """Return whether an address may connect, after making room if necessary."""
