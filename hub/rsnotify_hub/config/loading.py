@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from rsnotify_hub.access.grants import Grants
-    from rsnotify_hub.config.configuration import FollowConfig, HubConfig
 
 
 class HubFollower(Protocol):

@@ -282,7 +282,6 @@ class Opening(Struct, frozen=True):
         begins: The start of the log, if it is after `since`. The changes in between are missing.
     """
 
-    topic: str
     since: Instant | None
     select: PushSelection
     through: Instant | None
@@ -397,7 +396,6 @@ class Replays:
         has_gap = state is not None and since is not None and since < state.begins
         subscriber.opened(
             Opening(
-                topic,
                 since,
                 group.selection.select if group else EVERYTHING,
                 through=state.through if state else None,
