@@ -172,7 +172,13 @@ class HubService:
             store, self._topics, requests, self._intent_requests, websub, clock, self.statistics
         )
         self._verification = IntentVerification(
-            self._callbacks, self._topics, self._intent_requests, websub, clock, opened.nodes
+            self._callbacks,
+            self._topics,
+            self._intent_requests,
+            websub,
+            clock,
+            opened.nodes,
+            is_served=lambda topic: self.authorizer.grants.is_served(topic),
         )
         self._pings = TopicFetcher(
             self._topics,

@@ -167,7 +167,13 @@ async def channel_over(
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
         verification = IntentVerification(
-            channel, topics, intent_requests, config, clock, nodes or SingleNode()
+            channel,
+            topics,
+            intent_requests,
+            config,
+            clock,
+            nodes or SingleNode(),
+            is_served=lambda topic: True,
         )
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

@@ -13,7 +13,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -23,7 +23,7 @@ from rsnotify.runtime.tasks import cancel
 from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.store.interface import NotOwner
-from rsnotify_hub.store.nodes import HubNodes, NodeCall, SingleNode
+from rsnotify_hub.store.nodes import HubNodes, NodeCall
 from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
@@ -72,24 +72,47 @@ class _Pending:
 
 @dataclass(eq=False, repr=False)
 class IntentVerification:
-    """Verifies requests on the node that owns them, and then subscribes or unsubscribes."""
+    """Verifies requests on the node that owns them, and then subscribes or unsubscribes.
+
+    `is_served` returns whether any client may publish on a topic.
+    """
 
     channel: WebSubChannel
     topics: TopicLogs
     intent_requests: IntentRequests
     configuration: WebSubConfig
     clock: Callable[[], Instant]
-    nodes: HubNodes = field(default_factory=SingleNode)
+    nodes: HubNodes
+    is_served: Callable[[str], bool]
 
     def __post_init__(self) -> None:
         self.quota = SubscriptionQuota(self.channel.registry, self.configuration)
         self._pending: dict[tuple[str, str], _Pending] = {}
         self.nodes.serve(QUOTA_COUNTS, self._quota_counts)
+        self.nodes.serve(ACCEPT, self._accept)
 
     async def _quota_counts(self, question: QuotaQuestion) -> QuotaCounts:
         return self.quota.counts(question)
 
-    async def check_quota(self, request: SubscriptionRequest, client: str) -> None:
+    async def forward(self, request: SubscriptionRequest, client: str) -> None:
+        """Forward a request to the node that owns the subscription.
+
+        Raise `Refusal` if that node refuses it, or if there is currently no owner.
+        """
+        authority = authority_of(request.callback)
+        await self.nodes.ask_owner(authority, ACCEPT, ForwardedRequest(request, client))
+
+    async def _accept(self, forwarded: ForwardedRequest) -> None:
+        """Accept a request that this or another node has received."""
+        request, client = forwarded.request, forwarded.client
+        await self._check_quota(request, client)
+        unknown = self.topics.state(request.topic) is None
+        if request.mode == "subscribe" and unknown and not self.is_served(request.topic):
+            self.verify(request, client, denial="this hub does not serve the topic")
+        else:
+            self.verify(request, client)
+
+    async def _check_quota(self, request: SubscriptionRequest, client: str) -> None:
         """Refuse a request that would exceed a quota. The quotas apply to all nodes together."""
         refusal = self.quota.refusal(request, client)
         if refusal is None and self.quota.is_new(request):
@@ -131,14 +154,6 @@ class IntentVerification:
             logger.error("cannot change a subscription to %s", key[0], exc_info=error)
         if pending.next is not None:
             self._begin(key, pending.next)
-
-    async def forward(self, request: SubscriptionRequest, client: str) -> None:
-        """Forward a request to the node that owns the subscription.
-
-        Raise `Refusal` if that node refuses it, or if there is currently no owner.
-        """
-        authority = authority_of(request.callback)
-        await self.nodes.ask_owner(authority, ACCEPT, ForwardedRequest(request, client))
 
     async def _process(self, accepted: _Accepted) -> None:
         request = accepted.request

@@ -18,7 +18,7 @@ from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.forms import Ping, parse_form
 from rsnotify_hub.websub.pings import TopicFetcher
 from rsnotify_hub.websub.registry import client_of
-from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest, IntentVerification
+from rsnotify_hub.websub.verification import IntentVerification
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 64 * 1024
@@ -32,9 +32,6 @@ class WebSubHandler:
     pings: TopicFetcher
     verification: IntentVerification
     limits: RateLimits
-
-    def __post_init__(self) -> None:
-        self.verification.nodes.serve(ACCEPT, self._accept)
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer 202 when content is durable or a subscription request awaits verification."""
@@ -79,18 +76,6 @@ class WebSubHandler:
             if self.intake.authorizer.is_open(topic):  # anybody may make the hub fetch the topic
                 self.limits.pings.check(request.remote)
         await asyncio.gather(*(self.pings.fetch(topic) for topic in ping.topics))
-
-    async def _accept(self, forwarded: ForwardedRequest) -> None:
-        """Accept a subscription request that this or another node has received."""
-        wanted, client = forwarded.request, forwarded.client
-        await self.verification.check_quota(wanted, client)
-        unknown = self.topics.state(wanted.topic) is None
-        is_served = self.intake.authorizer.grants.is_served(wanted.topic)
-        if wanted.mode == "subscribe" and unknown and not is_served:
-            denial = "this hub does not serve the topic"
-        else:
-            denial = None
-        self.verification.verify(wanted, client, denial=denial)
 
     async def _body(self, request: web.Request, most: int) -> bytes:
         _check_size(request.content_length or 0, most)

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from rsnotify_hub.store.providers import NodeFacts
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.forms import SubscriptionRequest
-from rsnotify_hub.websub.verification import ACCEPT, ForwardedRequest
 from rsnotify_hub.websub_subscription import Subscription
 from rsnotify_jetstream.jetstream_store import JetStreamStore, open_jetstream
 from rsnotify_jetstream.nats_settings import NatsSettings
@@ -50,13 +49,6 @@ class ClusterHub:
         self.name = name
         self.store = store
         self.deliveries = deliveries
-        store.nodes.serve(ACCEPT, self._accept)
-
-    async def _accept(self, forwarded: ForwardedRequest) -> None:
-        """Accept a subscription request, as `WebSubHandler` does."""
-        verification = self.deliveries.verification
-        await verification.check_quota(forwarded.request, forwarded.client)
-        verification.verify(forwarded.request, forwarded.client)
 
     async def request(self, url: str, mode: str = "subscribe", client: str = "") -> None:
         """Receive a subscription request, whoever owns the subscription."""
