@@ -31,12 +31,11 @@ from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.access.grants import configured_grants
 from rsnotify_hub.access.limits import RateLimits, TopicQuota
 from rsnotify_hub.admin.api import AdminApi
-from rsnotify_hub.admin.change_operations import ChangeOperations
 from rsnotify_hub.admin.connection_operations import ConnectionOperations
 from rsnotify_hub.admin.history import HubHistory
+from rsnotify_hub.admin.hub_operations import ChangeOperations, ReadOperations
 from rsnotify_hub.admin.hub_readings import HubReadings, TopicRates, lag_seconds
 from rsnotify_hub.admin.operations import AdminOperations
-from rsnotify_hub.admin.read_operations import ReadOperations
 from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.bridging import Bridge, BridgeDependencies, Bridges, HubTransport
 from rsnotify_hub.change_memory import HubChangeMemory

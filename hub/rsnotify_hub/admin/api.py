@@ -21,6 +21,7 @@ from rsnotify import __version__
 from rsnotify.errors import StorageError
 from rsnotify.runtime.serving import PAGE_HEADERS
 from rsnotify_hub.access.authorization import Authorizer
+from rsnotify_hub.admin.hub_operations import UnknownId
 from rsnotify_hub.admin.openapi import describe_api
 from rsnotify_hub.admin.operations import (
     ID,
@@ -30,7 +31,6 @@ from rsnotify_hub.admin.operations import (
     Operation,
     OperationRequest,
 )
-from rsnotify_hub.admin.read_operations import UnknownId
 from rsnotify_hub.admin.schemas import Problem
 from rsnotify_hub.refusals import RETRY_AFTER, Code, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics

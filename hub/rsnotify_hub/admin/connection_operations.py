@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from rsnotify_hub.admin.read_operations import (
+from rsnotify_hub.admin.hub_operations import (
     NodeRows,
     RowOrder,
     UnknownId,

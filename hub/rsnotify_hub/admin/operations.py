@@ -9,9 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from rsnotify_hub.admin import schemas
-from rsnotify_hub.admin.change_operations import ChangeOperations
 from rsnotify_hub.admin.connection_operations import ConnectionOperations
-from rsnotify_hub.admin.read_operations import ReadOperations
+from rsnotify_hub.admin.hub_operations import ChangeOperations, ReadOperations
 from rsnotify_hub.refusals import parse_since
 from rsnotify_hub.store.nodes import NodeList
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.admin.read_operations import (
+from rsnotify_hub.admin.hub_operations import (
     SUBSCRIPTION_ORDERS,
     TOPIC_ORDERS,
     RowOrder,

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from rsnotify_hub.admin.change_operations import ChangeOperations
-from rsnotify_hub.admin.read_operations import ReadOperations, UnknownId
+from rsnotify_hub.admin.hub_operations import ChangeOperations, ReadOperations, UnknownId
 from rsnotify_hub.admin.schema_conversion import topic_id
 from rsnotify_hub.admin.schemas import PageQuery, PayloadQuery, SubscriptionQuery
 from rsnotify_hub.websub_subscription import DeliveryState, subscription_id
