@@ -47,7 +47,7 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
     yield from _subscriptions(readings)
     yield _gauge(
         "connections",
-        "Open connections to the server, with WebSockets and event streams",
+        "Open connections to the server, including WebSockets and event streams",
         readings.connections,
     )
     yield _gauge(
@@ -72,18 +72,18 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
     )
     yield _gauge(
         "slow_connections",
-        "WebSockets and event streams for whose client something has waited for 5 seconds",
+        "WebSockets and event streams for which data has been waiting for 5 seconds",
         readings.live.slow,
     )
     yield _gauge(
         "live_queue_bytes",
-        "Bytes that wait in all WebSockets and event streams",
+        "Bytes waiting to be sent on WebSockets and event streams",
         readings.live.live_queue,
     )
     yield _gauge(
-        "delivery_queue", "WebSub deliveries that wait for a connection", readings.delivery_queue
+        "delivery_queue", "WebSub deliveries waiting for a connection", readings.delivery_queue
     )
-    yield _gauge("commit_queue", "Writes that wait for the next transaction", readings.commit_queue)
+    yield _gauge("commit_queue", "Writes waiting for the next transaction", readings.commit_queue)
     for way in (DeliveryTransport.MQTT, *offered_schemes()):
         state = readings.brokers.get(way, BrokerInfo(False, 0))
         name, broker = re.sub(r"\W", "_", way), f"{way.upper()} broker"
@@ -96,7 +96,7 @@ def metric_families(readings: HubReadings) -> Iterator[Metric]:
             state.behind,
         )
     status = status_info(readings)
-    yield _gauge("silent_sources", "Sources, by host, that are silent", status.silent)
+    yield _gauge("silent_sources", "Silent Sources, counted by host", status.silent)
     yield _named.gauges(
         "part_state",
         "State of each part of the hub, as this node sees it: 0 in order, 1 to be watched, 2 in"
@@ -148,8 +148,8 @@ def _accepted(statistics: Statistics) -> Iterator[Metric]:
     yield _counter("duplicate_fragments", "Fragments that changed nothing", statistics.duplicates)
     yield _named.counters(
         "refused",
-        "Refused requests; fault: came over MQTT and was lost by a fault of the hub;"
-        " xmpp-message: a message to the account of the hub",
+        "Refused requests; fault: an MQTT message lost to an internal error;"
+        " xmpp-message: a message to the hub's account",
         "code",
         dict(sorted(statistics.refused.items())),
     )
