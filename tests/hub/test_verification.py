@@ -14,7 +14,7 @@ from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.callback_requests import Answer
 from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.intent_requests import MAX_INTENT_ATTEMPTS, IntentRequests
-from rsnotify_hub.websub.registry import MAX_PENDING_SHARE, client_of
+from rsnotify_hub.websub.verification import MAX_PENDING_SHARE, client_of
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch
 from tests.waiting import PATIENCE

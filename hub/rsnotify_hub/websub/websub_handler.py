@@ -17,8 +17,7 @@ from rsnotify_hub.topic_log import TopicLogs
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.forms import Ping, parse_form
 from rsnotify_hub.websub.pings import TopicFetcher
-from rsnotify_hub.websub.registry import client_of
-from rsnotify_hub.websub.verification import IntentVerification
+from rsnotify_hub.websub.verification import IntentVerification, client_of
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 64 * 1024

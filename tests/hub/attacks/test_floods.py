@@ -8,8 +8,8 @@ import time
 import pytest
 
 from rsnotify_hub.websub.intent_requests import QUICK_INTENTS
-from rsnotify_hub.websub.registry import MAX_PENDING_SHARE
 from rsnotify_hub.websub.request_scheduler import QUICK_SECONDS
+from rsnotify_hub.websub.verification import MAX_PENDING_SHARE
 from tests.hub.attacks.helpers import Names, confirm, hang, obliging, raw_server
 from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, RunHub
 from tests.waiting import PATIENCE
