@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -50,18 +50,23 @@ async def add_security_headers(request: web.Request, response: web.StreamRespons
     response.headers["Server"] = "rsnotify"
 
 
-def page_files(folder: Path) -> Iterator[web.RouteDef]:
-    """Yield a route for each file of a page. `index.html` is served at `/`."""
-    for path in folder.iterdir():
-        name = "" if path.name == "index.html" else path.name
-        yield web.get(f"/{name}", _file(path))
+def page_files(
+    folder: Path, prefix: str = "/", headers: Mapping[str, str] = PAGE_HEADERS
+) -> Iterator[web.RouteDef]:
+    """Yield a route for each file of a page: `index.html` at `/`, and the others below `prefix`."""
+    for path in folder.rglob("*"):
+        if path.suffix in _CONTENT_TYPES:
+            name = path.relative_to(folder).as_posix()
+            yield web.get("/" if name == "index.html" else prefix + name, _file(path, headers))
 
 
-def _file(path: Path) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _file(
+    path: Path, headers: Mapping[str, str]
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     content_type = f"{_CONTENT_TYPES[path.suffix]}; charset=utf-8"
 
     async def answer(request: web.Request) -> web.FileResponse:
-        return web.FileResponse(path, headers={**PAGE_HEADERS, "Content-Type": content_type})
+        return web.FileResponse(path, headers={**headers, "Content-Type": content_type})
 
     return answer
 

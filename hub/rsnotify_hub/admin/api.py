@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from rsnotify import __version__
 from rsnotify.errors import StorageError
-from rsnotify.runtime.serving import PAGE_HEADERS
+from rsnotify.runtime.serving import PAGE_HEADERS, page_files
 from rsnotify_hub.access.authorization import Authorizer
 from rsnotify_hub.admin.hub_operations import UnknownId
 from rsnotify_hub.admin.openapi import describe_api
@@ -149,12 +149,13 @@ async def _problems_as_json(request: web.Request, handler: _Handler) -> web.Stre
 
 
 _STATIC = Path(__file__).with_name("static")
-_CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-#: Only the pages' Trusted Types policy `fragments` may turn strings into markup.
-_POLICY = PAGE_HEADERS["Content-Security-Policy"].replace(
-    "trusted-types 'none'", "trusted-types fragments"
-)
+_DASHBOARD_HEADERS = {
+    **PAGE_HEADERS,
+    # Only the pages' Trusted Types policy `fragments` may turn strings into markup.
+    "Content-Security-Policy": PAGE_HEADERS["Content-Security-Policy"].replace(
+        "trusted-types 'none'", "trusted-types fragments"
+    ),
+}
 
 
 def add_dashboard_routes(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
@@ -163,22 +164,5 @@ def add_dashboard_routes(app: web.Application, find: Callable[[web.Request], Adm
         is_admin = find(request).authorizer.is_admin(request)
         return web.json_response({"admin": is_admin}, headers={"Cache-Control": "no-store"})
 
-    app.router.add_get("/", _file(_STATIC / "index.html", "text/html"))
     app.router.add_get("/dashboard/session", session)
-    for suffix, content_type in _CONTENT_TYPES.items():
-        for path in _STATIC.rglob("*" + suffix):
-            name = path.relative_to(_STATIC).as_posix()
-            app.router.add_get(f"/dashboard/{name}", _file(path, content_type))
-
-
-def _file(path: Path, content_type: str) -> _Handler:
-    headers = {
-        **PAGE_HEADERS,
-        "Content-Security-Policy": _POLICY,
-        "Content-Type": f"{content_type}; charset=utf-8",
-    }
-
-    async def answer(request: web.Request) -> web.FileResponse:
-        return web.FileResponse(path, headers=headers)
-
-    return answer
+    app.add_routes(page_files(_STATIC, "/dashboard/", _DASHBOARD_HEADERS))
