@@ -42,7 +42,7 @@ _MAX_CONCURRENT_PAGES = 2
 DEFAULT_CHANGES, MAX_CHANGES = 1_000, 10_000
 DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
 
-_HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+_HEADERS = {"Cache-Control": "no-cache"}
 
 
 class ChangeMemoryQuery(Struct, frozen=True):

@@ -37,7 +37,7 @@ from rsnotify_hub.statistics import Statistics
 
 logger = logging.getLogger("rsnotify.hub.admin")
 
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_HEADERS = {"Cache-Control": "no-store"}
 #: Maximum size of a request body in bytes. Bodies contain at most an instant.
 _MAX_BODY_BYTES = 4096
 

@@ -152,7 +152,7 @@ class HubReadings(Struct, frozen=True, kw_only=True):
 def source_of(topic: str) -> str:
     """Return the host and port of a topic, which identify its Source.
 
-    Silence is measured per Source, because a Source need not send heartbeats on every topic.
+    Silence is measured per Source, because a Source may send heartbeats on some topics only.
     """
     return topic.partition("://")[2].partition("/")[0]
 

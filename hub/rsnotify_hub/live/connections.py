@@ -429,7 +429,7 @@ class LiveConnections:
             )
 
     def add_topic(self, address: str | None) -> Callable[[], None]:
-        """Count a further topic of a connection like a connection, or refuse it (`Refusal`).
+        """Count another topic of a connection as a connection, or refuse it (`Refusal`).
 
         Returns:
             A function that stops counting the topic.
