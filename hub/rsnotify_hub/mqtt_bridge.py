@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from rsnotify.errors import (
     ConfigurationError,
@@ -117,11 +116,13 @@ class MqttBridge(Bridge):
                 )
                 await self._subscribe(connection, inbox)
                 self._warned.clear()
-                await _run_until_first_ends(
+                async with first_completed(
                     connection.lost(),
                     inbox.run(arrived, connection.acknowledge),
                     self._clean_up(sender),
-                )
+                ) as tasks:
+                    for task in filter(asyncio.Task.done, tasks):
+                        task.result()
 
     async def _publish(
         self,
@@ -180,12 +181,6 @@ class MqttBridge(Bridge):
             return
         await self._cursors.delete(selection)
         logger.info("stopped publishing a filtered topic of %s over MQTT", selection.topic)
-
-
-async def _run_until_first_ends(*works: Coroutine[Any, Any, None]) -> None:
-    async with first_completed(*works) as tasks:
-        for task in filter(asyncio.Task.done, tasks):
-            task.result()
 
 
 @dataclass(eq=False, repr=False)
