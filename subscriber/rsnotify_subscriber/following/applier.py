@@ -110,9 +110,11 @@ class PreparedChange(Struct, frozen=True):
 
     @property
     def content_doubt(self) -> ContentDoubt | None:
-        announced = self.wanted.entry.lastmod or self.wanted.entry.datetime
-        if not self.doubt or announced is None:
+        """The doubt to store; None if there is none."""
+        if not self.doubt:
             return None
+        announced = self.wanted.entry.lastmod or self.wanted.entry.datetime
+        assert announced is not None, "the date of the content contradicts it"
         # A date without a time may be in any time zone.
         slack = end_of_unit(announced) - announced if announced.fold else timedelta()
         return ContentDoubt(self.doubt, announced - slack)

@@ -403,6 +403,8 @@ class DestinationState:
 
         Each entry has the least date of the announced version, and a selected type and collection.
         """
+        if not self._since:
+            return []
         type, links = self._selected_properties()
         changes = []
         for uri, state in self.find_all(list(self._since)).items():

@@ -12,7 +12,6 @@ from rsnotify.errors import ConnectionRefused, Unavailable
 from rsnotify.runtime.mqtt_broker import DEFAULT_PREFIX, LEASE
 from rsnotify.selection import PushSelection
 from rsnotify_hub import mqtt_bridge as bridge
-from rsnotify_hub import mqtt_bridge as requested_selections
 from rsnotify_hub.bridging import BacklogSender, BrokerCursors
 from rsnotify_hub.filtering import TopicSelection
 from rsnotify_hub.mqtt_bridge import FilteredTopicLeases
@@ -37,11 +36,11 @@ THIRD = PushSelection(prefixes=(BASE + "c",))
 def time(often_cleaned: None, monkeypatch: pytest.MonkeyPatch) -> Time:
     """The clock of the leases."""
     found = Time()
-    monkeypatch.setattr(requested_selections, "_now", found)
+    monkeypatch.setattr(bridge, "_now", found)
     return found
 
 
-#: A hub with one part at a time, and listeners to two parts, of which the first is served.
+#: A hub that serves one filtered topic at a time. There are listeners to two; the first is served.
 Parts = tuple[Client, BrokerListener, BrokerListener]
 
 
