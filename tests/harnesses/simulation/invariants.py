@@ -18,6 +18,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.sync.progress import MissingResource
+from rsnotify_subscriber.storage.identity import read_fact
 from tests.harnesses.simulation.history import History, Recorded, Wrong, set_at, sets_since
 from tests.harnesses.simulation.loop import SimulatedLoop, current_loop, current_machine
 from tests.harnesses.simulation.world import DestinationMachine
@@ -97,12 +99,16 @@ class CopyCheck:
     def _unavailable(self) -> set[str]:
         """Return the URIs that T has passed, and that are stored as doubts.
 
-        While the state is closed, between two runs, they are what they were before. After a crash,
-        the content of resources that were being applied is unknown until they are fetched again.
+        While the state is closed, between two runs, they are read from its file. After a crash, the
+        content of resources that were being applied is unknown until they are fetched again.
         """
         subscriber = self._destination.subscriber
         assert subscriber is not None
         following, opened = subscriber._followed, subscriber._open
+        if following is None and opened is None:
+            missing = read_fact(self._destination.state, "missing", tuple[MissingResource, ...])
+            self._missing = {one.uri for one in missing or ()}
+            return self._missing
         progress = None
         if following is not None:
             progress = following._follower.progress
