@@ -432,6 +432,9 @@ class BaselineRun:
         self._still_listed = {uri for uri in self._still_listed if uri in pending}
         if watched := {change.uri: change for change in pending.watched}:
             self._still_listed.update(_still_listed(watched, listed.resources))
+            for resource in listed.resources:
+                if normalize(resource.uri) in watched:
+                    pending.add_links(resource)
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in undecided:

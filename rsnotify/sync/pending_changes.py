@@ -35,6 +35,7 @@ from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant, is_undecided
 from rsnotify.format.hashes import agree
 from rsnotify.format.model import ChangeType, Resource
+from rsnotify.format.uris import normalize
 from rsnotify.selection import has_inline_content
 from rsnotify.sync.actions import (
     ActionList,
@@ -417,6 +418,19 @@ class PendingChanges:
         """
         self.add(change, LATEST, due=due)
         self._pending[change.uri].removed = removed
+
+    def add_links(self, listed: Resource) -> None:
+        """Add the links of an entry to the verification of its resource, which is then retried.
+
+        They show where the alternates of the resource are.
+        """
+        uri = normalize(listed.uri)
+        pending = self._pending[uri]
+        change, links = pending.change, listed.links
+        if change.check is CheckMethod.FETCH and change.resource.links != links:
+            pending.change = replace(change, resource=replace(change.resource, links=links))
+            if not pending.in_flight:
+                self._enqueue(uri, None)
 
     def give_up(self, uri: str, *, watch: bool) -> None:
         """Record that this run has made enough attempts. With `watch`, T may pass the change."""

@@ -73,7 +73,7 @@ class UnconfirmedChanges:
             is_covered = max(coverage.from_ or EARLIEST, before) < change.at < until
             if listed is not None and (listed.at > change.at or _repeats(listed, change)):
                 del self._pushed[uri]
-            elif is_covered:
+            elif is_covered or (listed is not None and _may_be_same(listed, change)):
                 del self._pushed[uri]
                 verified = (
                     verification(change, until)
@@ -135,13 +135,18 @@ def verification(change: Change, at: Instant) -> Change:
     return Change(change.uri, kind, at, resource, check=CheckMethod.FETCH)
 
 
+def _may_be_same(listed: Change, pushed: Change) -> bool:
+    """Return whether a listed change is not earlier than the pushed one, as far as stated."""
+    return end_of_unit(listed.at) > pushed.at
+
+
 def _repeats(listed: Change, pushed: Change) -> bool:
     """Return whether a list contains the pushed change, with its datetime.
 
     If the pushed datetime were too late, changes before it would look old. Inline content and
     content from a mirror were verified only against the pushed hash, so the list must repeat it.
     """
-    if end_of_unit(listed.at) <= pushed.at:
+    if not _may_be_same(listed, pushed):
         return False
     deleted = ChangeType.DELETED
     if deleted in (listed.change, pushed.change):

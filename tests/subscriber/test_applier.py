@@ -72,6 +72,8 @@ class Late:
     def failed(self, change: Change, error: RsnotifyError) -> None:
         raise error
 
+    def find_lost(self) -> None: ...
+
 
 async def test_an_older_change_does_not_overtake_a_newer_one_that_has_just_been_applied(
     tmp_path: Path,

@@ -70,6 +70,8 @@ class Copy:
     def failed(self, change: Change, error: RsnotifyError) -> None:
         self._answer.set_result(error)
 
+    def find_lost(self) -> None: ...
+
     async def apply(self, change: Change) -> RsnotifyError | None:
         """Apply a change; return why it failed, if it did."""
         self._answer = asyncio.get_running_loop().create_future()

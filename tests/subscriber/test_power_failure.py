@@ -160,6 +160,8 @@ class _Outcome:
 
     def failed(self, change: Change, error: RsnotifyError) -> None: ...
 
+    def find_lost(self) -> None: ...
+
 
 def _nothing(*_: object) -> None:
     """Commit nothing, as the power fails first."""

@@ -76,6 +76,25 @@ async def test_the_next_poll_puts_right_what_a_hub_invented(
 
 
 @pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize("told", [*APPLIED, "an update, by hash only"])
+async def test_the_lists_restore_the_preferred_alternate_of_a_resource(
+    source: Source, hub: Hub, copy: Copy, told: str
+):
+    """The URI of the resource itself returns another representation."""
+    entries = []
+    for name, content in source.resources.items():
+        source.put(f"{name}.txt", content, headers={"Content-Type": "text/plain"})
+        source.put(name, b"<p>another representation</p>")
+        alternate = ln("alternate", source.uri(f"{name}.txt"), type="text/plain")
+        entries.append(entry(source.uri(name), lastmod=source.t(-1000), links=[alternate]))
+    source.list_entries(*entries)
+    async with pushed(hub, source, copy, pace=HURRIED, prefer="text/plain") as subscriber:
+        await lie(hub, source, *LIES[told])
+        await polled(subscriber, source)
+        await until_right(subscriber, copy, source)
+
+
+@pytest.mark.usefixtures("offered")
 async def test_so_it_does_where_the_list_goes_on(source: Source, hub: Hub, copy: Copy):
     async with pushed(hub, source, copy, pace=pace(poll_with_push=0.3)) as subscriber:
         await lie(hub, source, *LIES["a deletion"])

@@ -61,6 +61,10 @@ _HOST_PAUSE = 60.0
 _VALIDATOR_MARGIN = timedelta(seconds=2)
 
 
+class EntryRequired(ContentMismatch):
+    """A resource that may have a preferred alternate was requested without its entry."""
+
+
 class ContentResolver:
     """Obtains the content of changes.
 
@@ -155,16 +159,26 @@ class ContentResolver:
 
         Raises:
             ContentMismatch: The content is neither that of the copy nor the announced one.
+            EntryRequired: The content is not that of the copy, and may not be the preferred one.
         """
         home = replace(wanted.entry, uri=wanted.home.uri)
         content = await self._fetcher.current_content(home)
         if held is None or agree(held.hash, content.hashes) is not True:
             try:
+                self._check_preferred(wanted)
                 check_announced(wanted.entry, content)
             except ContentMismatch:
                 content.discard()
                 raise
         return with_doubt_if_old(content, wanted)
+
+    def _check_preferred(self, wanted: WantedRepresentation) -> None:
+        """Check that the entry, without which no alternate is known, comes from a document."""
+        entry = wanted.entry
+        is_described = wanted.alternate is not None or entry.hash or entry.lastmod
+        if self._prefer and not is_described:
+            reason = f"only its entry in a list shows where {' or '.join(self._prefer)} is"
+            raise EntryRequired(entry.uri, reason)
 
     async def _member(self, wanted: WantedRepresentation) -> Content | None:
         if self._packages is None or wanted.package is None or wanted.entry.path is None:

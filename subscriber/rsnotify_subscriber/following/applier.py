@@ -43,7 +43,7 @@ from rsnotify.runtime.tasks import Tasks, call_in, settle, wait_for_event
 from rsnotify.selection import Selection, WantedRepresentation
 from rsnotify.sync.progress import Progress
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber.content.resolver import ContentResolver
+from rsnotify_subscriber.content.resolver import ContentResolver, EntryRequired
 from rsnotify_subscriber.fetching.fetcher import Content, Unchanged
 from rsnotify_subscriber.handlers import (
     Handler,
@@ -216,6 +216,9 @@ class Preparation:
     on_ready: Callable[[PreparedChange], None]
     #: Called with each change that cannot be prepared, and the reason.
     on_failed: Callable[[Change, RsnotifyError], None]
+    #: Called after a resource was marked as lost, because only the lists show how to fetch it.
+    on_lost: Callable[[], None]
+    worker: Executor
     #: Changes with content in packages, collected while a submission is prepared.
     _packaged: list[_Unfetched] = field(default_factory=list, init=False)
 
@@ -298,6 +301,16 @@ class Preparation:
                 if held is None or not held.exists:  # the copy does not have it either
                     ready = replace(ready, decided=None, unchanged=held)
                 self.on_ready(ready)
+            except EntryRequired:
+                if held is None or not held.exists:
+                    raise
+                ready = replace(ready, decided=None)
+                if ready.change.change is ChangeType.DELETED:
+                    self.on_ready(replace(ready, unchanged=held))  # it exists, as in the copy
+                else:
+                    await call_in(self.worker, self.state.require_entry, held.uri)
+                    self.on_ready(ready)
+                    self.on_lost()
             else:
                 ready = replace(ready, decided=self._decide_current(ready.change, held))
                 if ready.decided is None or ready.decided.change is not ChangeType.DELETED:
@@ -360,6 +373,9 @@ class ApplyOutcome(Protocol):
     def failed(self, change: Change, error: RsnotifyError) -> None:
         """Handle a change that could not be applied."""
 
+    def find_lost(self) -> None:
+        """Schedule another fetch of the resources that the state records as lost."""
+
 
 class Applier:
     """Applies the changes of a follower.
@@ -383,7 +399,14 @@ class Applier:
     ) -> None:
         self._state = state
         self._preparation = Preparation(
-            content, state, tasks, selection, self._add_ready, outcome.failed
+            content,
+            state,
+            tasks,
+            selection,
+            self._add_ready,
+            outcome.failed,
+            outcome.find_lost,
+            worker,
         )
         self._handler = handler if isinstance(handler, Handler) else None
         self._transactional = handler if isinstance(handler, TransactionalHandler) else None

@@ -384,6 +384,16 @@ class DestinationState:
             self._count_lost()
         return self.lost
 
+    def require_entry(self, uri: str) -> None:
+        """Have the next comparison apply the entry of a resource, however old its list is.
+
+        If the copy has the resource, it is marked as lost.
+        """
+        with self.transactions.writing():
+            self.database.execute("UPDATE {resources} SET changed_at = 0 WHERE uri = ?", (uri,))
+            self.database.execute(f"{_LOSE} AND uri = ?", (uri,))
+            self._count_lost()
+
     def lost_changes(self, after: str, limit: int) -> dict[str, Change]:
         """Return a page of changes that refetch lost resources, keyed by stored URI, in order.
 

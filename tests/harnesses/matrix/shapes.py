@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tests.harnesses.matrix.source import BASE, FOLDER, SITE, Listing, Recorded, Source
-from tests.wild.documents import days, ln, seconds, sha256
+from tests.harnesses.matrix.source import (
+    ALTERNATES,
+    BASE,
+    FOLDER,
+    MIRROR,
+    SITE,
+    Listing,
+    Recorded,
+    Source,
+)
+from tests.wild.documents import days, inline, ln, seconds, sha256
 
 Documents = dict[str, Listing | bytes]
 #: After how many changes a list is closed, and how many entries are on a page.
@@ -35,6 +45,12 @@ class Shape:
         validators: Whether answers have an ETag and a Last-Modified.
         dates: Whether answers have a Date.
         chunked: Whether answers have no length.
+        compressed: Whether answers are compressed.
+        redirects: Whether resources redirect to a URL of each version.
+        links: Returns the links of an entry, from a name and a content.
+        change_links: Returns further links of an entry in a list of changes.
+        content: Returns the content of a resource from its text.
+        prefer: The media types that the Destination prefers.
         through: What is between the Source and the Destination: a gateway or a relay.
     """
 
@@ -49,6 +65,12 @@ class Shape:
     validators: bool = True
     dates: bool = True
     chunked: bool = False
+    compressed: bool = False
+    redirects: bool = False
+    links: Callable[[Source, str, bytes], list[str]] = lambda *_: []
+    change_links: Callable[[Source, Recorded], list[str]] = lambda *_: []
+    content: Callable[[str], bytes] = lambda text: text.encode() * 3
+    prefer: tuple[str, ...] = ()
     through: str = ""
 
     def __str__(self) -> str:
@@ -205,6 +227,29 @@ def _resource_dump(source: Source) -> Documents:
     }
 
 
+def _dump_in_packages(source: Source) -> Documents:
+    """A Resource Dump of several packages."""
+    resources = _resources(source)
+    contents = list(source.contents_at(source.shape.listed_at(source)).items())
+    found: Documents = {}
+    entries = []
+    for number, first in enumerate(range(0, len(resources), _PAGE)):
+        part = resources[first : first + _PAGE]
+        manifest = Listing("resourcedump-manifest", part, {"at": _at(source)})
+        package = _package(source, manifest, dict(contents[first : first + _PAGE]))
+        found[f"resources-{number}.zip"] = package
+        entry = {"uri": f"{BASE}resources-{number}.zip", "at": _at(source)}
+        entries.append({**entry, "hash": sha256(package), "length": len(package)})
+    found["resourcedump.xml"] = Listing("resourcedump", entries, {"at": _at(source)})
+    return found
+
+
+def _dumps(source: Source) -> Documents:
+    changes = _change_dump(source)
+    del changes["resourcelist.xml"]
+    return {**_dump_in_packages(source), **changes}
+
+
 def _list_and_dump(source: Source) -> Documents:
     return {**_list_only(source), **_resource_dump(source)}
 
@@ -298,6 +343,34 @@ def _two_sets(source: Source) -> Documents:
     }
 
 
+def _list_changes_and_patches(source: Source) -> Documents:
+    found = _list_and_changes(source)
+    for number, one in enumerate(source.changes):
+        if one.change == "updated" and one.content is not None:
+            found[f"patch-{number}.json"] = one.content
+    return found
+
+
+def _patch_links(source: Source, recorded: Recorded) -> list[str]:
+    if recorded.change != "updated":
+        return []
+    number = source.changes.index(recorded)
+    rel, kind = "http://www.openarchives.org/rs/terms/patch", "application/merge-patch+json"
+    return [ln(rel, f"{BASE}patch-{number}.json", type=kind)]
+
+
+def _inline_link(source: Source, recorded: Recorded) -> list[str]:
+    return [] if recorded.content is None else [inline(recorded.content, "text/plain")]
+
+
+def _mirror_link(source: Source, name: str, content: bytes) -> list[str]:
+    return [ln("duplicate", SITE + MIRROR + name, pri=1)]
+
+
+def _alternate_link(source: Source, name: str, content: bytes) -> list[str]:
+    return [ln("alternate", SITE + ALTERNATES + name, type="text/plain")]
+
+
 _BOTH = (("resourcelist", "resourcelist.xml"), ("changelist", "changelist.xml"))
 _LIST, _CHANGES = _BOTH[:1], _BOTH[1:]
 
@@ -312,6 +385,23 @@ SHAPES = (
     Shape("changes, seconds", "the same, with all datetimes in whole seconds",
           _list_and_changes, _BOTH, hashes=False, whole_seconds=True),
     Shape("changes", "a Change List only, from the beginning", _changes_only, _CHANGES),
+    Shape("changes alone, no hashes", "the same, without hashes", _changes_only, _CHANGES,
+          hashes=False),
+    Shape("inline", "a Resource List, and a Change List with the content of each change",
+          _list_and_changes, _BOTH, change_links=_inline_link),
+    Shape("patches", "a Resource List, and a Change List with a patch for each update",
+          _list_changes_and_patches, _BOTH, change_links=_patch_links,
+          content=lambda text: json.dumps({"text": text, "more": "x" * 99}).encode()),
+    Shape("mirrors", "the same with a mirror of each resource that is half a minute behind",
+          _list_and_changes, _BOTH, links=_mirror_link),
+    Shape("alternates", "a Resource List and a Change List, with alternates that are preferred",
+          _list_and_changes, _BOTH, hashes=False, links=_alternate_link, prefer=("text/plain",)),
+    Shape("redirects", "resources that redirect to a URL for each version", _list_and_changes,
+          _BOTH, hashes=False, redirects=True),
+    Shape("compressed", "a server that compresses answers", _list_and_changes, _BOTH,
+          hashes=False, compressed=True),
+    Shape("dumps", "a Resource Dump of several packages and a Change Dump", _dumps,
+          (("resourcedump", "resourcedump.xml"), ("changedump", "changedump.xml"))),
     Shape("resource dump", "a Resource Dump only", _resource_dump,
           (("resourcedump", "resourcedump.xml"),)),
     Shape("list and dump", "a Resource List and a Resource Dump", _list_and_dump,

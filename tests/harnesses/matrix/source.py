@@ -7,6 +7,7 @@ answers. What was true at which time is kept, for the judge.
 from __future__ import annotations
 
 import asyncio
+import gzip
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from email.utils import format_datetime
@@ -29,6 +30,9 @@ PORT = 8001
 SITE = f"http://127.0.0.1:{PORT}"
 FOLDER = "/set/"
 BASE = SITE + FOLDER
+#: Where mirrors and alternates of the resources are, and the versions to which they redirect.
+MIRROR, ALTERNATES, VERSIONS = "/mirror/", "/alternates/", "/versions/"
+_MIRROR_LAG = 30.0
 #: What there is at the beginning of a run.
 NAMES = ("a", "b", "c", "d", "e", "f")
 #: When these were written, in seconds of the run.
@@ -121,7 +125,8 @@ class Source:
         self.machine: Machine | None = None
         self._last = EPOCH - timedelta(days=2)
         self.history = {
-            name: [Version(_WRITTEN, f"{name}, as it was first\n".encode() * 3)] for name in NAMES
+            name: [Version(_WRITTEN, shape.content(f"{name}, as it was first\n"))]
+            for name in NAMES
         }
         self.begins = EPOCH + timedelta(seconds=_WRITTEN)
         #: The documents, and what they depend on.
@@ -182,7 +187,7 @@ class Source:
 
     def update(self, name: str, content: bytes | None = None) -> Recorded:
         exists = name in self.contents
-        text = f"{name}, changed at {self.loop.now:.3f}\n".encode() * 3
+        text = self.shape.content(f"{name}, changed at {self.loop.now:.3f}\n")
         return self._change("updated" if exists else "created", name, content or text)
 
     def delete(self, name: str) -> Recorded:
@@ -208,12 +213,16 @@ class Source:
             found["lastmod"] = shape.lastmod(lastmod)
         if shape.hashes:
             found |= {"hash": sha256(content), "length": len(content)}
-        return found
+        links = shape.links(self, name, content)
+        return {**found, "links": links} if links else found
 
     def changed(self, recorded: Recorded) -> dict[str, Any]:
         found: dict[str, Any] = {"uri": BASE + recorded.name}
         if recorded.content is not None:
             found = self.described(recorded.name, recorded.content, recorded.at)
+            links = self.shape.change_links(self, recorded)
+            if links:
+                found["links"] = [*found.get("links", []), *links]
         return {**found, "change": recorded.change, "datetime": recorded.at}
 
     def documents(self) -> dict[str, bytes]:
@@ -266,16 +275,37 @@ class Source:
             found = Answer(document, type=kind)
             changed = max([self.begins, *(one.at for one in self.changes)])
         else:
-            name = path.removeprefix(FOLDER)
-            content = self.contents.get(name) if path.startswith(FOLDER) else None
+            folder, _, name = path.rpartition("/")
+            content = self._content(f"{folder}/", name)
             if content is None:
                 return Answer(b"no such page\n", 404, "text/plain")
+            if shape.redirects and folder == FOLDER.rstrip("/"):
+                where = f"{VERSIONS}{len(self.history[name]) - 1}/{name}"
+                return Answer(status=302, type="text/plain", fields={"Location": where})
             found = Answer(content, type="text/plain")
             changed = self.modified(name)
+            if folder.startswith(VERSIONS):
+                changed = max(self.begins, self.time(self.history[name][_number(folder)].at))
         if shape.validators:
             found.etag = f'"{digest(found.body).hexdigest()[:12]}"'
             found.modified = changed
         return found
+
+
+    def _content(self, folder: str, name: str) -> bytes | None:
+        """Return what a server has in one of its folders by that name."""
+        if folder.startswith(VERSIONS) and self.shape.redirects:
+            return self.history[name][_number(folder)].content
+        if folder == MIRROR and self.shape.links:
+            return self.contents_at(self.loop.now - _MIRROR_LAG).get(name)
+        content = self.contents.get(name)
+        if folder == FOLDER and self.shape.prefer and content is not None:
+            return b"<html>" + content
+        return content if folder == FOLDER or folder == ALTERNATES else None
+
+
+def _number(folder: str) -> int:
+    return int(folder.removeprefix(VERSIONS).rstrip("/"))
 
 
 class _Connection(asyncio.Protocol):
@@ -311,7 +341,8 @@ class _Connection(asyncio.Protocol):
             return
         data = _written(self._source, answer)
         if answer.fault == "cut":
-            self._transport.write(data[: len(data) - len(answer.body) // 2 - 1])
+            body = len(data) - data.index(b"\r\n\r\n") - 4
+            self._transport.write(data[: len(data) - body // 2 - 1])
             self._transport.abort()
             return
         self._transport.write(data)
@@ -339,6 +370,9 @@ def _written(source: Source, answer: Answer) -> bytes:
     if answer.modified is not None:
         fields["Last-Modified"] = format_datetime(answer.modified, usegmt=True)
     body = answer.body
+    if shape.compressed and body:
+        fields["Content-Encoding"] = "gzip"
+        body = gzip.compress(body, mtime=0)
     if answer.status == 304:
         body = b""
     elif shape.chunked:

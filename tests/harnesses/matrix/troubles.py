@@ -21,7 +21,15 @@ from weakref import WeakKeyDictionary
 
 from rsnotify.selection import Selection
 from tests.harnesses.matrix.shapes import Shape
-from tests.harnesses.matrix.source import BASE, FOLDER, Answer, Listing, Request, Source
+from tests.harnesses.matrix.source import (
+    ALTERNATES,
+    BASE,
+    FOLDER,
+    Answer,
+    Listing,
+    Request,
+    Source,
+)
 from tests.harnesses.matrix.ways import PACE, Way
 from tests.wild.documents import days, ln, sha256
 
@@ -154,12 +162,17 @@ def _fetched(shape: Shape, way: Way) -> bool:
     return not _dumped(shape, way)
 
 
+def _from_own_uri(shape: Shape, way: Way) -> bool:
+    """Whether contents come from the URIs of the resources only."""
+    return _fetched(shape, way) and shape.name not in ("inline", "mirrors", "alternates")
+
+
 # Answers
 
 
 def _to(*names: str, **fields: Any) -> Callable[[Source, Request, Answer], Answer]:
     """Return a function that answers requests for resources otherwise."""
-    paths = {FOLDER + name for name in names}
+    paths = {folder + name for name in names for folder in (FOLDER, ALTERNATES)}
 
     def answer(source: Source, request: Request, given: Answer) -> Answer:
         return replace(given, **_of(fields)) if request.path in paths else given
@@ -663,6 +676,7 @@ async def _hub_invents(run: Run) -> None:
         [
             {"uri": BASE + "e", "change": "deleted", "datetime": moment},
             {"uri": BASE + "f", "change": "updated", "datetime": moment, "hash": sha256(invented)},
+            {"uri": BASE + "n", "change": "updated", "datetime": moment, "hash": sha256(invented)},
             {"uri": BASE + "y", "change": "created", "datetime": moment, "hash": sha256(invented)},
         ]
     )
@@ -723,12 +737,14 @@ TROUBLES = (
     *(Trouble(f"resource answers {code}", "resources", answer=_status(code), local=True,
               final=code < 500, fits=_fetched)
       for code in (404, 410, 401, 403, 500)),
+    Trouble("new resource answers 500", "resources", answer=_status(500, "n"), fits=_fetched),
+    Trouble("new resource answers 404", "resources", answer=_status(404, "n"), fits=_fetched),
     Trouble("resource does not answer", "resources", answer=_to("a", fault="hang"), local=True,
             fits=_fetched, limit=160),
     Trouble("resource is cut off", "resources", answer=_to("a", fault="cut"), local=True,
             fits=_fetched),
     Trouble("resource on a host that refuses", "resources", document=_entries(_elsewhere),
-            local=True, fits=_fetched, uncopied="a", remains=_called("archive", "indexes")),
+            local=True, fits=_from_own_uri, uncopied="a", remains=_called("archive", "indexes")),
     Trouble("wrong hash", "resources", document=_entries(_set(hash=sha256(b"another"))),
             local=True, final=True, fits=_hashed),
     Trouble("wrong length", "resources", document=_entries(_set(length=7)), local=True,
@@ -737,9 +753,9 @@ TROUBLES = (
     Trouble("deletion dated by the day", "resources", fits=_with_changes, prepared=_update("d"),
             document=_of_kind((*_CHANGES, "change-notification"), _deleted_on_a_day)),
     Trouble("a login page", "resources",
-            answer=_to("a", body=_LOGIN_PAGE, type="text/html", etag=None, modified=None),
+            answer=_to("a", status=200, body=_LOGIN_PAGE, type="text/html"),
             document=_entries(lambda one: one.update(type="text/plain")), local=True, final=True,
-            fits=_fetched),
+            fits=lambda shape, way: _fetched(shape, way) and not shape.prefer),
     Trouble("alias spelling", "resources", document=_entries(_respell), local=True,
             fits=_not_relayed),
     Trouble("listed in two spellings", "resources",

@@ -127,7 +127,11 @@ class Destination:
     def __init__(self, run: Run, loop: SimulatedLoop, way: Way, url: str) -> None:
         self.way, self.url = way, url
         selection = Selection(excluded=tuple(way.excluded))
-        self.options: dict[str, Any] = {"check_files": CHECK_FILES, "selection": selection}
+        self.options: dict[str, Any] = {
+            "check_files": CHECK_FILES,
+            "selection": selection,
+            "prefer": run.shape.prefer,
+        }
         self.pace = PACE
         self.clock = Clock()
         self.root = Path("destination")
@@ -232,7 +236,8 @@ class Destination:
 
     async def _audited(self) -> Claim:
         try:
-            options = FollowOptions(allow_private_addresses=True)
+            prefer = self.options["prefer"]
+            options = FollowOptions(allow_private_addresses=True, prefer=prefer)
             found = await audit(self.url, self.copy, state=self.state, options=options)
         except RsnotifyError as error:
             return Claim(False, (str(error),))
