@@ -219,7 +219,7 @@ class Follower:
             later += self._spread()
         for change in joined:
             due = None if later == now or has_inline_content(change) else later
-            state.pending.announce(change, at_once=True, due=due)
+            state.pending.announce(change, at_once=True, due=due, pushed=True)
         if coverage.from_ is None:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
         elif not is_early:
@@ -549,7 +549,9 @@ class ApplyResults:
             self._passed, self._only_pushed = passed, pushed
             # No list has to confirm a change that was not applied.
             self._missing = tuple(
-                MissingResource(one.resource.uri) if one.uri in pushed else _missing_resource(one)
+                MissingResource(one.resource.uri, self._state.pending.listed(one.uri))
+                if one.uri in pushed
+                else _missing_resource(one)
                 for one in passed
             )
         return replace(progress, missing=self._missing + tuple(map(_removed_resource, removed)))

@@ -204,6 +204,11 @@ class _Pending(Struct):
     due: float | None = None
     #: The change that announced the resource, if `change` removes the resource because of a 404.
     missing: Change | None = None
+    #: Whether only push announced the change, or `change` verifies such a change.
+    pushed: bool = False
+    #: When documents announced the resource, before a pushed change or a verification superseded
+    #: their change.
+    listed: Instant = EARLIEST
 
     @property
     def is_watched(self) -> bool:
@@ -302,6 +307,10 @@ class PendingChanges:
         pending = self._pending.get(uri)
         return pending is not None and pending.removed
 
+    def listed(self, uri: str) -> Instant:
+        """Return when documents announced a pending resource before push did."""
+        return self._pending[uri].listed
+
     def announced(self, uri: str) -> Instant | None:
         """Return when documents announced that a pending resource exists; None if none did."""
         pending = self._pending.get(uri)
@@ -327,6 +336,7 @@ class PendingChanges:
         parked: bool = False,
         at_once: bool = False,
         due: float | None = None,
+        pushed: bool = False,
     ) -> bool:
         """Add a change after all earlier ones, some of which may be in the backlog.
 
@@ -338,7 +348,7 @@ class PendingChanges:
         is_full = parked and pending is None and len(self._parked) >= self._most_parked
         # A resource that is parked in memory has no changes in the backlog.
         if (pending is not None and pending.parked) or not (is_full or self.backlog):
-            return self.add(change, since, parked=parked, due=due)
+            return self.add(change, since, parked=parked, due=due, pushed=pushed)
         at_once = at_once or pending is not None
         self.backlog.add(change, since or change.at, at_once=at_once, due=due)
         return pending is None or not pending.is_known(change)
@@ -351,6 +361,7 @@ class PendingChanges:
         parked: bool = False,
         due: float | None = None,
         missing: Change | None = None,
+        pushed: bool = False,
     ) -> bool:
         """Add a change, which supersedes an earlier change of the same resource.
 
@@ -371,6 +382,8 @@ class PendingChanges:
             missing: The change that announced the resource, if `change` removes it because of a
                 404. The Source did not state that deletion, so further lists are compared with the
                 announcement.
+            pushed: Whether only push announced the change. A verification of it keeps the datetime
+                at which documents announced the resource.
 
         Returns:
             Whether the change announces anything that has not been tried yet.
@@ -378,11 +391,13 @@ class PendingChanges:
         since = since or change.at
         pending = self._pending.get(change.uri)
         if pending is None:
-            pending = self._pending[change.uri] = _Pending(change, since, change.resource)
+            pending = _Pending(change, since, change.resource, pushed=pushed)
+            self._pending[change.uri] = pending
             self._hold(pending, since)
             self._enqueue(change.uri, due, parked=parked)
             return True
         if missing is None and pending.missing is None and pending.is_known(change):
+            pending.pushed = pending.pushed and pushed
             if since < pending.since and not pending.is_watched:
                 self._hold(pending, since)
             return False
@@ -395,6 +410,11 @@ class PendingChanges:
         successor = _successor(_verified_if_needed(change, announced), pending.change)
         if successor is not None:
             change = successor
+            if not pending.pushed:
+                pending.listed = _listed_at(announced)
+            elif not pushed:
+                change = _as_listed(change, pending.listed)
+            pending.pushed = pushed or (pending.pushed and _is_bare(change))
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, due)  # end the backoff of the earlier change
             self._failing -= pending.attempts > 0
@@ -406,6 +426,9 @@ class PendingChanges:
             pending.earlier += pending.attempts
             pending.attempts = pending.retries = 0
             pending.given_up = pending.removed = pending.unlisted = False
+        elif pending.pushed and not pushed:
+            pending.listed = _listed_at(change)
+            pending.change = _as_listed(pending.change, pending.listed)
         return True
 
     def watch(self, change: Change, due: float, *, removed: bool = False) -> None:
@@ -736,6 +759,27 @@ def _successor(change: Change, before: Change) -> Change | None:
     if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
         return replace(change, check=CheckMethod.COMPARE)
     return change
+
+
+def _listed_at(change: Change) -> Instant:
+    """Return when a change in a document announced that its resource exists."""
+    return EARLIEST if change.change is ChangeType.DELETED else announced_at(change)
+
+
+def _is_bare(change: Change) -> bool:
+    """Return whether a change is a verification that does not state when it was announced."""
+    return change.check is CheckMethod.FETCH and announced_at(change) == EARLIEST
+
+
+def _as_listed(change: Change, listed: Instant) -> Change:
+    """Return a verification of a pushed change that states when documents announced the resource.
+
+    Otherwise, the resource could be dropped although they list it.
+    """
+    if listed == EARLIEST or not _is_bare(change):
+        return change
+    resource = replace(change.resource, change=ChangeType.UPDATED, datetime=listed)
+    return replace(change, change=ChangeType.UPDATED, resource=resource)
 
 
 def _is_undecided(change: Change, announced: Change) -> bool:

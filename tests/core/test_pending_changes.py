@@ -83,6 +83,37 @@ def test_a_resource_that_changes_while_in_flight_is_dispatched_again() -> None:
     assert pending.dispatch(10, now=0) == [change("a", 2)]
 
 
+@pytest.mark.parametrize("order", ["listed, pushed, verified", "pushed, listed, verified",
+                                   "pushed, verified, listed"])  # fmt: skip
+@pytest.mark.parametrize("kind", [ChangeType.UPDATED, ChangeType.DELETED])
+def test_a_resource_that_a_list_announces_stays_announced_while_a_pushed_change_is_verified(
+    kind: ChangeType, order: str
+) -> None:
+    listed, pushed = change("a", 3), replace(change("a", 4), change=kind)
+    verified = verification(pushed, at(5))
+    pending = pending_of()
+    for step in order.split(", "):
+        one = {"listed": listed, "pushed": pushed, "verified": verified}[step]
+        pending.announce(one, pushed=step == "pushed")
+    (taken,) = pending.dispatch(10, now=0)
+    assert (taken.check, taken.change) == (CheckMethod.FETCH, ChangeType.UPDATED)
+    pending.failed(taken, now=0)
+    pending.give_up("a", watch=True)
+    pending.drop_unlisted(at(2), set())
+    assert pending.passed == (taken,), "a list of before the announcement counts"
+
+
+def test_a_resource_that_only_push_announced_is_dropped_if_its_verification_fails() -> None:
+    pending = pending_of()
+    pending.announce(change("a", 4), pushed=True)
+    pending.announce(verification(change("a", 4), at(5)))
+    (taken,) = pending.dispatch(10, now=0)
+    pending.failed(taken, now=0)
+    pending.give_up("a", watch=True)
+    pending.drop_unlisted(at(2), set())
+    assert [one.change for one in pending.dispatch(10, now=0)] == [ChangeType.DELETED]
+
+
 def test_no_more_changes_are_in_flight_than_the_limit() -> None:
     pending = pending_of(*(change(name, 1) for name in "abcd"))
     out = pending.dispatch(3, now=0)

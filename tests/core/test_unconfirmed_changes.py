@@ -95,6 +95,14 @@ def test_a_list_confirms_a_change_that_it_repeats_or_has_a_later_one_of(
     assert len(unconfirmed) == 0
 
 
+def test_a_list_that_ends_with_an_entry_that_is_perhaps_the_pushed_one_decides() -> None:
+    announced, listed = change(3, hash=None, links=(MIRROR,)), change(3, hash=None)
+    unconfirmed = pushed(announced)
+    fetched = replace(listed, check=CheckMethod.FETCH)
+    found = unconfirmed.confirm(covering(-9, 3), {"a": listed}, EARLIEST)
+    assert found == [(fetched, announced.at)], "the entry is lost"
+
+
 def test_a_comparison_with_the_whole_set_settles_the_changes_up_to_it() -> None:
     unconfirmed = pushed(change(3))
     assert unconfirmed.remove_compared(at(2.9)) == []

@@ -13,7 +13,7 @@ import pytest
 _COMMAND = [sys.executable, "-m", "tests.harnesses.simulation.run"]
 _ROOT = Path(__file__).parents[2]
 #: More, by `make simulate`, take longer than the suite may.
-_SEEDS = ("1-100", "relays:13", "gateways:3")
+_SEEDS = ("1-100", "relays:6", "gateways:3")
 
 
 def simulate(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -125,8 +125,7 @@ class Source:
         self.machine: Machine | None = None
         self._last = EPOCH - timedelta(days=2)
         self.history = {
-            name: [Version(_WRITTEN, shape.content(f"{name}, as it was first\n"))]
-            for name in NAMES
+            name: [Version(_WRITTEN, shape.content(f"{name}, as it was first\n"))] for name in NAMES
         }
         self.begins = EPOCH + timedelta(seconds=_WRITTEN)
         #: The documents, and what they depend on.
@@ -291,7 +290,6 @@ class Source:
             found.modified = changed
         return found
 
-
     def _content(self, folder: str, name: str) -> bytes | None:
         """Return what a server has in one of its folders by that name."""
         if folder.startswith(VERSIONS) and self.shape.redirects:
@@ -301,7 +299,7 @@ class Source:
         content = self.contents.get(name)
         if folder == FOLDER and self.shape.prefer and content is not None:
             return b"<html>" + content
-        return content if folder == FOLDER or folder == ALTERNATES else None
+        return content if folder in (FOLDER, ALTERNATES) else None
 
 
 def _number(folder: str) -> int:

@@ -873,6 +873,8 @@ TROUBLES = (
     Trouble("hub withholds", "hub", begin=_hub_does(withholds=True),
             end=_hub_does(withholds=False), fits=_pushed),
     Trouble("hub invents changes", "hub", begin=_hub_invents, fits=_pushed, remains=_only_changes),
+    Trouble("hub invents a change of a resource that answers 500", "hub", fits=_pushed,
+            begin=_hub_invents, answer=_status(500, "n"), remains=_only_changes),
     Trouble("hub is ahead", "hub", begin=_hub_ahead, fits=_pushed),
     Trouble("hub babbles", "hub", begin=_hub_babbles, fits=_pushed),
     Trouble("hub repeats", "hub", begin=_hub_does(repeats=True), end=_hub_does(repeats=False),
