@@ -135,7 +135,7 @@ UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NUL
 _AS_COMPARED = "WHERE uri = ? AND hash = ? AND coalesce(mtime, -2) = coalesce(?, -2)"
 _LOSE = "UPDATE {resources} SET mtime = -1 WHERE hash IS NOT NULL AND change != 'deleted'"
 #: Sets a length that no file has, because a lost resource whose file matches counts as found.
-_LOSE_UNSELECTED = """
+_LOSE_WRONG = """
 UPDATE {resources} SET mtime = -1, length = -1
     WHERE hash IS NOT NULL AND change != 'deleted' AND uri = ?
 """
@@ -391,7 +391,7 @@ class DestinationState:
         """
         with self.transactions.writing():
             self.database.execute("UPDATE {resources} SET changed_at = 0 WHERE uri = ?", (uri,))
-            self.database.execute(f"{_LOSE} AND uri = ?", (uri,))
+            self.database.execute(_LOSE_WRONG, (uri,))
             self._count_lost()
 
     def lost_changes(self, after: str, limit: int) -> dict[str, Change]:
@@ -472,7 +472,7 @@ class DestinationState:
             return
         by_uri = Selection(selection.only, selection.excluded)
         uris = [(uri,) for uri in self.held_uris() if not by_uri.wants(Resource(uri))]
-        self.database.executemany(_LOSE_UNSELECTED, uris)
+        self.database.executemany(_LOSE_WRONG, uris)
         self._count_lost()
 
     @property
