@@ -347,6 +347,8 @@ class Following:
         self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
         self._has_checked_selection = False
+        #: Whether resources with doubts about their content, if any, were requested once.
+        self._has_read_doubts = False
         self._membership = SetMembership(
             context.fetcher, context.offers.descriptions, identity.url, state.links()
         )
@@ -498,14 +500,16 @@ class Following:
     async def _fetch_doubted(self) -> None:
         """Refetch resources with doubts about their content now, and at increasing intervals."""
         if self._context.identity.prefer:
+            self._has_read_doubts = True
             return  # the dates are those of other representations
         pace = self._context.options.pace
         tried, wait = set[str](), pace.repair
         while True:
             changes = await call_in(self._context.worker, self._state.doubted_changes)
+            self._has_read_doubts = True
             pending = self._follower.state.pending
-            if new := [change for change in changes if change.uri not in pending]:
-                self._perform(self._follower.verify(new, self._loop.time()))
+            new = [change for change in changes if change.uri not in pending]
+            self._perform(self._follower.verify(new, self._loop.time()))
             uris = {change.uri for change in changes}
             wait = min(2 * wait, pace.compare) if uris and uris <= tried else pace.repair
             tried = uris
@@ -717,7 +721,8 @@ class Following:
             return
         if not self._applier.idle or self._rediscovery.is_reading:
             return
-        if not (self._copy.has_ended or self._follower.failures.count):
+        has_begun = self._copy.has_ended and self._has_read_doubts
+        if not (has_begun or self._follower.failures.count):
             return
         is_over = can_end(self._follower, self._loop.time())
         if is_over and self._copy.has_confirmed_foreign():
