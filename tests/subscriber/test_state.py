@@ -545,6 +545,17 @@ def test_a_lost_resource_stays_lost_until_its_content_is_stored(
 
 
 @everywhere
+def test_the_entry_of_a_resource_is_required_although_its_file_is_unaltered(
+    state: DestinationState,
+) -> None:
+    state.commit([ResourceState("a", 5, "updated", A, 5, mtime=1)], None)
+    state.require_entry("a")
+    assert state.lost == 1
+    assert state.held_files("", 10)[0].length == -1, "a file of that length counts as found"
+    assert find(state, "a").changed_at == 0, "a list may be older than the change"
+
+
+@everywhere
 def test_what_another_selection_excludes_is_lost(state: DestinationState) -> None:
     state.store_identity(Identity("", "http://a.example/", Offer()))
     state.commit([held("a/1", PRECISE, hash=A), held("b/1", PRECISE, hash=A)], None)
