@@ -19,7 +19,7 @@ pending changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from math import inf
 
@@ -431,10 +431,7 @@ class BaselineRun:
         pending = self._state.pending
         self._still_listed = {uri for uri in self._still_listed if uri in pending}
         if watched := {change.uri: change for change in pending.watched}:
-            self._still_listed.update(_still_listed(watched, listed.resources))
-            for resource in listed.resources:
-                if normalize(resource.uri) in watched:
-                    pending.add_links(resource)
+            self._add_watched(watched, listed.resources)
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in undecided:
@@ -447,6 +444,21 @@ class BaselineRun:
         for resource in absent:
             self._add(resource, self._missed(resource, listed), is_news=True)
         return True
+
+    def _add_watched(self, watched: Mapping[str, Change], listed: Iterable[Resource]) -> None:
+        """Record which watched resources a list still has, and the links of their entries.
+
+        The copy may store such a resource as listed, from before it was missing. If the list has
+        another hash, the content announced before is no longer expected.
+        """
+        for resource in listed:
+            change = watched.get(normalize(resource.uri))
+            if change is None:
+                continue
+            is_same = agree(change.resource.hash, resource.hash) is not False
+            if is_same or change.check is CheckMethod.FETCH:
+                self._still_listed.add(change.uri)
+            self._state.pending.add_links(resource)
 
     def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending, uri = self._state.pending, normalize(resource.uri)
@@ -553,23 +565,6 @@ class BaselineRun:
         else:
             frontiers.last_list = replace(read, at=known.at, is_older=read.at is not None)
         return read is None or read.fingerprint != known.fingerprint
-
-
-def _still_listed(watched: Mapping[str, Change], listed: Iterable[Resource]) -> Iterator[str]:
-    """Yield the URIs of watched resources that a list still has, with the same content.
-
-    The copy may store such a resource as listed, from before it was missing. If the list has
-    another hash, the content announced before is no longer expected.
-    """
-    for resource in listed:
-        change = watched.get(normalize(resource.uri))
-        if change is None:
-            continue
-        if (
-            change.check is CheckMethod.FETCH
-            or agree(change.resource.hash, resource.hash) is not False
-        ):
-            yield change.uri
 
 
 #: Number of consecutive baselines after which a gap stays uncovered. Two, because a newer Resource

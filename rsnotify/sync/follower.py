@@ -549,7 +549,7 @@ class ApplyResults:
             self._passed, self._only_pushed = passed, pushed
             # No list has to confirm a change that was not applied.
             self._missing = tuple(
-                MissingResource(one.resource.uri, self._state.pending.listed(one.uri))
+                MissingResource(one.resource.uri, self._state.pending.listed_at(one.uri))
                 if one.uri in pushed
                 else _missing_resource(one)
                 for one in passed

@@ -208,7 +208,7 @@ class _Pending(Struct):
     pushed: bool = False
     #: When documents announced the resource, before a pushed change or a verification superseded
     #: their change.
-    listed: Instant = EARLIEST
+    listed_at: Instant = EARLIEST
 
     @property
     def is_watched(self) -> bool:
@@ -307,9 +307,9 @@ class PendingChanges:
         pending = self._pending.get(uri)
         return pending is not None and pending.removed
 
-    def listed(self, uri: str) -> Instant:
+    def listed_at(self, uri: str) -> Instant:
         """Return when documents announced a pending resource before push did."""
-        return self._pending[uri].listed
+        return self._pending[uri].listed_at
 
     def announced(self, uri: str) -> Instant | None:
         """Return when documents announced that a pending resource exists; None if none did."""
@@ -411,9 +411,9 @@ class PendingChanges:
         if successor is not None:
             change = successor
             if not pending.pushed:
-                pending.listed = _listed_at(announced)
+                pending.listed_at = _listed_at(announced)
             elif not pushed:
-                change = _as_listed(change, pending.listed)
+                change = _as_listed(change, pending.listed_at)
             pending.pushed = pushed or (pending.pushed and _is_bare(change))
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, due)  # end the backoff of the earlier change
@@ -427,8 +427,8 @@ class PendingChanges:
             pending.attempts = pending.retries = 0
             pending.given_up = pending.removed = pending.unlisted = False
         elif pending.pushed and not pushed:
-            pending.listed = _listed_at(change)
-            pending.change = _as_listed(pending.change, pending.listed)
+            pending.listed_at = _listed_at(change)
+            pending.change = _as_listed(pending.change, pending.listed_at)
         return True
 
     def watch(self, change: Change, due: float, *, removed: bool = False) -> None:

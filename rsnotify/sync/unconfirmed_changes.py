@@ -4,8 +4,8 @@ Pushed changes are applied at once, but not trusted: a hub may invent, alter or 
 and a Source may be restored from a backup after it has pushed.
 
     unconfirmed   a list repeats the change ──> confirmed
-                  a list covers its datetime but lacks it, or no list reaches its datetime for too
-                    long ──> verified: the resource itself is fetched
+                  a list covers its datetime but lacks it or may have another version, or no list
+                    reaches its datetime for too long ──> verified: the resource itself is fetched
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class ContentResolver:
         return with_doubt_if_old(content, wanted)
 
     def _check_preferred(self, wanted: WantedRepresentation) -> None:
-        """Check that the entry, without which no alternate is known, comes from a document."""
+        """Check that the entry describes the resource, which may have a preferred alternate."""
         entry = wanted.entry
         is_described = wanted.alternate is not None or entry.hash or entry.lastmod
         if self._prefer and not is_described:
