@@ -206,8 +206,7 @@ class _Pending(Struct):
     missing: Change | None = None
     #: Whether only push announced the change, or `change` verifies such a change.
     pushed: bool = False
-    #: When documents announced the resource, before a pushed change or a verification superseded
-    #: their change.
+    #: When documents announced the resource before a pushed change superseded theirs.
     listed_at: Instant = EARLIEST
 
     @property
@@ -299,13 +298,11 @@ class PendingChanges:
         return (each.failed_at for each in self._pending.values() if each.attempts)
 
     def is_watched(self, uri: str) -> bool:
-        pending = self._pending.get(uri)
-        return pending is not None and pending.is_watched
+        return (pending := self._pending.get(uri)) is not None and pending.is_watched
 
     def is_removed(self, uri: str) -> bool:
         """Return whether a resource was removed from the copy after repeated 404 responses."""
-        pending = self._pending.get(uri)
-        return pending is not None and pending.removed
+        return (pending := self._pending.get(uri)) is not None and pending.removed
 
     def listed_at(self, uri: str) -> Instant:
         """Return when documents announced a pending resource before push did."""
@@ -313,8 +310,7 @@ class PendingChanges:
 
     def announced(self, uri: str) -> Instant | None:
         """Return when documents announced that a pending resource exists; None if none did."""
-        pending = self._pending.get(uri)
-        if pending is None:
+        if (pending := self._pending.get(uri)) is None:
             return None
         change = pending.missing or pending.change
         return None if change.change is ChangeType.DELETED else announced_at(change)
@@ -382,8 +378,7 @@ class PendingChanges:
             missing: The change that announced the resource, if `change` removes it because of a
                 404. The Source did not state that deletion, so further lists are compared with the
                 announcement.
-            pushed: Whether only push announced the change. A verification of it keeps the datetime
-                at which documents announced the resource.
+            pushed: Whether only push announced the change.
 
         Returns:
             Whether the change announces anything that has not been tried yet.
@@ -414,7 +409,7 @@ class PendingChanges:
                 pending.listed_at = _listed_at(announced)
             elif not pushed:
                 change = _as_listed(change, pending.listed_at)
-            pending.pushed = pushed or (pending.pushed and _is_bare(change))
+            pending.pushed = pushed or (pending.pushed and change.check is CheckMethod.FETCH)
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, due)  # end the backoff of the earlier change
             self._failing -= pending.attempts > 0
@@ -429,6 +424,7 @@ class PendingChanges:
         elif pending.pushed and not pushed:
             pending.listed_at = _listed_at(change)
             pending.change = _as_listed(pending.change, pending.listed_at)
+            self._forget_passed(pending)
         return True
 
     def watch(self, change: Change, due: float, *, removed: bool = False) -> None:
@@ -443,15 +439,13 @@ class PendingChanges:
         self._pending[change.uri].removed = removed
 
     def add_links(self, listed: Resource) -> None:
-        """Add the links of an entry to the verification of its resource, which is then retried.
-
-        They show where the alternates of the resource are.
-        """
+        """Retry a verification with the links of an entry, which show where alternates are."""
         uri = normalize(listed.uri)
         pending = self._pending[uri]
         change, links = pending.change, listed.links
         if change.check is CheckMethod.FETCH and change.resource.links != links:
             pending.change = replace(change, resource=replace(change.resource, links=links))
+            self._forget_passed(pending)
             if not pending.in_flight:
                 self._enqueue(uri, None)
 
@@ -518,8 +512,7 @@ class PendingChanges:
 
     def is_unlisted(self, uri: str) -> bool:
         """Return whether a comparison found a resource in flight unlisted."""
-        pending = self._pending.get(uri)
-        return pending is not None and pending.unlisted
+        return (pending := self._pending.get(uri)) is not None and pending.unlisted
 
     def drop_waiting(self) -> None:
         """Remove the changes that are not in flight, because they will be listed again."""
@@ -658,8 +651,7 @@ class PendingChanges:
         return attempts
 
     def _answered(self, change: Change) -> _Pending | None:
-        pending = self._pending.get(change.uri)
-        if pending is None or not pending.in_flight:
+        if (pending := self._pending.get(change.uri)) is None or not pending.in_flight:
             return None
         pending.in_flight = False
         self.in_flight -= 1
@@ -766,19 +758,12 @@ def _listed_at(change: Change) -> Instant:
     return EARLIEST if change.change is ChangeType.DELETED else announced_at(change)
 
 
-def _is_bare(change: Change) -> bool:
-    """Return whether a change is a verification that does not state when it was announced."""
-    return change.check is CheckMethod.FETCH and announced_at(change) == EARLIEST
-
-
-def _as_listed(change: Change, listed: Instant) -> Change:
-    """Return a verification of a pushed change that states when documents announced the resource.
-
-    Otherwise, the resource could be dropped although they list it.
-    """
-    if listed == EARLIEST or not _is_bare(change):
+def _as_listed(change: Change, listed_at: Instant) -> Change:
+    """Return a verification of a pushed change that also verifies what documents announced."""
+    is_bare = change.check is CheckMethod.FETCH and announced_at(change) == EARLIEST
+    if listed_at == EARLIEST or not is_bare:
         return change
-    resource = replace(change.resource, change=ChangeType.UPDATED, datetime=listed)
+    resource = replace(change.resource, change=ChangeType.UPDATED, datetime=listed_at)
     return replace(change, change=ChangeType.UPDATED, resource=resource)
 
 
