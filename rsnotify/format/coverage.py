@@ -55,6 +55,7 @@ class Change(Struct, frozen=True, gc=False):
         package: The URI of the dump package whose manifest had the entry, if any. The content is
             the package's member at `resource.path`.
         check: How to decide whether the change must still be applied.
+        pushed: Whether a fragment, and no other document, contains the change.
     """
 
     uri: str
@@ -63,6 +64,7 @@ class Change(Struct, frozen=True, gc=False):
     resource: Resource
     package: str | None = None
     check: CheckMethod = CheckMethod.DATE
+    pushed: bool = False
 
     @property
     def stated_at(self) -> Instant:
@@ -242,7 +244,7 @@ def fragment_coverage(document: Document, *, allow_framework: bool = False) -> C
     from_, until = document.from_, document.until
     if from_ is not None and until is not None and until < from_:
         raise InvalidDocument(f"its until, {until}, is before its from, {from_}")
-    changes, ordered = _changes(document)
+    changes, ordered = _changes(document, pushed=True)
     if not ordered:
         raise InvalidDocument("its entries are not in chronological order (core §12.1)")
     if changes:
@@ -254,7 +256,9 @@ def fragment_coverage(document: Document, *, allow_framework: bool = False) -> C
     return Coverage(from_, until, True, ordered, changes)
 
 
-def _changes(document: Document, package: str | None = None) -> tuple[tuple[Change, ...], bool]:
+def _changes(
+    document: Document, package: str | None = None, *, pushed: bool = False
+) -> tuple[tuple[Change, ...], bool]:
     changes: list[Change] = []
     ordered = True
     before = document.from_
@@ -266,7 +270,8 @@ def _changes(document: Document, package: str | None = None) -> tuple[tuple[Chan
             raise InvalidDocument("its change has no datetime", entry=number)
         # A Source may round `from` up past its first entry, so only entries are compared.
         ordered = ordered and not (changes and at < changes[-1].at)
-        changes.append(Change(normalize(resource.uri), resource.change, at, resource, package))
+        uri = normalize(resource.uri)
+        changes.append(Change(uri, resource.change, at, resource, package, pushed=pushed))
         before = at
     if not ordered or any(change.at.fold for change in changes):
         dated = _dated_within_units(changes, document.from_)

@@ -318,7 +318,7 @@ class ChangeIntake:
         changes = self._frontiers.join_held()
         self._unconfirmed.add(changes, now)
         for change in changes:
-            self._pending.announce(change, at_once=True, pushed=True)
+            self._pending.announce(change, at_once=True)
 
     def _must_compare_open(self, fetch: Fetch, coverage: Coverage, now: float) -> bool:
         """Return whether to compare the entries of an open list with the copy.

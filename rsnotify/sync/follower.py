@@ -219,7 +219,7 @@ class Follower:
             later += self._spread()
         for change in joined:
             due = None if later == now or has_inline_content(change) else later
-            state.pending.announce(change, at_once=True, due=due, pushed=True)
+            state.pending.announce(change, at_once=True, due=due)
         if coverage.from_ is None:
             state.schedule.catch_up_by(later + state.pace.gap_grace)
         elif not is_early:

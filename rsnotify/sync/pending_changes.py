@@ -204,8 +204,6 @@ class _Pending(Struct):
     due: float | None = None
     #: The change that announced the resource, if `change` removes the resource because of a 404.
     missing: Change | None = None
-    #: Whether only push announced the change, or `change` verifies such a change.
-    pushed: bool = False
     #: When documents announced the resource before a pushed change superseded theirs.
     listed_at: Instant = EARLIEST
 
@@ -332,7 +330,6 @@ class PendingChanges:
         parked: bool = False,
         at_once: bool = False,
         due: float | None = None,
-        pushed: bool = False,
     ) -> bool:
         """Add a change after all earlier ones, some of which may be in the backlog.
 
@@ -344,7 +341,7 @@ class PendingChanges:
         is_full = parked and pending is None and len(self._parked) >= self._most_parked
         # A resource that is parked in memory has no changes in the backlog.
         if (pending is not None and pending.parked) or not (is_full or self.backlog):
-            return self.add(change, since, parked=parked, due=due, pushed=pushed)
+            return self.add(change, since, parked=parked, due=due)
         at_once = at_once or pending is not None
         self.backlog.add(change, since or change.at, at_once=at_once, due=due)
         return pending is None or not pending.is_known(change)
@@ -357,7 +354,6 @@ class PendingChanges:
         parked: bool = False,
         due: float | None = None,
         missing: Change | None = None,
-        pushed: bool = False,
     ) -> bool:
         """Add a change, which supersedes an earlier change of the same resource.
 
@@ -378,7 +374,6 @@ class PendingChanges:
             missing: The change that announced the resource, if `change` removes it because of a
                 404. The Source did not state that deletion, so further lists are compared with the
                 announcement.
-            pushed: Whether only push announced the change.
 
         Returns:
             Whether the change announces anything that has not been tried yet.
@@ -386,13 +381,13 @@ class PendingChanges:
         since = since or change.at
         pending = self._pending.get(change.uri)
         if pending is None:
-            pending = _Pending(change, since, change.resource, pushed=pushed)
-            self._pending[change.uri] = pending
+            pending = self._pending[change.uri] = _Pending(change, since, change.resource)
             self._hold(pending, since)
             self._enqueue(change.uri, due, parked=parked)
             return True
+        if pending.change.pushed and not change.pushed:
+            pending.listed_at = _listed_at(change)
         if missing is None and pending.missing is None and pending.is_known(change):
-            pending.pushed = pending.pushed and pushed
             if since < pending.since and not pending.is_watched:
                 self._hold(pending, since)
             return False
@@ -404,12 +399,9 @@ class PendingChanges:
         announced = pending.missing or pending.change
         successor = _successor(_verified_if_needed(change, announced), pending.change)
         if successor is not None:
-            change = successor
-            if not pending.pushed:
+            if not pending.change.pushed:
                 pending.listed_at = _listed_at(announced)
-            elif not pushed:
-                change = _as_listed(change, pending.listed_at)
-            pending.pushed = pushed or (pending.pushed and change.check is CheckMethod.FETCH)
+            change = _as_listed(successor, pending.listed_at)
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, due)  # end the backoff of the earlier change
             self._failing -= pending.attempts > 0
@@ -421,8 +413,7 @@ class PendingChanges:
             pending.earlier += pending.attempts
             pending.attempts = pending.retries = 0
             pending.given_up = pending.removed = pending.unlisted = False
-        elif pending.pushed and not pushed:
-            pending.listed_at = _listed_at(change)
+        elif pending.change.pushed:
             pending.change = _as_listed(pending.change, pending.listed_at)
             self._forget_passed(pending)
         return True
@@ -760,11 +751,11 @@ def _listed_at(change: Change) -> Instant:
 
 def _as_listed(change: Change, listed_at: Instant) -> Change:
     """Return a verification of a pushed change that also verifies what documents announced."""
-    is_bare = change.check is CheckMethod.FETCH and announced_at(change) == EARLIEST
-    if listed_at == EARLIEST or not is_bare:
+    is_verification = change.check is CheckMethod.FETCH and announced_at(change) == EARLIEST
+    if not (change.pushed and is_verification) or listed_at == EARLIEST:
         return change
     resource = replace(change.resource, change=ChangeType.UPDATED, datetime=listed_at)
-    return replace(change, change=ChangeType.UPDATED, resource=resource)
+    return replace(change, change=ChangeType.UPDATED, resource=resource, pushed=False)
 
 
 def _is_undecided(change: Change, announced: Change) -> bool:

@@ -132,7 +132,8 @@ def verification(change: Change, at: Instant) -> Change:
     kind = ChangeType.DELETED if is_deletion else ChangeType.UPDATED
     links = tuple(link for link in announced.links if link.rel == Rel.COLLECTION)
     resource = Resource(announced.uri, change=kind, type=announced.type, links=links)
-    return Change(change.uri, kind, at, resource, check=CheckMethod.FETCH)
+    check = CheckMethod.FETCH
+    return Change(change.uri, kind, at, resource, check=check, pushed=change.pushed)
 
 
 def _may_be_same(listed: Change, pushed: Change) -> bool:

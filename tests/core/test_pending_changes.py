@@ -89,12 +89,12 @@ def test_a_resource_that_changes_while_in_flight_is_dispatched_again() -> None:
 def test_a_resource_that_a_list_announces_stays_announced_while_a_pushed_change_is_verified(
     kind: ChangeType, order: str
 ) -> None:
-    listed, pushed = change("a", 3), replace(change("a", 4), change=kind)
+    listed, pushed = change("a", 3), replace(change("a", 4), change=kind, pushed=True)
     verified = verification(pushed, at(5))
     pending = pending_of()
     for step in order.split(", "):
         one = {"listed": listed, "pushed": pushed, "verified": verified}[step]
-        pending.announce(one, pushed=step == "pushed")
+        pending.announce(one)
     (taken,) = pending.dispatch(10, now=0)
     assert (taken.check, taken.change) == (CheckMethod.FETCH, ChangeType.UPDATED)
     pending.failed(taken, now=0)
@@ -105,8 +105,9 @@ def test_a_resource_that_a_list_announces_stays_announced_while_a_pushed_change_
 
 def test_a_resource_that_only_push_announced_is_dropped_if_its_verification_fails() -> None:
     pending = pending_of()
-    pending.announce(change("a", 4), pushed=True)
-    pending.announce(verification(change("a", 4), at(5)))
+    pushed = replace(change("a", 4), pushed=True)
+    pending.announce(pushed)
+    pending.announce(verification(pushed, at(5)))
     (taken,) = pending.dispatch(10, now=0)
     pending.failed(taken, now=0)
     pending.give_up("a", watch=True)
