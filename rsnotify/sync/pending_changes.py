@@ -296,11 +296,13 @@ class PendingChanges:
         return (each.failed_at for each in self._pending.values() if each.attempts)
 
     def is_watched(self, uri: str) -> bool:
-        return (pending := self._pending.get(uri)) is not None and pending.is_watched
+        pending = self._pending.get(uri)
+        return pending is not None and pending.is_watched
 
     def is_removed(self, uri: str) -> bool:
         """Return whether a resource was removed from the copy after repeated 404 responses."""
-        return (pending := self._pending.get(uri)) is not None and pending.removed
+        pending = self._pending.get(uri)
+        return pending is not None and pending.removed
 
     def listed_at(self, uri: str) -> Instant:
         """Return when documents announced a pending resource before push did."""
@@ -308,7 +310,8 @@ class PendingChanges:
 
     def announced(self, uri: str) -> Instant | None:
         """Return when documents announced that a pending resource exists; None if none did."""
-        if (pending := self._pending.get(uri)) is None:
+        pending = self._pending.get(uri)
+        if pending is None:
             return None
         change = pending.missing or pending.change
         return None if change.change is ChangeType.DELETED else announced_at(change)
@@ -503,7 +506,8 @@ class PendingChanges:
 
     def is_unlisted(self, uri: str) -> bool:
         """Return whether a comparison found a resource in flight unlisted."""
-        return (pending := self._pending.get(uri)) is not None and pending.unlisted
+        pending = self._pending.get(uri)
+        return pending is not None and pending.unlisted
 
     def drop_waiting(self) -> None:
         """Remove the changes that are not in flight, because they will be listed again."""
@@ -642,7 +646,8 @@ class PendingChanges:
         return attempts
 
     def _answered(self, change: Change) -> _Pending | None:
-        if (pending := self._pending.get(change.uri)) is None or not pending.in_flight:
+        pending = self._pending.get(change.uri)
+        if pending is None or not pending.in_flight:
             return None
         pending.in_flight = False
         self.in_flight -= 1

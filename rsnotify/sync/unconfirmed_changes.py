@@ -73,7 +73,7 @@ class UnconfirmedChanges:
             is_covered = max(coverage.from_ or EARLIEST, before) < change.at < until
             if listed is not None and (listed.at > change.at or _repeats(listed, change)):
                 del self._pushed[uri]
-            elif is_covered or (listed is not None and _may_be_same(listed, change)):
+            elif is_covered or (listed is not None and _is_not_earlier(listed, change)):
                 del self._pushed[uri]
                 verified = (
                     verification(change, until)
@@ -136,7 +136,7 @@ def verification(change: Change, at: Instant) -> Change:
     return Change(change.uri, kind, at, resource, check=check, pushed=change.pushed)
 
 
-def _may_be_same(listed: Change, pushed: Change) -> bool:
+def _is_not_earlier(listed: Change, pushed: Change) -> bool:
     """Return whether a listed change is not earlier than the pushed one, as far as stated."""
     return end_of_unit(listed.at) > pushed.at
 
@@ -147,7 +147,7 @@ def _repeats(listed: Change, pushed: Change) -> bool:
     If the pushed datetime were too late, changes before it would look old. Inline content and
     content from a mirror were verified only against the pushed hash, so the list must repeat it.
     """
-    if not _may_be_same(listed, pushed):
+    if not _is_not_earlier(listed, pushed):
         return False
     deleted = ChangeType.DELETED
     if deleted in (listed.change, pushed.change):

@@ -76,6 +76,16 @@ async def test_the_next_poll_puts_right_what_a_hub_invented(
 
 
 @pytest.mark.usefixtures("offered")
+async def test_so_it_does_where_the_list_goes_on(source: Source, hub: Hub, copy: Copy):
+    async with pushed(hub, source, copy, pace=pace(poll_with_push=0.3)) as subscriber:
+        await lie(hub, source, *LIES["a deletion"])
+        told = source.update("b", 60)
+        source.list_changes(told)
+        await hub.push([told], source.t(50), source.t(60))
+        await until_right(subscriber, copy, source)
+
+
+@pytest.mark.usefixtures("offered")
 @pytest.mark.parametrize("told", [*APPLIED, "an update, by hash only"])
 async def test_the_lists_restore_the_preferred_alternate_of_a_resource(
     source: Source, hub: Hub, copy: Copy, told: str
@@ -91,16 +101,6 @@ async def test_the_lists_restore_the_preferred_alternate_of_a_resource(
     async with pushed(hub, source, copy, pace=HURRIED, prefer="text/plain") as subscriber:
         await lie(hub, source, *LIES[told])
         await polled(subscriber, source)
-        await until_right(subscriber, copy, source)
-
-
-@pytest.mark.usefixtures("offered")
-async def test_so_it_does_where_the_list_goes_on(source: Source, hub: Hub, copy: Copy):
-    async with pushed(hub, source, copy, pace=pace(poll_with_push=0.3)) as subscriber:
-        await lie(hub, source, *LIES["a deletion"])
-        told = source.update("b", 60)
-        source.list_changes(told)
-        await hub.push([told], source.t(50), source.t(60))
         await until_right(subscriber, copy, source)
 
 

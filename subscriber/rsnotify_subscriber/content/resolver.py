@@ -177,8 +177,7 @@ class ContentResolver:
         entry = wanted.entry
         is_described = wanted.alternate is not None or entry.hash or entry.lastmod
         if self._prefer and not is_described:
-            reason = f"only its entry in a list shows where {' or '.join(self._prefer)} is"
-            raise EntryRequired(entry.uri, reason)
+            raise EntryRequired(entry.uri, "only its entry in a list links to its alternates")
 
     async def _member(self, wanted: WantedRepresentation) -> Content | None:
         if self._packages is None or wanted.package is None or wanted.entry.path is None:

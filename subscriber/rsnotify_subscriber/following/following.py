@@ -348,7 +348,7 @@ class Following:
         self._errors: dict[str, RsnotifyError] = {}
         self._has_checked_selection = False
         #: Whether resources with doubts about their content, if any, were requested once.
-        self._has_read_doubts = False
+        self._has_read_doubts = bool(identity.prefer)
         self._membership = SetMembership(
             context.fetcher, context.offers.descriptions, identity.url, state.links()
         )
@@ -500,7 +500,6 @@ class Following:
     async def _fetch_doubted(self) -> None:
         """Refetch resources with doubts about their content now, and at increasing intervals."""
         if self._context.identity.prefer:
-            self._has_read_doubts = True
             return  # the dates are those of other representations
         pace = self._context.options.pace
         tried, wait = set[str](), pace.repair

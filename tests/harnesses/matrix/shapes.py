@@ -216,30 +216,19 @@ def _list_and_changes(source: Source) -> Documents:
     }
 
 
-def _resource_dump(source: Source) -> Documents:
-    contents = source.contents_at(source.shape.listed_at(source))
-    manifest = Listing("resourcedump-manifest", _resources(source), {"at": _at(source)})
-    package = _package(source, manifest, dict(contents))
-    entry = {"uri": BASE + "resources.zip", "hash": sha256(package), "length": len(package)}
-    return {
-        "resourcedump.xml": Listing("resourcedump", [entry], {"at": _at(source)}),
-        "resources.zip": package,
-    }
-
-
-def _dump_in_packages(source: Source) -> Documents:
-    """A Resource Dump of several packages."""
+def _resource_dump(source: Source, most: int = 1000) -> Documents:
+    """A Resource Dump with at most so many resources in a package."""
     resources = _resources(source)
     contents = list(source.contents_at(source.shape.listed_at(source)).items())
     found: Documents = {}
     entries = []
-    for number, first in enumerate(range(0, len(resources), _PAGE)):
-        part = resources[first : first + _PAGE]
+    for number, first in enumerate(range(0, len(resources), most)):
+        part = resources[first : first + most]
         manifest = Listing("resourcedump-manifest", part, {"at": _at(source)})
-        package = _package(source, manifest, dict(contents[first : first + _PAGE]))
+        package = _package(source, manifest, dict(contents[first : first + most]))
         found[f"resources-{number}.zip"] = package
-        entry = {"uri": f"{BASE}resources-{number}.zip", "at": _at(source)}
-        entries.append({**entry, "hash": sha256(package), "length": len(package)})
+        entry = {"uri": f"{BASE}resources-{number}.zip", "hash": sha256(package)}
+        entries.append({**entry, "length": len(package)})
     found["resourcedump.xml"] = Listing("resourcedump", entries, {"at": _at(source)})
     return found
 
@@ -247,7 +236,7 @@ def _dump_in_packages(source: Source) -> Documents:
 def _dumps(source: Source) -> Documents:
     changes = _change_dump(source)
     del changes["resourcelist.xml"]
-    return {**_dump_in_packages(source), **changes}
+    return {**_resource_dump(source, _PAGE), **changes}
 
 
 def _list_and_dump(source: Source) -> Documents:
@@ -392,14 +381,14 @@ SHAPES = (
     Shape("patches", "a Resource List, and a Change List with a patch for each update",
           _list_changes_and_patches, _BOTH, change_links=_patch_links,
           content=lambda text: json.dumps({"text": text, "more": "x" * 99}).encode()),
-    Shape("mirrors", "the same with a mirror of each resource that is half a minute behind",
+    Shape("mirrors", "a Resource List and a Change List, with mirrors half a minute behind",
           _list_and_changes, _BOTH, links=_mirror_link),
     Shape("alternates", "a Resource List and a Change List, with alternates that are preferred",
           _list_and_changes, _BOTH, hashes=False, links=_alternate_link, prefer=("text/plain",)),
     Shape("redirects", "resources that redirect to a URL for each version", _list_and_changes,
           _BOTH, hashes=False, redirects=True),
-    Shape("compressed", "a server that compresses answers", _list_and_changes, _BOTH,
-          hashes=False, compressed=True),
+    Shape("compressed", "a server that compresses answers, whatever is accepted", _list_and_changes,
+          _BOTH, hashes=False, compressed=True),
     Shape("dumps", "a Resource Dump of several packages and a Change Dump", _dumps,
           (("resourcedump", "resourcedump.xml"), ("changedump", "changedump.xml"))),
     Shape("resource dump", "a Resource Dump only", _resource_dump,
