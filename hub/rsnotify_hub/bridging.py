@@ -26,12 +26,11 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.runtime.tasks import cancel
 from rsnotify.runtime.transport_extensions import PushTransport
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, selection_of_key
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.statistics import BrokerInfo, DeliveryOutcome, Statistics
 from rsnotify_hub.store.interface import BridgeOwner, BridgeStore, LogEntry, NotOwner
-from rsnotify_hub.topic_log import TopicLogs
+from rsnotify_hub.topic_log import DeliveryChannel, TopicLogs
 
 _MAX_RETRY_SECONDS = 30.0
 #: Seconds that the broker has to acknowledge the last messages when the hub stops.

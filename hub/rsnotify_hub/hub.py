@@ -40,7 +40,6 @@ from rsnotify_hub.admin.schemas import DiskInfo
 from rsnotify_hub.bridging import Bridge, BridgeDependencies, Bridges, HubTransport
 from rsnotify_hub.change_memory import HubChangeMemory
 from rsnotify_hub.config.configuration import HubConfig
-from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.event_streams import EventStreamHandler
 from rsnotify_hub.filtering import FilterCache
 from rsnotify_hub.intake import FragmentIntake
@@ -53,7 +52,7 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import Store
 from rsnotify_hub.store.providers import OpenStore
-from rsnotify_hub.topic_log import TopicLogs
+from rsnotify_hub.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.websocket.websocket_handler import WebSocketHandler
 from rsnotify_hub.websub.callback_requests import CallbackRequests, open_client
 from rsnotify_hub.websub.intent_requests import IntentRequests

@@ -1,4 +1,4 @@
-"""The durable, ordered logs of all topics, which pass each append on to every delivery channel.
+"""The durable, ordered logs of all topics, and the interface of the channels that deliver them.
 
 Theory of operation. Each topic has at most one append in progress. Fragments published in the
 meantime wait, and are appended together next. The state of a log is therefore known when an append
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +30,6 @@ from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
 from rsnotify.format.coverage import ChangeKey, change_key, fragment_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant, postponed
 from rsnotify.runtime.tasks import settle
-from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.fragments import (
     Fragment,
     FragmentKind,
@@ -57,6 +57,33 @@ _ABOUT_CHANGES = (
 
 #: A range of names: the first name, and the end of the range (exclusive).
 Range = tuple[str, str]
+
+
+class DeliveryChannel(ABC):
+    """A transport to Destinations: WebSub callbacks, live connections or a broker.
+
+    A channel accepts all entries, and never blocks. A subscriber that is too slow lags or is
+    disconnected.
+    """
+
+    @abstractmethod
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+        """Deliver entries that have just become durable: at least one, in log order."""
+
+    def deliver_early(  # noqa: B027  (most transports only deliver what is durable)
+        self, topic: str, fragments: Sequence[Fragment]
+    ) -> None:
+        """Deliver fragments that are still being written, if the transport permits it.
+
+        The next call for the topic is either `deliver` with the same fragments, or `write_failed`.
+        """
+
+    def write_failed(self, topic: str) -> None:  # noqa: B027
+        """Discard the fragments of `deliver_early`, so that later subscribers do not get them."""
+
+    def subscribers(self, topic: str) -> int:
+        """Return the number of subscribers to a topic; 0 if the channel does not count them."""
+        return 0
 
 
 class TopicLogs:

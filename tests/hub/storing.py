@@ -9,7 +9,6 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
-from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.export_file import NullLogListener
 from rsnotify_hub.fragments import Fragment, read_fragment
 from rsnotify_hub.store.interface import (
@@ -20,7 +19,7 @@ from rsnotify_hub.store.interface import (
     StoredSubscription,
 )
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.topic_log import TopicLogs
+from rsnotify_hub.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.websub_subscription import Subscription, subscription_id
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 

@@ -12,11 +12,11 @@ from msgspec import Struct
 from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin.schemas import DiskInfo
-from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.live.connections import ConnectionCounts
 from rsnotify_hub.statistics import BrokerInfo, Statistics
 from rsnotify_hub.store.interface import LogEntry, LogState
 from rsnotify_hub.store.nodes import NodeList
+from rsnotify_hub.topic_log import DeliveryChannel
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber
 from rsnotify_hub.websub_subscription import DeliveryState
 

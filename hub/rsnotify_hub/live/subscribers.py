@@ -44,14 +44,13 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.selection import EVERYTHING, PushSelection
 from rsnotify_hub.access.client_addresses import client_network, is_loopback
 from rsnotify_hub.config.configuration import WebSocketConfig
-from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.filtering import FilterCache, FilteredReader, TopicSelection, join_empty
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.live.connections import ConnectionRole, LiveConnection, SendQueue
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.store.interface import LogEntry
-from rsnotify_hub.topic_log import TopicLogs
+from rsnotify_hub.topic_log import DeliveryChannel, TopicLogs
 
 logger = logging.getLogger("rsnotify.hub.live")
 

@@ -9,10 +9,9 @@ import msgspec
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.config.configuration import WebSubConfig
-from rsnotify_hub.delivery_channel import DeliveryChannel
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.interface import LogEntry, StoredSubscription, SubscriptionStore
-from rsnotify_hub.topic_log import TopicLogs
+from rsnotify_hub.topic_log import DeliveryChannel, TopicLogs
 from rsnotify_hub.websub.callback_requests import CallbackRequests
 from rsnotify_hub.websub.callback_subscriber import CallbackSubscriber, FailureState
 from rsnotify_hub.websub.forms import denial_url
