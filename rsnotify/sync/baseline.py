@@ -122,6 +122,8 @@ class Baseline:
         #: Whether all documents below the root have been readable so far.
         self.complete = True
         self._at: Instant | None = None
+        #: The latest `lastmod` of all entries read.
+        self._latest: Instant | None = None
         self._undated: Document | None = None
         #: The root, if it is a Resource List that was read.
         self.resource_list: ComparedList | None = None
@@ -142,6 +144,15 @@ class Baseline:
     def at(self) -> Instant:
         """The instant from which to follow changes: the earliest `at` of all documents read."""
         return self._at or self._at_least
+
+    @property
+    def lists_all_until(self) -> Instant:
+        """The instant up to which the documents certainly contain all changes.
+
+        `at` may be too late, for example if the Source takes it when it has written the list, or if
+        it was taken from HTTP.
+        """
+        return self.at if self._latest is None else min(self.at, self._latest)
 
     @property
     def by_dump(self) -> bool:
@@ -195,7 +206,11 @@ class Baseline:
         return document == self._last_dump
 
     def _listed(self, document: Document, sent: Instant | None) -> ListedResources:
-        at = document.at or self._at or self._latest_lastmod(document)
+        dated = [resource.lastmod for resource in document.resources if resource.lastmod]
+        latest = max(dated, default=self._at_least)
+        if dated:
+            self._latest = max(latest, self._latest or latest)
+        at = document.at or self._at or latest
         at = self._plausible(sent if sent is not None and is_ahead(at, sent) else at)
         self._lower_at(at)
         self._parts += 1
@@ -211,12 +226,6 @@ class Baseline:
     def _enqueue(self, members: tuple[Resource, ...], *, packaged: bool) -> None:
         self._queue.put_first(
             fetch_member(self.current, member, packaged=packaged) for member in members
-        )
-
-    def _latest_lastmod(self, document: Document) -> Instant:
-        return max(
-            (resource.lastmod for resource in document.resources if resource.lastmod),
-            default=self._at_least,
         )
 
     def _plausible(self, at: Instant) -> Instant:
@@ -532,7 +541,7 @@ class BaselineRun:
             compared.append(read.fingerprint)
         if is_new_list and self.has_found and not is_known:
             self._intake.has_news = True
-        self._intake.end_baseline(at, now)
+        self._intake.end_baseline(at, self.baseline.lists_all_until, now)
         is_settled = pending.drop_unlisted(at, self._still_listed)
         if not is_settled and frontiers.last_list is not None:
             # Even a comparison with the same list has to settle the rest.

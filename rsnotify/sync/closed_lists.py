@@ -2,7 +2,9 @@
 
 The entries may be from a late commit, or were added just before the list was closed. The index,
 archive or dump then states another hash, length or `lastmod`, of which a checksum is stored with
-the progress. Such a list is reread, and so is a list that was closed since the last pull.
+the progress. Such a list is reread. So is a list that was closed since the last pull and, after a
+comparison with a Resource List, one that ends after the latest `lastmod` in it, because the `at` of
+the Resource List may be too late.
 
 Reading an archive costs an extra request, so only the first pull of each run does so, and pulls
 after a rotation or a full comparison. Some Sources change the `lastmod` of all lists at each
@@ -124,7 +126,7 @@ class ClosedLists:
         self._store(max((one for one in through if one is not None), default=None))
 
     def cover(self, at: Instant) -> None:
-        """Record a comparison with the whole set as of an instant."""
+        """Record a comparison with the whole set, which had all changes up to an instant."""
         self._store(max(at, self.known.through or at))
         self.begin_period()
 

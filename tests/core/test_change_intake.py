@@ -334,7 +334,7 @@ def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() 
     copy.state.unconfirmed.add([change("a6"), change("b9"), change("d7")], now=0)
     copy.state.pending.add(change("d7"))
     copy.state.frontiers.push(covering("c9", from_=8, until=9))
-    copy.intake.end_baseline(at(8), now=0)
+    copy.intake.end_baseline(at(8), at(8), now=0)
     assert copy.state.frontiers.known == at(9)
     assert len(copy.state.unconfirmed) == 2, "b9, and c9"
     assert kept(copy.state.pending.dispatch(9, now=0)) == ["d8 fetch", "c9 date"]
@@ -348,7 +348,7 @@ def test_a_whole_set_shows_whether_a_resource_exists_whose_deletion_was_pushed()
     for one in (listed, change("b8"), change("c8")):
         copy.state.pending.announce(one, parked=True)
     assert copy.state.pending.backlog
-    copy.intake.end_baseline(at(8), now=0)
+    copy.intake.end_baseline(at(8), at(8), now=0)
     copy.state.pending.release()
     (fetched,) = copy.state.pending.dispatch(1, now=0)
     assert (fetched.uri, fetched.change) == ("a", ChangeType.UPDATED)

@@ -88,6 +88,21 @@ async def test_a_copy_of_alternates_and_of_a_part_of_the_set_is_repaired(
     assert destination.files() == right
 
 
+async def test_a_copy_of_alternates_is_repaired_when_lists_spell_their_uris_differently(
+    source: SmallSource, destination: Destination
+) -> None:
+    entry = with_turtle(source)
+    source.list_only(entry)
+    await destination.catch_up(prefer="text/turtle")
+    source.list_only(replace(entry, uri=source.base + "x/../a"))
+    (destination.folder / "a").write_bytes(b"changed by hand")
+    follow = FollowOptions(pace=PACE)
+    for _ in range(2):
+        done = await repair(source.url, destination.folder, options=follow, pause=0)
+        assert done.in_step
+        assert destination.files() == {"a": b"<a> <b> <c> ."}
+
+
 async def test_another_preference_is_applied_to_the_copy(
     source: SmallSource, destination: Destination
 ) -> None:

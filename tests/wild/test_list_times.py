@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wild.documents import entry
+from tests.wild.documents import entry, index, md, member, resource_list, urlset
 from tests.wild.hub import Hub, offer_hub
 from tests.wild.running import (
     Copy,
@@ -118,6 +118,73 @@ async def test_a_copy_has_what_changed_meanwhile(source: Source, copy: Copy):
 
 @pytest.mark.usefixtures("written_while_things_change")
 async def test_audit_does_not_believe_it_either(source: Source, folder: Path):
+    folder.mkdir()
+    for name in "abc":
+        (folder / name).write_text(name)
+    assert (await audited(source, folder)).code in (1, 2)
+
+
+# The same, and the Change List that lists these changes was closed by then.
+#
+# A Resource List without `at` is dated by HTTP, and so may be too late, too. Such a list may lack
+# every change after the latest `lastmod` in it, so the closed lists since then are read.
+
+
+@pytest.fixture(params=["index", "archive"])
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["at", "Last-Modified", "Date"])
+def closed_while_things_change(request: pytest.FixtureRequest, source: Source, form: str) -> None:
+    """List `a` to `c`; then create `d`, delete `b`, update `c`; close the Change List, and finish.
+
+    An earlier closed list has only what the Resource List shows.
+    """
+    source.offer(**{"changelist-archive": "archive.xml"} if form == "archive" else {})
+    source.files("a", "b", "c")
+    source.clock = source.t(100)
+    listed = source.listed("abc", lastmod=source.t(-1000))
+    headers = {"at": {}, "Last-Modified": {"Last-Modified": "{:%a, %d %b %Y %X} GMT"}, "Date": {}}
+    told = {key: text.format(source.t(60)) for key, text in headers[request.param].items()}
+    at = source.t(60) if request.param == "at" else None
+    source.put("resourcelist.xml", resource_list(listed, at=at), headers=told)
+    updated = source.changed("a", "updated", -1500)
+    source.list_changes(updated, from_=-2000, until=-1001, name="0.xml")
+    source.file("d", b"d", 30)
+    source.remove("b")
+    source.file("c", b"changed", 32)
+    source.list_changes(
+        source.changed("d", "created", 30),
+        source.changed("b", "deleted", 31),
+        source.changed("c", "updated", 32),
+        from_=-1001,
+        until=50,
+        name="1.xml",
+    )
+    bounds = [(source.t(-2000), source.t(-1001)), (source.t(-1001), source.t(50))]
+    members = [
+        member(source.uri(f"{number}.xml"), from_=from_, until=until)
+        for number, (from_, until) in enumerate(bounds)
+    ]
+    if form == "archive":
+        source.list_changes(from_=50)
+        members = [one.replace("sitemap>", "url>") for one in members]
+        source.put("archive.xml", urlset(members, md(capability="changelist-archive")))
+    else:
+        source.list_changes(from_=50, name="2.xml")
+        members.append(member(source.uri("2.xml"), from_=source.t(50)))
+        source.put("changelist.xml", index("changelist", members, from_=source.t(-2000)))
+
+
+@pytest.mark.usefixtures("closed_while_things_change")
+async def test_a_copy_has_what_a_closed_list_shows(source: Source, copy: Copy):
+    await run_right(source, copy)
+    assert not source.requests("0.xml")
+
+
+@pytest.mark.usefixtures("closed_while_things_change")
+async def test_audit_reads_the_closed_list(source: Source, folder: Path):
     folder.mkdir()
     for name in "abc":
         (folder / name).write_text(name)

@@ -59,7 +59,7 @@ from rsnotify_subscriber.storage.resource_state import deletes, needs_request, s
 #: Tolerance for intervals, which may be rounded to whole seconds.
 _ROUNDING = timedelta(seconds=1)
 #: Maximum number of gaps to skip.
-_MAX_GAPS = 16
+_MAX_GAPS = 3
 #: Maximum number of resources to name in a doubt.
 _MAX_NAMED_RESOURCES = 3
 #: Number of resources in one query or write.
@@ -231,7 +231,7 @@ class ExpectationReader:
         self._differing_hashes: dict[str, str] = {}
         self._received = self.fetcher.received
         try:
-            self._at = await self._read_resources()
+            self._at, self._lists_all_until = await self._read_resources()
             # As in the follower, later changes may be dated with the same second.
             frontier = Frontier.at(EARLIEST)
             frontier.advance(self._at, over=False)
@@ -289,10 +289,11 @@ class ExpectationReader:
 
     # The set of resources
 
-    async def _read_resources(self) -> Instant:
+    async def _read_resources(self) -> tuple[Instant, Instant]:
+        """Read the lists of resources. Return their `at`, and until when they list all changes."""
         if not resource_documents(self.offer):
             self._add_doubt("the Source offers no list of its resources")
-            return EARLIEST
+            return EARLIEST, EARLIEST
         baseline = Baseline(self.offer, EARLIEST)
         following: Fetch | None = baseline.current
         while following is not None:
@@ -309,7 +310,7 @@ class ExpectationReader:
         for uri, first in islice(self._duplicates.items(), 1):
             more = f" and {len(self._duplicates) - 1} more" if len(self._duplicates) > 1 else ""
             self._add_doubt(f"{without_credentials(uri)}{more}: {same_resource(first)}")
-        return baseline.at
+        return baseline.at, baseline.lists_all_until
 
     async def _read_list(self, baseline: Baseline) -> None:
         uri = baseline.current.uri
@@ -351,7 +352,7 @@ class ExpectationReader:
 
     async def _pull(self, frontier: Frontier) -> PullStep:
         """Read the changes up to the next gap or the end. Return the last step."""
-        pull = Pull(self.offer, closed=ClosedLists(KnownLists(frontier.instant)))
+        pull = Pull(self.offer, closed=ClosedLists(KnownLists(self._lists_all_until)))
         following: Fetch | None = pull.current
         while following is not None:
             try:
@@ -364,6 +365,8 @@ class ExpectationReader:
             if step.failure is not None:
                 self._add_doubt(str(step.failure))
             following = step.fetch
+            if following is None and step.gap_ends is None and step.failure is None:
+                following = pull.check_archive()
         return step
 
     def _add_changes(self, coverage: Coverage, frontier: Frontier) -> None:

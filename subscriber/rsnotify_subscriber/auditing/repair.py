@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import ChangeType
+from rsnotify.format.uris import normalize
 from rsnotify_subscriber.auditing.auditor import NOT_FOUND_REASON, Audit, audit
 from rsnotify_subscriber.mirror import FolderMirror, MirrorTree, default_state
 from rsnotify_subscriber.options import DEFAULT_OPTIONS, FollowOptions
@@ -206,8 +207,17 @@ def _record_lost(
     Then call `while_locked`, before another process can follow the Source.
     """
     with closing(DestinationState(state_folder)) as state:
-        held = {uri for uri, one in state.find_all(list(lost)).items() if one.exists}
-        state.lose(held.difference(unknown))
-        if forgotten := {*unknown, *lost} - held.difference(unknown):
+        known = state.find_all([*lost, *unknown])
+
+        def stored(uris: Iterable[str]) -> set[str]:
+            # The documents may spell URIs differently than when the resources were stored.
+            return {known[uri].uri if uri in known else normalize(uri) for uri in uris}
+
+        forgotten = stored(unknown)
+        differing = stored(lost) - forgotten
+        held = {one.uri for one in known.values() if one.exists}
+        state.lose(differing & held)
+        forgotten |= differing - held
+        if forgotten:
             state.forget(sorted(forgotten))
         while_locked()

@@ -1,4 +1,4 @@
-"""The five rules by which each run is judged.
+"""The six rules by which each run is judged.
 
 right      Whenever the copy is said to be right, every byte of it is what the Source's documents
            say; for the audit, too.
@@ -25,6 +25,8 @@ _WINDOW = 60.0
 #: How often a URL may be requested within them: twice for each poll, and after news and failures
 #: a few times more, at growing distances.
 _MOST_REQUESTS = int(2 * _WINDOW / PACE.poll) + 12
+#: How many times as often a repair may: it audits twice, and compares up to three times each time.
+_TIMES_BY_REPAIRS = 4
 #: Within how many seconds `--once` ends where waiting is of no use.
 _FINAL = 30.0
 #: What a run may have at its end.
@@ -138,7 +140,7 @@ class Judge:
         final = not troubled or all(trouble.final for trouble in run.troubles)
         limit = _FINAL if final else sum(trouble.limit for trouble in run.troubles)
         limit += run.shape.late
-        if took > limit:
+        if took > limit and not (run.way.repairs and troubled):
             run.wrong("ends", f"`--once` ends after {took:.0f} s: {claim.reasons[:1]}")
 
     def check_audit(self, claim: Claim, begun: float, *, was_right: bool) -> None:
@@ -168,13 +170,14 @@ class Judge:
         for one in run.source.log:
             if one.client != "auditor" and one.at >= self.began:
                 requests[one.path].append(one.at)
+        most = _MOST_REQUESTS * (_TIMES_BY_REPAIRS if run.way.repairs else 1)
         requests["the hub"] = [at for at in run.hub.joins if at >= self.began]
         for path, times in requests.items():
             first = 0
             for number, at in enumerate(times):
                 while times[first] < at - _WINDOW:
                     first += 1
-                if number - first + 1 > _MOST_REQUESTS:
+                if number - first + 1 > most:
                     count = len(times)
                     took = run.loop.now - self.began
                     run.wrong("polite", f"{count} requests for {path} within {took:.0f} s")

@@ -154,11 +154,16 @@ class Run:
             await asyncio.sleep(self.shape.late)
         begun = self.loop.now
         limit = 600.0
-        catching = self.loop.create_task(self.destination.catch_up())
+        repairs = self.way.repairs and troubled
+        destination = self.destination
+        catching = self.loop.create_task(
+            destination.repair() if repairs else destination.catch_up()
+        )
         await asyncio.wait({catching}, timeout=limit)
         if not catching.done():
             self.destination.kill()
-            self.wrong("ends", f"`--once` has not ended within {limit:.0f} s")
+            command = "`--repair`" if repairs else "`--once`"
+            self.wrong("ends", f"{command} has not ended within {limit:.0f} s")
             return await catching
         self._last = claim = catching.result()
         self.judge.check_once(claim, begun, troubled=troubled)

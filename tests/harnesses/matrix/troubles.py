@@ -918,7 +918,8 @@ TROUBLES = (
     Trouble("clock a day ahead", "clock", begin=_ahead(86_400), end=_ahead(0)),
     Trouble("clock a day behind", "clock", begin=_ahead(-86_400), end=_ahead(0)),
     # The operator
-    Trouble("selection changed", "operator", begin=_exclude, end=_include, fits=_existing),
+    Trouble("selection changed", "operator", begin=_exclude, end=_include,
+            fits=lambda _, way: not (way.first or way.repairs)),  # repairs keep the selection
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,7 @@ from rsnotify.format.model import ChangeType
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
+    Audit,
     Fleet,
     FolderMirror,
     FollowOptions,
@@ -26,6 +27,7 @@ from rsnotify_subscriber import (
     Status,
     Subscriber,
     audit,
+    repair,
 )
 from rsnotify_subscriber.mirror.paths import FALLBACKS
 from rsnotify_subscriber.push_options import Via
@@ -52,6 +54,7 @@ class Way:
         name: What it is called.
         text: What it is, for the documentation.
         once: Whether it is run when something is to be known, and ends.
+        repairs: Whether it is `rsnotify audit --repair` that runs during the trouble.
         first: Whether the trouble is there when the first copy is made.
         via: The transport.
         fleet: Whether a fleet follows.
@@ -62,6 +65,7 @@ class Way:
     name: str
     text: str
     once: bool = False
+    repairs: bool = False
     first: bool = False
     via: Via = Via.POLL
     fleet: bool = False
@@ -85,6 +89,7 @@ class Way:
 WAYS = (
     Way("once", "`rsnotify follow --once`, of a copy that exists", once=True),
     Way("first", "`rsnotify follow --once`, of the first copy", once=True, first=True),
+    Way("repair", "`rsnotify audit --repair`, then `follow --once`", once=True, repairs=True),
     Way("polling", "`rsnotify follow` without push"),
     Way("selection", "`rsnotify follow` of some resources, with push", via=Via.AUTO, excluded="bd"),
     Way("push", "`rsnotify follow` with a hub over WebSocket", via=Via.AUTO),
@@ -206,26 +211,39 @@ class Destination:
         return Claim(False, ("it is suspended",)) if is_paused else self._status()
 
     async def catch_up(self) -> Claim:
+        """Run `rsnotify follow --once`."""
+        return await self._run_once(self._caught_up())
+
+    async def repair(self) -> Claim:
+        """Run `rsnotify audit --repair`."""
+        return await self._run_once(self._repaired())
+
+    async def _run_once(self, work: Coroutine[Any, Any, Claim]) -> Claim:
         machine = self._boot()
         ended: asyncio.Future[Claim] = self._loop.create_future()
         machine.on_kill.append(
             lambda: ended.done() or ended.set_result(Claim(False, ("it was killed",)))
         )
 
-        async def work() -> None:
-            one, error = self._subscriber(), ""
+        async def end() -> None:
             try:
-                await one.catch_up()
-            except RsnotifyError as failure:
-                error = str(failure) or type(failure).__name__
+                claim = await work
             except Exception as failure:
                 self._run.wrong("ends", f"it ends by {failure!r}")
-                error = repr(failure)
+                claim = Claim(False, (repr(failure),))
             if not ended.done():
-                ended.set_result(_claim(one.status, error))
+                ended.set_result(claim)
 
-        machine.spawn(work())
+        machine.spawn(end())
         return await ended
+
+    async def _caught_up(self) -> Claim:
+        one, error = self._subscriber(), ""
+        try:
+            await one.catch_up()
+        except RsnotifyError as failure:
+            error = str(failure) or type(failure).__name__
+        return _claim(one.status, error)
 
     async def audit(self) -> Claim:
         machine = Machine(self._loop, "auditor", self.clock)
@@ -236,21 +254,23 @@ class Destination:
 
     async def _audited(self) -> Claim:
         try:
-            prefer = self.options["prefer"]
-            options = FollowOptions(allow_private_addresses=True, prefer=prefer)
-            found = await audit(self.url, self.copy, state=self.state, options=options)
-        except RsnotifyError as error:
+            found = await audit(self.url, self.copy, state=self.state, options=self._reading)
+        except (RsnotifyError, OSError) as error:  # the command prints both
             return Claim(False, (str(error),))
-        kinds = ("created", "updated", "deleted", "gone", "absent", "unknown")
-        named = [
-            f"{kind} {name}"
-            for kind in kinds
-            for name in getattr(found, kind)
-            if name not in found.foreign
-        ]
-        wrong = found.in_step is False and bool(named or not found.foreign)
-        right = found.in_step is not None and not wrong
-        return Claim(right, (*named, *found.doubts), wrong, tuple(map(_name, found.foreign)))
+        return _claim_of_audit(found)
+
+    async def _repaired(self) -> Claim:
+        try:
+            done = await repair(self.url, self.copy, state=self.state, options=self._reading)
+        except (RsnotifyError, OSError) as error:  # the command prints both
+            return Claim(False, (str(error),))
+        return _claim_of_audit(done.after or done.found)
+
+    @property
+    def _reading(self) -> FollowOptions:
+        return FollowOptions(
+            pace=self.pace, allow_private_addresses=True, prefer=self.options["prefer"]
+        )
 
     # The copy
 
@@ -296,6 +316,19 @@ def _name(held: str) -> str:
     """Return the name of a resource by its URI, in any spelling, or by the path of its file."""
     uri = unquote(held.rpartition("copy/")[2].rpartition(f"{FALLBACKS}/")[2])
     return normpath(uri).rpartition("set/")[2]
+
+
+def _claim_of_audit(found: Audit) -> Claim:
+    kinds = ("created", "updated", "deleted", "gone", "absent", "unknown")
+    named = [
+        f"{kind} {name}"
+        for kind in kinds
+        for name in getattr(found, kind)
+        if name not in found.foreign
+    ]
+    wrong = found.in_step is False and bool(named or not found.foreign)
+    right = found.in_step is not None and not wrong
+    return Claim(right, (*named, *found.doubts), wrong, tuple(map(_name, found.foreign)))
 
 
 def _claim(status: Status, error: str | None = None) -> Claim:
