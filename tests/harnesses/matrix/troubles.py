@@ -291,6 +291,10 @@ def _moving_from(source: Source, listing: Listing) -> None:
         listing.entries[:] = [source.changed(one) for one in source.changes if one.at > begin]
 
 
+def _at_now(source: Source, listing: Listing) -> None:
+    listing.told["at"] = source.now
+
+
 def _moving(source: Source, request: Request, answer: Answer) -> Answer:
     """Write the documents again for each request, since they depend on the time."""
     source.altered += 1
@@ -811,13 +815,17 @@ TROUBLES = (
             fits=lambda shape, way:
             _with_changes(shape, way) and shape.name != "archive, seconds",
             document=_of_kind(("changelist",), _moving_from)),
-    # An outdated list without `at` does not show whether it is older than a change.
+    # An outdated list without a true `at` does not show whether it is older than a change.
     Trouble("`at` and `from` are missing", "documents", contradicts=True,
             fits=lambda shape, _: shape.name != "archive, seconds",
             document=_of_kind(("resourcelist", "changelist"), _told(at=None, from_=None))),
     Trouble("`at` an hour ahead", "documents", fits=_listed, veils=True, heals=4000,
             contradicts=True,
             document=_of_kind(("resourcelist",), _told(at=3600))),
+    Trouble("`at` is the time of the answer", "documents", answer=_moving, contradicts=True,
+            fits=lambda shape, way:
+            _with_changes(shape, way) and shape.name != "archive, seconds",
+            document=_of_kind(("resourcelist",), _at_now)),
     Trouble("`at` before the Change List", "documents", fits=_with_changes,
             document=_of_kind(("resourcelist",), _told(at=-200_000))),
     Trouble("`until` an hour ahead", "documents", fits=_with_changes, veils=True, heals=4000,
