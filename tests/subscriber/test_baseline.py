@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, Unavailable
-from rsnotify_subscriber import FollowOptions, Received, Subscriber
+from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
+from rsnotify_subscriber import FollowOptions, HeldResource, Received, Subscriber
 from tests.subscriber.destination import PACE, Destination
-from tests.subscriber.source import SmallSource, path_of, status
+from tests.subscriber.source import PATIENCE, SmallSource, path_of, status
 
 
 async def test_a_baseline_copies_every_resource(
@@ -159,3 +163,24 @@ async def test_a_first_copy_adopts_the_files_that_have_the_listed_hash(
     assert destination.equals_source()
     names = ("same", "differs", "large", "without")
     assert [source.gets[path_of(name)] for name in names] == [0, 1, 0, 1]
+
+
+async def test_a_first_copy_ends_if_nothing_can_be_stored(
+    source: SmallSource, tmp_path: Path
+) -> None:
+    class FullStore:
+        """Stores nothing, and so cannot be compared with the state of a copy."""
+
+        async def apply(self, changes: Sequence[Received]) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def find_lost(self, held: Mapping[str, HeldResource]) -> Iterable[str]:
+            return held
+
+    source.put("a", b"1")
+    subscriber = Subscriber(
+        source.url, FullStore(), state=tmp_path / "state", options=FollowOptions(pace=PACE)
+    )
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RsnotifyError, match="No space left"):
+            await subscriber.catch_up()

@@ -325,9 +325,14 @@ class CopyCheck:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all files were compared, and every lost resource was restored or tried."""
-        is_tried = self._has_tried_all and not self._follower.level
-        return self.has_compared and (not self._state.lost or is_tried)
+        """Whether all files were compared, and every lost resource was restored or tried.
+
+        If nothing of a first copy can be stored, there is nothing to compare.
+        """
+        is_level = self._follower.level
+        if not self.has_compared:
+            return self._follower.progress is None and not is_level
+        return not self._state.lost or (self._has_tried_all and not is_level)
 
     def has_confirmed_foreign(self) -> bool:
         """Return whether a scan that began after the first call has confirmed the foreign files.

@@ -75,7 +75,7 @@ class Judge:
         Files that troubles add have to be named in a `claim`.
         """
         run = self._run
-        foreign = {trouble.names for trouble in run.troubles}
+        foreign = {trouble.names for trouble in run.troubles} | run.destination.found
         absent = {name for trouble in run.troubles for name in trouble.absent}
         if run.shape.through:
             absent |= {name for trouble in run.troubles for name in trouble.uncopied}
@@ -189,7 +189,9 @@ class Judge:
         if not all(trouble.local for trouble in run.troubles):
             return
         held = run.destination.contents()
-        for name in {"b", "c", "d", "n"} - run.excluded:
+        # A file that was there before the first copy is not removed.
+        kept = {"d"} if run.way.adopts else set()
+        for name in {"b", "c", "d", "n"} - run.excluded - kept:
             if held.get(name) != run.source.contents.get(name):
                 run.wrong("progresses", f"{name} is not up to date beside another in trouble")
 

@@ -264,7 +264,9 @@ Chosen = tuple[Shape, tuple[Trouble, ...], Way]
 
 
 def fits(shape: Shape, trouble: Trouble, way: Way) -> bool:
-    return trouble.fits(shape, way) and (not way.pushes or shape.may_push)
+    if (way.pushes and not shape.may_push) or (way.adopts and shape.through):
+        return False
+    return trouble.fits(shape, way)
 
 
 def every_run() -> list[Chosen]:

@@ -761,7 +761,7 @@ TROUBLES = (
             document=_entries(lambda one: one.update(type="text/plain")), local=True, final=True,
             fits=lambda shape, way: _fetched(shape, way) and not shape.prefer),
     Trouble("alias spelling", "resources", document=_entries(_respell), local=True,
-            fits=_not_relayed),
+            fits=lambda shape, way: _not_relayed(shape, way) and not way.adopts),
     Trouble("listed in two spellings", "resources",
             document=_of_kind(_LISTS, _in_two_spellings), fits=lambda shape, way:
             _listed(shape, way) and _not_relayed(shape, way)),

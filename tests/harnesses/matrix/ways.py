@@ -56,6 +56,7 @@ class Way:
         once: Whether it is run when something is to be known, and ends.
         repairs: Whether it is `rsnotify audit --repair` that runs during the trouble.
         first: Whether the trouble is there when the first copy is made.
+        adopts: Whether the folder of the first copy has files already.
         via: The transport.
         fleet: Whether a fleet follows.
         folder: Whether the copy is files, and not what a handler keeps.
@@ -67,6 +68,7 @@ class Way:
     once: bool = False
     repairs: bool = False
     first: bool = False
+    adopts: bool = False
     via: Via = Via.POLL
     fleet: bool = False
     folder: bool = True
@@ -89,6 +91,13 @@ class Way:
 WAYS = (
     Way("once", "`rsnotify follow --once`, of a copy that exists", once=True),
     Way("first", "`rsnotify follow --once`, of the first copy", once=True, first=True),
+    Way(
+        "adopt",
+        "the same in a folder with files, one of them wrong",
+        once=True,
+        first=True,
+        adopts=True,
+    ),
     Way("repair", "`rsnotify audit --repair`, then `follow --once`", once=True, repairs=True),
     Way("polling", "`rsnotify follow` without push"),
     Way("selection", "`rsnotify follow` of some resources, with push", via=Via.AUTO, excluded="bd"),
@@ -136,6 +145,7 @@ class Destination:
             "check_files": CHECK_FILES,
             "selection": selection,
             "prefer": run.shape.prefer,
+            "adopt": way.adopts,
         }
         self.pace = PACE
         self.clock = Clock()
@@ -149,6 +159,13 @@ class Destination:
         self._status: Callable[[], Claim] = lambda: Claim(False, ("it does not run",))
         self._running: Subscriber | None = None
         self.root.mkdir()
+        #: The files that are there before the first copy, and may have to be named as foreign.
+        self.found = set(run.source.contents if way.adopts else ())
+        if way.adopts:
+            self.copy.mkdir()
+            for name in self.found:
+                content = b"wrong" if name == "b" else run.source.contents[name]
+                (self.copy / name).write_bytes(content)
 
     def _subscriber(self, **shared: Any) -> Subscriber:
         known = set(FollowOptions.__struct_fields__)
