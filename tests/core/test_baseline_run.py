@@ -499,3 +499,25 @@ def test_a_new_dump_replaces_the_list_of_an_empty_copy_if_much_is_to_be_fetched(
     wire.follower.offered(Offer(resource_list="resources", resource_dump="dump"), wire.now)
     wire.actions = wire.follower.differing(resources, wire.now)
     assert requested_uris(wire) == [following]
+
+
+def test_without_an_unlisted_resource_a_copy_is_level_once_changes_are_read() -> None:
+    """The list may be from before the change, as if the Source's clock had been set back."""
+    missing = MissingResource("a", at(1), Resource("a", hash="md5:1"), at(1))
+    wire = Wire(LIST, replace(known(5), missing=(missing,)), compare=9.0)
+
+    def wait_for(kind: DocumentKind) -> None:
+        while wire.requested() != [kind]:
+            for change in applying(wire):
+                wire.follower.failed(change, ContentMismatch("a", "wrong"), wire.now)
+            if wire.requested():
+                wire.answer(no_changes(5))
+            wire.wait()
+
+    wait_for(DocumentKind.RESOURCE_LIST)
+    wire.answer(listing(6))
+    wire.follower.differing([], wire.now)
+    wire.actions = wire.follower.unlisted([], wire.now)
+    assert not wire.follower.level
+    wire.answer(no_changes(7))
+    assert wire.follower.level
