@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from rsnotify import StoreUnavailable
 from rsnotify.selection import Selection
 from tests.harnesses.matrix.shapes import Shape
 from tests.harnesses.matrix.source import (
@@ -490,6 +491,19 @@ async def _add_many(run: Run) -> None:
     await run.until_settled()
 
 
+def _fail(**errors: Exception) -> Act:
+    """Return a function that has the embedded handler raise these errors, by resource."""
+
+    async def act(run: Run) -> None:
+        run.destination.errors.update(errors)
+
+    return act
+
+
+async def _succeed(run: Run) -> None:
+    run.destination.errors.clear()
+
+
 async def _lose(run: Run) -> None:
     """Remove a resource from an embedded handler, whose program reports that."""
     run.destination.held.pop("e", None)
@@ -902,6 +916,13 @@ TROUBLES = (
     Trouble("many files deleted", "disk", prepared=_add_many, begin=_running(_delete(*_MANY[:18])),
             fits=_files),
     Trouble("resource lost by a handler", "disk", begin=_lose,
+            fits=lambda shape, way: not way.folder),
+    Trouble("handler refuses a resource", "handler", prepared=_fail(a=ValueError("not this one")),
+            end=_succeed, fits=lambda shape, way: not way.folder, local=True),
+    Trouble("handler fails", "handler", prepared=_fail(**{"": ValueError("nothing today")}),
+            end=_succeed, fits=lambda shape, way: not way.folder),
+    Trouble("handler's store is unavailable", "handler", end=_succeed,
+            prepared=_fail(**{"": StoreUnavailable("the database is down")}),
             fits=lambda shape, way: not way.folder),
     Trouble("file replaced by a folder", "disk", begin=_running(_by_folder), fits=_files,
             names="e/inside"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -122,12 +122,15 @@ class Claim:
 class _Recorder:
     """The copy of an embedded handler; it outlives the process, as a database does."""
 
-    def __init__(self, held: dict[str, bytes]) -> None:
+    def __init__(self, held: dict[str, bytes], errors: Mapping[str, Exception]) -> None:
         self.held = held
+        self._errors = errors
 
     async def apply(self, changes: Sequence[Received]) -> None:
         for one in changes:
             name = one.uri.removeprefix(BASE)
+            if error := self._errors.get(name, self._errors.get("")):
+                raise error
             if one.change is ChangeType.DELETED:
                 self.held.pop(name, None)
             else:
@@ -152,6 +155,8 @@ class Destination:
         self.root = Path("destination")
         self.copy, self.state = self.root / "copy", self.root / "state"
         self.held: dict[str, bytes] = {}
+        #: The errors that an embedded handler raises, by resource; for all resources, by "".
+        self.errors: dict[str, Exception] = {}
         self.machine: Machine | None = None
         #: The errors with which runs have ended.
         self.failures: list[str] = []
@@ -173,7 +178,7 @@ class Destination:
         options = FollowOptions(
             via=self.way.via, pace=self.pace, allow_private_addresses=True, **given
         )
-        handler = FolderMirror(self.copy) if self.way.folder else _Recorder(self.held)
+        handler = FolderMirror(self.copy) if self.way.folder else _Recorder(self.held, self.errors)
         return Subscriber(self.url, handler, state=self.state, options=options, **shared)
 
     # Processes
