@@ -16,6 +16,7 @@ from tests.harnesses.matrix.source import (
     FOLDER,
     MIRROR,
     SITE,
+    VERSIONS,
     Listing,
     Recorded,
     Source,
@@ -51,6 +52,7 @@ class Shape:
         change_links: Returns further links of an entry in a list of changes.
         content: Returns the content of a resource from its text.
         prefer: The media types that the Destination prefers.
+        exact: Whether the Destination copies the version of each change.
         through: What is between the Source and the Destination: a gateway or a relay.
     """
 
@@ -71,6 +73,7 @@ class Shape:
     change_links: Callable[[Source, Recorded], list[str]] = lambda *_: []
     content: Callable[[str], bytes] = lambda text: text.encode() * 3
     prefer: tuple[str, ...] = ()
+    exact: bool = False
     through: str = ""
 
     def __str__(self) -> str:
@@ -352,6 +355,14 @@ def _inline_link(source: Source, recorded: Recorded) -> list[str]:
     return [] if recorded.content is None else [inline(recorded.content, "text/plain")]
 
 
+def _version_link(source: Source, recorded: Recorded) -> list[str]:
+    if recorded.content is None:
+        return []
+    contents = [version.content for version in source.history[recorded.name]]
+    number = contents.index(recorded.content)
+    return [ln("memento", f"{SITE}{VERSIONS}{number}/{recorded.name}")]
+
+
 def _mirror_link(source: Source, name: str, content: bytes) -> list[str]:
     return [ln("duplicate", SITE + MIRROR + name, pri=1)]
 
@@ -385,6 +396,8 @@ SHAPES = (
           _list_and_changes, _BOTH, links=_mirror_link),
     Shape("alternates", "a Resource List and a Change List, with alternates that are preferred",
           _list_and_changes, _BOTH, hashes=False, links=_alternate_link, prefer=("text/plain",)),
+    Shape("versions", "a Resource List, and a Change List with a URL for each version",
+          _list_and_changes, _BOTH, hashes=False, change_links=_version_link, exact=True),
     Shape("redirects", "resources that redirect to a URL for each version", _list_and_changes,
           _BOTH, hashes=False, redirects=True),
     Shape("compressed", "a server that compresses answers, whatever is accepted", _list_and_changes,

@@ -30,7 +30,7 @@ PORT = 8001
 SITE = f"http://127.0.0.1:{PORT}"
 FOLDER = "/set/"
 BASE = SITE + FOLDER
-#: Where mirrors and alternates of the resources are, and the versions to which they redirect.
+#: Where mirrors, alternates and versions of the resources are.
 MIRROR, ALTERNATES, VERSIONS = "/mirror/", "/alternates/", "/versions/"
 _MIRROR_LAG = 30.0
 #: What there is at the beginning of a run.
@@ -292,7 +292,7 @@ class Source:
 
     def _content(self, folder: str, name: str) -> bytes | None:
         """Return what a server has in one of its folders by that name."""
-        if folder.startswith(VERSIONS) and self.shape.redirects:
+        if folder.startswith(VERSIONS) and (self.shape.redirects or self.shape.exact):
             return self.history[name][_number(folder)].content
         if folder == MIRROR and self.shape.links:
             return self.contents_at(self.loop.now - _MIRROR_LAG).get(name)

@@ -165,7 +165,12 @@ def _fetched(shape: Shape, way: Way) -> bool:
 
 def _from_own_uri(shape: Shape, way: Way) -> bool:
     """Whether contents come from the URIs of the resources only."""
-    return _fetched(shape, way) and shape.name not in ("inline", "mirrors", "alternates")
+    return _fetched(shape, way) and shape.name not in (
+        "inline",
+        "mirrors",
+        "alternates",
+        "versions",
+    )
 
 
 # Answers

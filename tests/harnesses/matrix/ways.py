@@ -148,6 +148,7 @@ class Destination:
             "check_files": CHECK_FILES,
             "selection": selection,
             "prefer": run.shape.prefer,
+            "exact": run.shape.exact,
             "adopt": way.adopts,
         }
         self.pace = PACE
