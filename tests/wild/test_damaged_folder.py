@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import cast
@@ -38,7 +39,7 @@ from tests.publisher.helpers import eventually
 from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
-from tests.wild.documents import entry, md, package, resource_list, sha256, urlset
+from tests.wild.documents import change_list, entry, md, package, resource_list, sha256, urlset
 from tests.wild.running import (
     Folder,
     Recorder,
@@ -54,7 +55,7 @@ from tests.wild.running import (
     until,
     until_right,
 )
-from tests.wild.source import Source
+from tests.wild.source import Request, Source
 
 #: Contents of the same length, so that only a time or a hash tells them apart.
 NAMES = ("a", "b", "sub/c", "sub/d", "f")
@@ -745,3 +746,22 @@ async def test_content_that_no_list_could_confirm_does_not_replace_what_was_lost
     source.put("resourcelist.xml", before)
     source.file("a", version("a", 1))
     await run_right(source, folder)
+
+
+async def test_a_run_ends_although_the_lists_never_show_what_a_lost_file_contained(
+    source: Source, folder: Path
+) -> None:
+    """Each list begins after the last one, so there is always another gap."""
+    source.offer(resourcelist=None)
+    source.list_changes(source.create("a", 1, b"1"), from_=0)
+    await run_right(source, folder, pace=pace(patience=1.0))
+    source.file("a", b"22", 2)
+    (folder / "a").write_bytes(b"333")
+    times = count(3)
+
+    def answer(_: Request) -> bytes:
+        return change_list((), source.t(next(times)))
+
+    source.put("changelist.xml", answer)
+    outcome = await run_honest(source, folder, pace=pace(patience=1.0))
+    assert not outcome.claims

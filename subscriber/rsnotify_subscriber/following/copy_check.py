@@ -539,12 +539,14 @@ class _Refetch:
                     continue
                 if follower.catch_up.lacks_comparison:
                     continue  # no list can show whether the content is right
+                if not follower.state.settled or follower.catch_up.is_comparing:
+                    is_left = is_left or not follower.is_stuck(now)
+                    continue
                 is_left = True
-                if follower.state.settled and not follower.catch_up.is_comparing:
-                    self._accepted.add(change.uri)
-                    if isinstance(error, ContentMismatch) and self.can_accept:
-                        any_content = replace(change.resource, hash=None, length=None)
-                        new.append(replace(change, resource=any_content))
+                self._accepted.add(change.uri)
+                if isinstance(error, ContentMismatch) and self.can_accept:
+                    any_content = replace(change.resource, hash=None, length=None)
+                    new.append(replace(change, resource=any_content))
         if new:
             self._sent |= {change.uri: change for change in new}
             self.perform(follower.verify(new, now))
