@@ -145,12 +145,11 @@ def closed_while_things_change(request: pytest.FixtureRequest, source: Source, f
     source.files("a", "b", "c")
     source.clock = source.t(100)
     listed = source.listed("abc", lastmod=source.t(-1000))
-    headers = {"at": {}, "Last-Modified": {"Last-Modified": "{:%a, %d %b %Y %X} GMT"}, "Date": {}}
-    told = {key: text.format(source.t(60)) for key, text in headers[request.param].items()}
-    at = source.t(60) if request.param == "at" else None
-    source.put("resourcelist.xml", resource_list(listed, at=at), headers=told)
-    updated = source.changed("a", "updated", -1500)
-    source.list_changes(updated, from_=-2000, until=-1001, name="0.xml")
+    listing = resource_list(listed, at=source.t(60) if request.param == "at" else None)
+    modified = f"{source.t(60):%a, %d %b %Y %X} GMT" if request.param == "Last-Modified" else None
+    source.put("resourcelist.xml", listing, headers={"Last-Modified": modified})
+    updated = source.changed("a", "updated", -150_000)
+    source.list_changes(updated, from_=-200_000, until=-100_000, name="0.xml")
     source.file("d", b"d", 30)
     source.remove("b")
     source.file("c", b"changed", 32)
@@ -158,11 +157,11 @@ def closed_while_things_change(request: pytest.FixtureRequest, source: Source, f
         source.changed("d", "created", 30),
         source.changed("b", "deleted", 31),
         source.changed("c", "updated", 32),
-        from_=-1001,
+        from_=-100_000,
         until=50,
         name="1.xml",
     )
-    bounds = [(source.t(-2000), source.t(-1001)), (source.t(-1001), source.t(50))]
+    bounds = [(source.t(-200_000), source.t(-100_000)), (source.t(-100_000), source.t(50))]
     members = [
         member(source.uri(f"{number}.xml"), from_=from_, until=until)
         for number, (from_, until) in enumerate(bounds)
@@ -174,7 +173,7 @@ def closed_while_things_change(request: pytest.FixtureRequest, source: Source, f
     else:
         source.list_changes(from_=50, name="2.xml")
         members.append(member(source.uri("2.xml"), from_=source.t(50)))
-        source.put("changelist.xml", index("changelist", members, from_=source.t(-2000)))
+        source.put("changelist.xml", index("changelist", members, from_=source.t(-200_000)))
 
 
 @pytest.mark.usefixtures("closed_while_things_change")
