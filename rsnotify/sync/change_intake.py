@@ -310,7 +310,8 @@ class ChangeIntake:
     def compare_next_list(self) -> None:
         """Force a full comparison with the next Change List, even if it was read before."""
         self._frontiers.supersede_prefix()
-        self._read.clear()
+        superseded = [structs.replace(read, is_superseded=True) for read in self._read]
+        self._read = deque(superseded, maxlen=_MAX_VERSIONS)
 
     def _announce_verifications(self, verifications: Iterable[Verification]) -> None:
         """Fetch the resources of changes that no list has confirmed."""

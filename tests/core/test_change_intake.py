@@ -103,6 +103,13 @@ def test_an_older_version_of_the_list_is_compared_again_unless_it_was_one_of_the
     assert [len(copy.read(one)) for one in (x, y, x, y, z, x)] == [2, 2, 0, 0, 2, 2]
 
 
+def test_an_entry_appended_with_an_old_datetime_is_fetched_after_a_comparison_too() -> None:
+    copy = Copy()
+    copy.read(covering("a3 b6"))
+    copy.intake.end_baseline(at(8), at(8), now=0)
+    assert kept(copy.read(covering("a3 b6 c4"))) == ["a3 compare", "b6 compare", "c4 fetch"]
+
+
 def test_a_list_whose_datetimes_contradict_each_other_is_compared_each_time_it_changes() -> None:
     copy = Copy()
     lists = (covering("a3 b6"), covering("a3 b6"), covering("a3 b6 c7"))
