@@ -300,10 +300,10 @@ class ChangeIntake:
         self._frontiers.closed = self.closed.known
         self.compare_next_list()
         for change in self._unconfirmed.remove_compared(at):
-            if change.change is ChangeType.DELETED:
-                continue  # the comparison has shown whether the resource exists
-            # The resource may not exist, and the change may never be applied.
-            if self._pending.backlog or self._pending.holds(change):
+            # The resource may not exist, and an update may never be applied. A deletion that the
+            # comparison has not superseded would be applied, although the copy is right.
+            is_update = change.change is not ChangeType.DELETED
+            if self._pending.holds(change) or (is_update and self._pending.backlog):
                 self._announce_verifications([(verification(change, at), change.at)])
         self._join_held(now)
 

@@ -347,6 +347,16 @@ def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() 
     assert kept(copy.state.pending.dispatch(9, now=0)) == ["d8 fetch", "c9 date"]
 
 
+def test_a_pushed_deletion_that_is_not_applied_yet_is_verified_after_a_comparison() -> None:
+    """The copy still had the resource when it was compared, as the whole set does."""
+    copy = Copy()
+    pushed = replace(change("a6"), change=ChangeType.DELETED)
+    copy.state.unconfirmed.add([pushed], now=0)
+    copy.state.pending.announce(pushed, at_once=True)
+    copy.intake.end_baseline(at(8), at(8), now=0)
+    assert kept(copy.state.pending.dispatch(99, now=0)) == ["a8 fetch"]
+
+
 def test_a_whole_set_shows_whether_a_resource_exists_whose_deletion_was_pushed() -> None:
     copy = Copy(Pace(parked=1))
     pushed = replace(change("a6"), change=ChangeType.DELETED)
