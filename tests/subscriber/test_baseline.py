@@ -165,7 +165,7 @@ async def test_a_first_copy_adopts_the_files_that_have_the_listed_hash(
     assert [source.gets[path_of(name)] for name in names] == [0, 1, 0, 1]
 
 
-async def test_a_first_copy_ends_if_nothing_can_be_stored(
+async def test_a_first_copy_ends_if_nothing_can_be_stored_and_leaves_no_files(
     source: SmallSource, tmp_path: Path
 ) -> None:
     class FullStore:
@@ -184,3 +184,4 @@ async def test_a_first_copy_ends_if_nothing_can_be_stored(
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(RsnotifyError, match="No space left"):
             await subscriber.catch_up()
+    assert list((tmp_path / "state" / "incoming").iterdir()) == []

@@ -585,6 +585,8 @@ class Applier:
                 failed[uri] = StorageError(
                     f"{ready.change.resource.uri}: it could not be applied: {reason}"
                 )
+                if ready.content is not None:  # it is fetched again
+                    await call_in(self._worker, ready.content.discard)
         return failed
 
     async def _call_handler(self, batch: list[PreparedChange]) -> str | None:
