@@ -286,11 +286,14 @@ class Follower:
     def verify(self, changes: Iterable[Change], now: float) -> list[Action]:
         """Fetch resources again instead of applying their pending changes.
 
-        T does not wait for them, because the caller stores which resources the copy has lost.
+        T does not wait for them, because the caller stores which resources the copy has lost. While
+        there is a backlog, this has no effect, since a comparison may have announced the resources
+        in it; call it again later.
         """
+        pending = self.state.pending
         for change in changes:
-            if not self.state.pending.is_watched(change.uri):
-                self.state.pending.announce(change, since=UNWAITED, at_once=True)
+            if not (pending.backlog or pending.is_watched(change.uri)):
+                pending.announce(change, since=UNWAITED, at_once=True)
         return self._next_actions(now)
 
     def compare_lost(self, now: float) -> list[Action]:

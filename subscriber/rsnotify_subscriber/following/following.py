@@ -505,8 +505,11 @@ class Following:
         tried, wait = set[str](), pace.repair
         while True:
             changes = await call_in(self._context.worker, self._state.doubted_changes)
-            self._has_read_doubts = True
             pending = self._follower.state.pending
+            if changes and pending.backlog:
+                await asyncio.sleep(_SAVE_INTERVAL)
+                continue
+            self._has_read_doubts = True
             new = [change for change in changes if change.uri not in pending]
             self._perform(self._follower.verify(new, self._loop.time()))
             uris = {change.uri for change in changes}
