@@ -155,7 +155,8 @@ def _is_older(change: Change, from_: Instant) -> bool:
 def _is_equal(first: Change, second: Change) -> bool:
     if ChangeType.DELETED in (first.change, second.change):
         return first.change is second.change
-    return first.resource.hash == second.resource.hash
+    one, other = first.resource, second.resource
+    return one.hash == other.hash and (one.hash is not None or one.changed_at == other.changed_at)
 
 
 def _is_respelled(first: Change, second: Change) -> bool:
@@ -397,10 +398,17 @@ class ChangeIntake:
 
 
 def _appended(coverage: Coverage, read: Iterable[ListFingerprint]) -> Sequence[Change]:
-    """Return the entries appended to a list since it was read, regardless of their datetimes."""
+    """Return the entries appended to a list since it was read, regardless of their datetimes.
+
+    If the list has its newest entries first, they were inserted before all others.
+    """
+    changes = coverage.changes
     for before in sorted(read, key=lambda one: one.size, reverse=True):
-        if before.from_ == coverage.from_ and before.is_appended_to(coverage):
-            return coverage.changes[before.size :]
+        if before.from_ == coverage.from_:
+            if before.is_appended_to(changes):
+                return changes[before.size :]
+            if before.is_appended_to(changes[::-1]):
+                return changes[: len(changes) - before.size]
     return ()
 
 

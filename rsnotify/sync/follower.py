@@ -293,7 +293,7 @@ class Follower:
         pending = self.state.pending
         for change in changes:
             if not (pending.backlog or pending.is_watched(change.uri)):
-                pending.announce(change, since=UNWAITED, at_once=True)
+                pending.announce(change, since=UNWAITED)
         return self._next_actions(now)
 
     def compare_lost(self, now: float) -> list[Action]:

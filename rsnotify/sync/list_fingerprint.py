@@ -7,6 +7,7 @@ datetimes do not reveal. The fingerprint of the part that was read is stored wit
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from zlib import crc32
 
 from msgspec import Struct
@@ -77,7 +78,7 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
             return later.from_ < self.from_  # a period that was closed is open again
         if later.uris < self.uris or (later.uris == self.uris and later.names != self.names):
             return True
-        if self.is_appended_to(coverage):
+        if self.is_appended_to(coverage.changes):
             return False
         if self.resources:
             return not _latest(coverage).keys() >= set(array(_CHECKSUM, self.resources))
@@ -98,14 +99,14 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         had = zip(array(_CHECKSUM, self.resources), array(_MICROSECONDS, self.latest), strict=True)
         return any(after < at <= until and now.get(name, after) < at for name, at in had)
 
-    def is_appended_to(self, coverage: Coverage) -> bool:
+    def is_appended_to(self, entries: Sequence[Change]) -> bool:
         """Return whether a list begins with all entries of this list."""
-        return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
+        return self.whole == sum(map(_checksum, entries[: self.size]))
 
     def has_all_of(self, coverage: Coverage) -> bool:
         """Return whether a list, perhaps at another URI, has the same entries as this one."""
         is_whole = self.from_ == coverage.from_ and self.size == len(coverage.changes)
-        return is_whole and not self.is_superseded and self.is_appended_to(coverage)
+        return is_whole and not self.is_superseded and self.is_appended_to(coverage.changes)
 
     def is_same_as(self, later: ListFingerprint) -> bool:
         """Return whether two fingerprints are of the same list with the same entries."""

@@ -103,11 +103,26 @@ def test_an_older_version_of_the_list_is_compared_again_unless_it_was_one_of_the
     assert [len(copy.read(one)) for one in (x, y, x, y, z, x)] == [2, 2, 0, 0, 2, 2]
 
 
-def test_an_entry_appended_with_an_old_datetime_is_fetched_after_a_comparison_too() -> None:
+@pytest.mark.parametrize(("others", "expected"), [("a4", "a0 fetch"), ("a3", "a0 compare")])
+def test_of_entries_dated_after_their_answer_neither_is_known_to_be_later(
+    others: str, expected: str
+) -> None:
+    """Both count as of the beginning of the list."""
+    both = tuple(replace(change(entry), at=at(0)) for entry in ("a3", others))
+    assert kept(Copy().read(replace(covering("b6"), changes=both))) == [expected]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_an_entry_appended_with_an_old_datetime_is_fetched_after_a_comparison_too(
+    newest_first: bool,
+) -> None:
     copy = Copy()
-    copy.read(covering("a3 b6"))
+    before, after = covering("a3 b6"), replace(covering("a3 b6 c4"), ordered=False)
+    if newest_first:
+        before, after = (replace(one, changes=one.changes[::-1]) for one in (before, after))
+    copy.read(before)
     copy.intake.end_baseline(at(8), at(8), now=0)
-    assert kept(copy.read(covering("a3 b6 c4"))) == ["a3 compare", "b6 compare", "c4 fetch"]
+    assert sorted(kept(copy.read(after))) == ["a3 compare", "b6 compare", "c4 fetch"]
 
 
 def test_a_list_whose_datetimes_contradict_each_other_is_compared_each_time_it_changes() -> None:
