@@ -108,7 +108,8 @@ def test_a_list_may_be_in_either_order_if_its_entries_are_dated_after_their_answ
     first: str, expected: str
 ) -> None:
     """All entries then count as of the beginning of the list."""
-    both = tuple(replace(change(entry), at=at(0)) for entry in (first, "a3"))
+    updated = [change(entry, change=ChangeType.UPDATED) for entry in (first, "a3")]
+    both = tuple(replace(one, at=at(0)) for one in updated)
     assert kept(Copy().read(replace(covering("b6"), changes=both))) == [expected]
 
 
