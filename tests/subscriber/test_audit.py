@@ -62,6 +62,27 @@ async def test_what_differs_is_looked_at_again(
     assert (await audited(source, destination)).in_step is True
 
 
+async def test_what_the_lists_announce_or_omit_in_the_meantime_is_compared_too(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.put("r3", b"3")
+    source.changes.clear()
+    before = body(write_document(source.resource_list()))  # the copy lacks r3
+    source.delete("r3")
+    source.put("r1", b"new")
+    source.delete("r2")
+    source.put("r4", b"4")
+    source.changes.clear()
+    now = body(write_document(source.resource_list()))
+    source.answers["/data/resourcelist.xml"] = first(1, before, now)
+    found = await audited(source, destination)
+    assert found.in_step is False
+    assert found.updated == (source.base + "r1",)
+    assert found.created == (source.base + "r4",)
+    assert found.deleted == ("r2",)
+    assert found.equal == 1
+
+
 async def test_what_is_told_after_a_hole_counts_and_what_is_not_told_is_unknown(
     source: SmallSource, destination: Destination
 ) -> None:

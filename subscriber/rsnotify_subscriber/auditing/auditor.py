@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +32,7 @@ from rsnotify.selection import describe_representation, wanted_representation
 from rsnotify.sync.progress import Progress
 from rsnotify_subscriber.auditing.expected_resources import (
     ExpectationReader,
+    ExpectedResource,
     ExpectedResources,
     expected_resources,
 )
@@ -250,6 +251,8 @@ class _ComparedFile(NamedTuple):
     change: Change | None = None
     #: None if the file does not exist.
     size: int | None = None
+    #: As in `ExpectedResource`.
+    is_new: bool = False
 
     @property
     def is_expected(self) -> bool:
@@ -259,7 +262,10 @@ class _ComparedFile(NamedTuple):
 
 @dataclass(kw_only=True)
 class _MirrorComparison:
-    """Compares a mirror with its Source. Repetitions only compare files that differed."""
+    """Compares a mirror with its Source.
+
+    Repetitions only compare files that differed, or whose entries have changed since.
+    """
 
     fetcher: Fetcher
     tree: MirrorTree
@@ -333,28 +339,33 @@ class _MirrorComparison:
         # File names depend on the copy's spelling of URIs.
         self.expected.store_held(read_held(self.state_folder))
         remaining = set(differed_before or ())
-        for files in self._resource_files():
+        for files in self._resource_files(self.expected.page):
             if differed_before is None:
                 self.paths.update(self._relative(one.path) for one in files)
                 yield from files
-            elif found := [one for one in files if one.path in differed_before]:
+            else:
+                found = [one for one in files if one.is_new or one.path in differed_before]
                 remaining.difference_update(one.path for one in found)
                 yield from found
         if differed_before is None:
             unknown = (one for one in self.tree.paths() if self._relative(one) not in self.paths)
             yield from map(_ComparedFile, unknown)
         yield from map(_ComparedFile, remaining)
+        for files in self._resource_files(self.expected.unlisted_page):
+            yield from (_ComparedFile(one.path) for one in files if one.path not in remaining)
 
-    def _resource_files(self) -> Iterator[list[_ComparedFile]]:
+    def _resource_files(
+        self, next_page: Callable[[str, int], Sequence[ExpectedResource]]
+    ) -> Iterator[list[_ComparedFile]]:
         after = ""
-        while page := self.expected.page(after, _PAGE_SIZE):
+        while page := next_page(after, _PAGE_SIZE):
             after = page[-1].change.uri
             files = self.tree.find_files([one.name for one in page])
             yield [
                 # `find` refuses a file behind a symbolic link.
-                _ComparedFile(self.tree.find(one.name), one.change)
+                _ComparedFile(self.tree.find(one.name), one.change, is_new=one.is_new)
                 if status is None
-                else _ComparedFile(path, one.change, status.st_size)
+                else _ComparedFile(path, one.change, status.st_size, one.is_new)
                 for one, (path, status) in zip(page, files, strict=True)
             ]
 

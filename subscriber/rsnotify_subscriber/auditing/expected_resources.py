@@ -76,6 +76,8 @@ class ExpectedResource(NamedTuple):
     change: Change
     #: The URI as spelled in the copy.
     name: str
+    #: Whether its entry differs from the one in the documents that were read before.
+    is_new: bool
 
 
 _SCHEMA = """
@@ -84,13 +86,21 @@ PRAGMA synchronous = OFF;
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA cache_size = -8000;
 CREATE TABLE resources
-    (uri TEXT PRIMARY KEY, is_expected INTEGER, is_undated INTEGER, change BLOB) WITHOUT ROWID;
+    (uri TEXT PRIMARY KEY, is_expected INTEGER, is_undated INTEGER, entry INTEGER, change BLOB)
+    WITHOUT ROWID;
+CREATE TABLE previous (uri TEXT PRIMARY KEY, entry INTEGER, change BLOB) WITHOUT ROWID;
 CREATE TABLE held (uri TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
 BEGIN;
 """
 _PAGE_QUERY = """
-SELECT change, coalesce(name, '') FROM resources LEFT JOIN held USING (uri)
+SELECT resources.change, coalesce(name, ''), resources.entry IS NOT previous.entry
+    FROM resources LEFT JOIN held USING (uri) LEFT JOIN previous USING (uri)
     WHERE is_expected IS NOT NULL AND uri > ? ORDER BY uri LIMIT ?
+"""
+_UNLISTED_QUERY = """
+SELECT previous.change, coalesce(name, ''), TRUE
+    FROM previous LEFT JOIN held USING (uri) LEFT JOIN resources USING (uri)
+    WHERE is_expected IS NULL AND uri > ? ORDER BY uri LIMIT ?
 """
 
 
@@ -119,11 +129,17 @@ class ExpectedResources:
             self._database.close()
 
     def clear(self) -> None:
-        """Remove everything that was read from the documents."""
+        """Remove everything that was read from the documents, but remember the last entries."""
         self.has_spellings = False
         self.contested: dict[str, Change] = {}
         self.doubts: tuple[str, ...] = ()
         self.limits: tuple[str, ...] = ()
+        with self._lock:
+            self._database.execute("DELETE FROM previous")
+            self._database.execute(
+                "INSERT INTO previous SELECT uri, entry, change FROM resources "
+                "WHERE is_expected IS NOT NULL"
+            )
         self.clear_resources()
 
     def clear_resources(self) -> None:
@@ -142,15 +158,19 @@ class ExpectedResources:
         self.has_spellings |= any(one.uri != one.resource.uri for one in changes)
         rows = list(map(self._row, changes))
         with self._lock:
-            self._database.executemany("INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?)", rows)
+            self._database.executemany(
+                "INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?, ?)", rows
+            )
 
     def _row(self, change: Change) -> tuple[object, ...]:
         entry, is_expected = change.resource, change.change is not ChangeType.DELETED
         may_exist = is_expected or change.check is CheckMethod.FETCH
         is_followed = may_exist and self._selection.wants(entry)
         is_undated = is_followed and is_expected and not (entry.hash or entry.changed_at)
+        # Each Resource List has another `at`.
+        described = hash(encode_changes([replace(change, at=EARLIEST)]))
         stored = encode_changes([change])
-        return change.uri, is_expected if is_followed else None, is_undated, stored
+        return change.uri, is_expected if is_followed else None, is_undated, described, stored
 
     def count(self) -> tuple[int, int]:
         """Return the numbers of existing resources, and of those without hash and date."""
@@ -161,11 +181,18 @@ class ExpectedResources:
 
     def page(self, after: str, limit: int) -> list[ExpectedResource]:
         """Return the next followed resources after a URI, sorted by URI."""
+        return self._page(_PAGE_QUERY, after, limit)
+
+    def unlisted_page(self, after: str, limit: int) -> list[ExpectedResource]:
+        """Return the next resources that only the documents read before contain."""
+        return self._page(_UNLISTED_QUERY, after, limit)
+
+    def _page(self, query: str, after: str, limit: int) -> list[ExpectedResource]:
         with self._lock:
-            rows = self._database.execute(_PAGE_QUERY, (after, limit)).fetchall()
+            rows = self._database.execute(query, (after, limit)).fetchall()
         return [
-            ExpectedResource(change, name or change.resource.uri)
-            for stored, name in rows
+            ExpectedResource(change, name or change.resource.uri, bool(is_new))
+            for stored, name, is_new in rows
             for change in decode_changes(stored)
         ]
 
