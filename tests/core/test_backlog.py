@@ -285,4 +285,5 @@ def test_lost_resources_are_fetched_again_once_there_is_no_backlog() -> None:
     lost = Change("z", ChangeType.UPDATED, EPOCH - timedelta(1), Resource("z", hash="md5:z"))
     wire.actions += wire.follower.verify([lost], wire.now)
     wire.answer_backlog()
+    assert {change.uri for change, _ in wire.rows} == {"a", "b"}
     assert "z" not in wire.follower.state.pending
