@@ -73,7 +73,7 @@ OPTIONS_OF_OTHERS = {
     *("--detach", "--profile"),
     "--now",
     "--strict",
-    *("--hypothesis-seed", "--minutes", "--rounds", "--seed"),
+    *("--beside", "--hypothesis-seed", "--minutes", "--rounds", "--seed"),
     *("--from", "--network", "--spec"),
     *("--from-file", "--kustomize", "--namespace"),
     *("--filename", "--for", "--replicas", "--set", "--stdin"),
