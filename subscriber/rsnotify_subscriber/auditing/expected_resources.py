@@ -167,8 +167,7 @@ class ExpectedResources:
         may_exist = is_expected or change.check is CheckMethod.FETCH
         is_followed = may_exist and self._selection.wants(entry)
         is_undated = is_followed and is_expected and not (entry.hash or entry.changed_at)
-        # Each Resource List has another `at`.
-        described = hash(encode_changes([replace(change, at=EARLIEST)]))
+        described = hash(replace(change, at=EARLIEST))  # each Resource List has another `at`
         stored = encode_changes([change])
         return change.uri, is_expected if is_followed else None, is_undated, described, stored
 
