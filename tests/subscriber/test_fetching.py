@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import resource
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -166,6 +167,20 @@ async def test_a_document_that_did_not_change_is_not_sent_again(
     uri = source.base + "changelist.xml"
     assert await fetcher.document(uri) == await fetcher.document(uri)
     assert answers == [True, False]
+
+
+async def test_content_that_does_not_fit_on_the_disk_leaves_no_file(
+    source: SmallSource, fetcher: Fetcher, tmp_path: Path
+) -> None:
+    entry = source.put("a", LARGE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(Unavailable, match="the file would exceed the maximum size"):
+            await fetcher.content(entry)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("field", ["Last-Modified", "Date"])

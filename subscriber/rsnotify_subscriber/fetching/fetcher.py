@@ -452,8 +452,8 @@ class Fetcher:
                 digester.update(chunk)
                 data += chunk
                 if len(data) > _MAX_BYTES_IN_MEMORY:
-                    await asyncio.to_thread(_move_to_file, data, path)
                     in_file = True
+                    await asyncio.to_thread(_move_to_file, data, path)
                 if announced is not None and digester.length > announced:
                     break  # the exact length does not matter
                 if most is not None and digester.length > most:
