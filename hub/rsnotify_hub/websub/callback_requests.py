@@ -123,6 +123,7 @@ class CallbackRequests:
         hub_url: The URL of this hub's `/websub`, for Link headers.
         method: The signature method of deliveries: `sha1`, `sha256`, `sha384` or `sha512` (WebSub
             §7.1.1).
+        tls: The trusted certificates, or None for the system's.
     """
 
     client: aiohttp.ClientSession
@@ -130,7 +131,7 @@ class CallbackRequests:
     method: str
     clock: Callable[[], Instant]
     allow_private_addresses: bool
-    tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
+    tls: ssl.SSLContext | None = None
     pool: ConnectionPool = field(default_factory=ConnectionPool)
 
     def __post_init__(self) -> None:
@@ -199,6 +200,8 @@ class CallbackRequests:
         return await connection.request(request)
 
     async def _connect(self, origin: HttpOrigin) -> HttpConnection:
+        if origin.secure and self.tls is None:
+            self.tls = ssl.create_default_context()  # takes 15 ms
         try:
             sock = await Dialer(create=self._make_socket).dial(origin.host, origin.port)
             try:
