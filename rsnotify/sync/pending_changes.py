@@ -742,7 +742,11 @@ def _verified_if_needed(change: Change, announced: Change) -> Change:
 
 def _successor(change: Change, before: Change) -> Change | None:
     """Return the change that supersedes `before`; None if `change` does not."""
-    if change.at < before.at and change.check is not CheckMethod.FETCH:
+    if change.check is CheckMethod.FETCH:
+        # A whole set shows which of the resources exist that only push announced before it.
+        is_listed = before.change is ChangeType.UPDATED and before.resource.change is None
+        return None if change.pushed and is_listed and change.at <= before.at else change
+    if change.at < before.at:
         return None
     if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
         return replace(change, check=CheckMethod.COMPARE)

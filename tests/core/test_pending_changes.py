@@ -103,6 +103,14 @@ def test_a_resource_that_a_list_announces_stays_announced_while_a_pushed_change_
     assert pending.passed == (taken,), "a list of before the announcement counts"
 
 
+def test_the_hash_in_a_whole_set_verifies_what_push_announced_before_it() -> None:
+    pushed = replace(change("a", 4), pushed=True)
+    entry = Resource("a", lastmod=at(4), hash=f"sha-256:{'0' * 64}")
+    listed = Change("a", ChangeType.UPDATED, at(5), entry)
+    _, taken = dispatched(pushed, listed, verification(pushed, at(5)))
+    assert taken == [listed]
+
+
 def test_a_resource_that_only_push_announced_is_dropped_if_its_verification_fails() -> None:
     pending = pending_of()
     pushed = replace(change("a", 4), pushed=True)
