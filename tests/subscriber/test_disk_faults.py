@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify.errors import StorageError
+from rsnotify.errors import NotCopied, StorageError
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.storage.state_database import SQLiteDatabase, open_folder
 from tests.subscriber.destination import PACE, PATIENCE
@@ -54,7 +55,7 @@ def held() -> dict[str, bytes]:
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-def follow(source: SmallSource, place: FailingFolder, held: dict[str, bytes]) -> Subscriber:
+def follow(source: SmallSource, place: FailingFolder | Path, held: dict[str, bytes]) -> Subscriber:
     async def hold(received: Received) -> None:
         assert received.content is not None
         held[received.uri.removeprefix(source.base)] = received.content.read_bytes()
@@ -119,3 +120,23 @@ async def test_a_damaged_state_ends_the_run_at_once_and_a_full_disk_catching_up(
     with pytest.raises(StorageError, match=told):
         async with asyncio.timeout(PATIENCE):
             await (subscriber.run() if runs else subscriber.catch_up())
+
+
+async def test_t_does_not_pass_content_that_does_not_fit_on_the_disk(
+    source: SmallSource, held: dict[str, bytes], tmp_path: Path
+) -> None:
+    source.put("a", b"1")
+    subscriber = follow(source, tmp_path, held)
+    await subscriber.catch_up()
+    entry = source.put("b", bytes(600_000))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))
+    try:
+        with pytest.raises(NotCopied, match="/b: the file would exceed the maximum size"):
+            async with asyncio.timeout(PATIENCE):
+                await subscriber.catch_up()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert subscriber.status.through < entry.datetime
+    await subscriber.catch_up()
+    assert held == source.contents

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.errors import ContentMismatch, NotFound, Unavailable
+from rsnotify.errors import ContentMismatch, NotFound, StorageError, Unavailable
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
@@ -176,7 +176,7 @@ async def test_content_that_does_not_fit_on_the_disk_leaves_no_file(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
-        with pytest.raises(Unavailable, match="the file would exceed the maximum size"):
+        with pytest.raises(StorageError, match="/a: the file would exceed the maximum size"):
             await fetcher.content(entry)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -127,7 +127,7 @@ class ContentResolver:
         Raises:
             FetchError: No source has the announced content. The reason is that of the resource's
                 own URI.
-            OSError: The content could not be written.
+            StorageError: The content could not be written.
         """
         uri = wanted.entry.uri
         fresh = self._freshness.must_bypass_caches(uri)

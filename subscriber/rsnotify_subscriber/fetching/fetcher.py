@@ -23,12 +23,20 @@ import aiohttp
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument, NotFound, Unavailable
+from rsnotify.errors import (
+    ContentMismatch,
+    DocumentError,
+    MalformedDocument,
+    NotFound,
+    StorageError,
+    Unavailable,
+)
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.hashes import Digester, verified_hashes
 from rsnotify.format.links import parse_links, resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import SitemapReader, with_resources
+from rsnotify.runtime.reasons import reason_of
 from rsnotify_subscriber.fetching.responses import (
     Response,
     ResponseOrigin,
@@ -236,7 +244,7 @@ class Fetcher:
     """Fetches documents and content for one subscriber.
 
     The methods raise `FetchError` for anything that cannot be fetched or differs from the
-    announcement, and `OSError` for content that cannot be written.
+    announcement, and `StorageError` for content that cannot be written.
 
     Args:
         sessions: The HTTP requests of the subscriber.
@@ -453,7 +461,7 @@ class Fetcher:
                 data += chunk
                 if len(data) > _MAX_BYTES_IN_MEMORY:
                     in_file = True
-                    await asyncio.to_thread(_move_to_file, data, path)
+                    await asyncio.to_thread(_move_to_file, data, path, resource.uri)
                 if announced is not None and digester.length > announced:
                     break  # the exact length does not matter
                 if most is not None and digester.length > most:
@@ -461,7 +469,7 @@ class Fetcher:
             if verify:
                 digester.verify(resource, recoded=recoded)
             if in_file:
-                await asyncio.to_thread(_move_to_file, data, path)
+                await asyncio.to_thread(_move_to_file, data, path, resource.uri)
         except BaseException:
             if in_file:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
@@ -477,9 +485,12 @@ class Fetcher:
         return self._folder / str(self._files)
 
 
-def _move_to_file(data: bytearray, path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(data)
+def _move_to_file(data: bytearray, path: Path, uri: str) -> None:
+    try:
+        with path.open("ab") as file:
+            file.write(data)
+    except OSError as error:
+        raise StorageError(f"{uri}: {reason_of(error)}") from error
     data.clear()
 
 

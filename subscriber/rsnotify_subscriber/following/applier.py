@@ -252,7 +252,7 @@ class Preparation:
     def _reported_errors(self, change: Change) -> Iterator[None]:
         try:
             yield
-        except FetchError as error:
+        except (FetchError, StorageError) as error:
             self.on_failed(change, error)
         except OSError as error:
             self.on_failed(change, StorageError(f"{change.resource.uri}: {reason_of(error)}"))
