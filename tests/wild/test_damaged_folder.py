@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -492,6 +493,20 @@ async def test_what_the_source_does_not_serve_is_left_by_a_repair(
     assert done.in_step is not True
     assert sorted(done.fetched) == [source.uri("sub/c"), source.uri("sub/d")]
     assert list(done.left) == [source.uri("a")]
+
+
+async def test_a_missing_resource_stays_a_doubt_after_a_crash_while_it_was_applied(
+    source: Source, folder: Path
+):
+    shape = Shape(source, "resourcelist+changelist", "hashes")
+    await copied(shape, folder)
+    shape.change("a", 1)
+    source.put("a", b"", status=404)
+    assert not (await run_honest(source, folder)).claims
+    with closing(DestinationState(default_state(folder))) as state:
+        state.store_intent([source.uri("a")], ())
+    assert not (await run_honest(source, folder)).claims
+    assert not (await run_honest(source, folder)).claims
 
 
 async def test_a_repair_removes_resources_that_the_source_does_not_have(

@@ -331,7 +331,7 @@ class DestinationState:
         for uri, changed_at, change, hash in rows:
             at, kind = from_microseconds(changed_at), ChangeType(change)
             resource = Resource(uri, change=kind, hash=hash, type=type, links=links)
-            changes.append(Change(normalize(uri), kind, at, resource))
+            changes.append(Change(normalize(uri), kind, at, resource, pushed=True))
         return changes
 
     def _selected_properties(self) -> tuple[str | None, tuple[Link, ...]]:
