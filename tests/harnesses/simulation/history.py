@@ -64,8 +64,11 @@ class History:
         self.lost.append(list(self.recorded))
         del self.recorded[count:]
 
-    def power_was_cut(self) -> None:
-        """I1: everything that was committed is still in the journal; add what was not noted."""
+    def power_was_cut(self) -> list[Recorded]:
+        """I1: everything that was committed is still in the journal.
+
+        Add what was not noted, and return it.
+        """
         self.close()
         try:
             pruned, changes = self._read_journal()
@@ -76,11 +79,13 @@ class History:
         if changes is None:
             if self.recorded:
                 raise Wrong("I1: the power was cut, and the journal is gone")
-            return
+            return []
         kept = [each for each in self.recorded if each[0] > pruned]
         if changes[: len(kept)] != kept:
             raise Wrong(f"I1: the power was cut, and the journal has {changes}, not {kept}")
-        self.recorded += changes[len(kept) :]
+        added = changes[len(kept) :]
+        self.recorded += added
+        return added
 
     def _read_journal(self) -> tuple[int, list[Recorded] | None]:
         """Return through when changes were removed from the journal, and those that it has."""

@@ -172,7 +172,7 @@ class Run:
 
     def power_is_back(self, disk: SimulatedDisk) -> None:
         if disk is self.sources[0].disk:
-            self.app.history.power_was_cut()
+            self.app.power_was_cut()
         for destination in self.destinations:
             destination.is_restoring |= destination.disk is disk
 

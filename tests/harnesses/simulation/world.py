@@ -192,6 +192,19 @@ class Application:
         self.unrecorded[uri] = None
         return uri
 
+    def record_again_if_later(self, uri: str, digest: str | None) -> None:
+        """Have a resource recorded again if another process has recorded a later version before.
+
+        The process that should do so may be killed now.
+        """
+        content = self.contents.get(uri)
+        if digest != (None if content is None else hash_of(content)):
+            self.unrecorded[uri] = None
+
+    def power_was_cut(self) -> None:
+        for _, uri, digest in self.history.power_was_cut():
+            self.record_again_if_later(uri, digest)
+
     def back_up(self) -> None:
         backup = Path("backup")
         shutil.rmtree(backup, ignore_errors=True)
@@ -259,10 +272,7 @@ class SourceMachine(Simulated):
             if self.disk.is_cut:
                 return  # the journal shows whether it was in time
             self.app.history.add(to_microseconds(change.datetime), change.uri, digest)
-            content = self.app.contents.get(change.uri)
-            if digest != (None if content is None else hash_of(content)):
-                # Another process has recorded a later version, and this one may be killed now.
-                self.app.unrecorded[change.uri] = None
+            self.app.record_again_if_later(change.uri, digest)
         passed_on(recorded)
 
     async def _resource(self, request: web.Request) -> web.Response:
