@@ -135,6 +135,21 @@ def test_changes_while_it_was_stopped_are_published_at_the_next_start(
     assert "(3 resources)" in process.ready
 
 
+def test_an_empty_folder_deletes_nothing_since_its_volume_may_not_be_mounted(
+    folder: Path, source: Start, unused_tcp_port: int
+):
+    port = ("--port", str(unused_tcp_port))
+    (folder / "a").write_text("1")
+    assert source(folder, *port).end()[0] == 0
+    (folder / "a").unlink()
+    process = source(folder, *port)
+    assert process.changes() == []
+    output = process.end()[1]
+    assert f"{folder} is empty, so no deletions are published; mount it" in output
+    (folder / ".keep").touch()
+    assert source(folder, *port).changes() == [("deleted", "a")]
+
+
 def test_a_killed_source_continues_after_a_restart(
     folder: Path, source: Start, unused_tcp_port: int
 ):

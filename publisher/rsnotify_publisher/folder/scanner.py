@@ -1,6 +1,7 @@
 """Compares a folder with the journal to find files that were created, updated or deleted.
 
-A file counts as deleted only if the operating system reports that it does not exist.
+A file counts as deleted only if the operating system reports that it does not exist. If the whole
+folder is empty, its volume may not be mounted, so nothing counts as deleted.
 """
 
 from __future__ import annotations
@@ -78,6 +79,13 @@ class FolderScanner:
             validator = known.pop(uri, None)
             is_unchanged = validator is not None and validator == self._validator(path)
             yield None if is_unchanged else self._change(path, uri)
+        if known and folder == self._names.root and _is_empty(folder):
+            logger.error(
+                "%s is empty, so no deletions are published; mount it if its volume is not mounted,"
+                " or create a hidden file in it, such as .keep, if it should be empty",
+                folder,
+            )
+            return
         for uri in known:
             yield self._deletion(uri)
 
@@ -163,6 +171,13 @@ class FolderScanner:
 
     def _warn_unreadable(self, error: OSError) -> None:
         logger.warning("skipping %s, which cannot be read: %s", error.filename, reason_of(error))
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not os.listdir(folder)
+    except OSError:  # it has just been removed or unmounted
+        return True
 
 
 def _validator_of(status: os.stat_result) -> str:
