@@ -181,7 +181,9 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _validator_of(status: os.stat_result) -> str:
-    return f"{status.st_size}:{status.st_mtime_ns}"
+    # Reproducible builds give all files the same modification time. The time of the last change of
+    # the inode differs nevertheless.
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def _record_of(path: Path, uri: str) -> Record:
@@ -203,5 +205,5 @@ def _record_of(path: Path, uri: str) -> Record:
         length=after.st_size,
         type=media_type(path),
     )
-    is_reliable = time.time() - after.st_mtime > MTIME_RESOLUTION
+    is_reliable = time.time() - max(after.st_mtime, after.st_ctime) > MTIME_RESOLUTION
     return Record(resource, _validator_of(after) if is_reliable else None)
