@@ -65,7 +65,7 @@ def relay(
     """
     from rsnotify_publisher.config import load_configuration
     from rsnotify_relay.relay import Relay
-    from rsnotify_subscriber.commands.report import unfinished_work
+    from rsnotify_subscriber.commands.follow_report import unfinished_work
 
     settings = load_configuration(
         config,

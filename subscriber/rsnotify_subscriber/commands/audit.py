@@ -73,7 +73,7 @@ def audit(
     """
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
     from rsnotify_subscriber.auditing.repair import repair as repair_mirror
-    from rsnotify_subscriber.commands.report import work_of
+    from rsnotify_subscriber.commands.follow_report import work_of
     from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.status import ActivityKind, SyncActivity
 

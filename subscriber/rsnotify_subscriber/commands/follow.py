@@ -64,8 +64,12 @@ def follow(
         rsnotify follow --config fleet.toml --status-port 9090
     """
     from rsnotify_subscriber.commands.follow_fleet import follow_all, given_settings
+    from rsnotify_subscriber.commands.follow_report import (
+        SubscriberReport,
+        follow_and_show,
+        not_level,
+    )
     from rsnotify_subscriber.commands.follow_status import serving_follower, show_status
-    from rsnotify_subscriber.commands.report import SubscriberReport, follow_and_show, not_level
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber
 

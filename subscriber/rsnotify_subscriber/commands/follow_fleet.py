@@ -23,14 +23,14 @@ from rsnotify.runtime.command_line import complain, given_options, printable, re
 from rsnotify.runtime.command_reports import DisplayLine, StatusReport, print_result
 from rsnotify.runtime.command_status import StatusServer
 from rsnotify_subscriber.commands.follow_options import CallbackServer
-from rsnotify_subscriber.commands.follow_status import serving_follower
-from rsnotify_subscriber.commands.report import (
+from rsnotify_subscriber.commands.follow_report import (
     LOOKING,
     follow_and_show,
     not_level,
     status_facts,
     work_of,
 )
+from rsnotify_subscriber.commands.follow_status import serving_follower
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import PATH_SETTINGS, FleetConfiguration, load
 from rsnotify_subscriber.fleet.fleet import (

@@ -17,7 +17,7 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError, Unavailable, counted
 from rsnotify.runtime.command_line import printable
 from rsnotify.runtime.command_reports import duration, print_result
-from rsnotify_subscriber.commands.report import status_facts
+from rsnotify_subscriber.commands.follow_report import status_facts
 from rsnotify_subscriber.fleet.fleet import Fleet, FollowedSourceStatus, Standing, standing
 
 if TYPE_CHECKING:

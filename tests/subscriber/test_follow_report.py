@@ -13,7 +13,7 @@ from rich.console import Console
 from rsnotify.runtime.settings import SettingsFile
 from rsnotify_subscriber import ActivityKind, PushState, Status, SyncActivity
 from rsnotify_subscriber.commands.follow_options import FollowArguments
-from rsnotify_subscriber.commands.report import SubscriberReport
+from rsnotify_subscriber.commands.follow_report import SubscriberReport
 from rsnotify_subscriber.fleet.configuration import parse
 
 sentence = SubscriberReport().sentence
@@ -175,7 +175,7 @@ def test_a_status_is_one_line_that_a_newcomer_understands(
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
             return NOW
 
-    monkeypatch.setattr("rsnotify_subscriber.commands.report.datetime", Clock)
+    monkeypatch.setattr("rsnotify_subscriber.commands.follow_report.datetime", Clock)
     report = SubscriberReport()
     report.show(status)
     console = Console(width=100)
