@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -133,8 +132,6 @@ def prepare(database: sqlite3.Connection, path: Path) -> None:
     # One transaction: if the hub is killed during the migration, the next start repeats it.
     database.executescript(f"BEGIN; {changes} PRAGMA user_version = {_VERSION}; COMMIT;")
 
-
-logger = logging.getLogger("rsnotify.hub.store")
 
 #: Maximum size of a page of a log.
 _PAGE_ROWS, _PAGE_BYTES = 256, 1_000_000
