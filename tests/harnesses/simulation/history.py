@@ -38,7 +38,9 @@ class History:
     Attributes:
         documented: Through which instant (µs) the Change Lists have everything.
         lost: The changes before each restore of the Source from a backup.
-        early: Versions (URI, hash) that the Source served, and that it could not record then.
+        early: The versions (URI, hash) that the Source served before it recorded them, or without
+            recording them at all; and when it recorded the next change of the resource (µs), or
+            None before that.
     """
 
     def __init__(self, folder: Path, base_url: str) -> None:
@@ -47,7 +49,7 @@ class History:
         self.recorded: list[Recorded] = []
         self.documented = 0
         self.lost: list[list[Recorded]] = []
-        self.early = set[tuple[str, str]]()
+        self.early: dict[tuple[str, str | None], int | None] = {}
         documents = folder / "documents"
         self._open_lists = str(documents / "changelist.xml"), str(documents / OPEN_PART)
         self._checked: object = None
@@ -57,7 +59,20 @@ class History:
     def add(self, at: int, uri: str, digest: str | None) -> None:
         if self.recorded and at <= self.recorded[-1][0]:
             raise Wrong(f"I2: the datetime of a change of {uri} is not later than the one before")
-        self.recorded.append((at, uri, digest))
+        self._append((at, uri, digest))
+
+    def _append(self, change: Recorded) -> None:
+        at, uri, _ = change
+        self.recorded.append(change)
+        for version, until in self.early.items():
+            if version[0] == uri and until is None:
+                self.early[version] = at
+
+    def is_early(self, uri: str, digest: str | None, through: int) -> bool:
+        """Return whether a version was served, and the resource not recorded again through T."""
+        key = (uri, digest)
+        until = self.early.get(key)
+        return key in self.early and (until is None or through < until)
 
     def restored(self, count: int) -> None:
         self.close()
@@ -84,7 +99,8 @@ class History:
         if changes[: len(kept)] != kept:
             raise Wrong(f"I1: the power was cut, and the journal has {changes}, not {kept}")
         added = changes[len(kept) :]
-        self.recorded += added
+        for each in added:
+            self._append(each)
         return added
 
     def _read_journal(self) -> tuple[int, list[Recorded] | None]:

@@ -136,16 +136,19 @@ class CopyCheck:
             for uri in found.keys() | applied.keys()
             if found.get(uri) != applied.get(uri)
             and (uri, found.get(uri)) not in later
+            and not self._history.is_early(uri, found.get(uri), since)
             and uri not in unavailable
         }
 
     def _is_of(self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant) -> bool:
         """Return whether a copy is what the Source had at T, or at some time later."""
         since = to_microseconds(through)
-        sets = map(self._destination.selected, sets_since(recorded, since))
-        # A copy that compares may have what the Source served before it recorded that.
-        early = dict(found.items() & self._history.early)
-        return any(found == each | early for each in sets)
+        for then in map(self._destination.selected, sets_since(recorded, since)):
+            differing = {uri for uri, _ in found.items() ^ then.items()}
+            # A copy may have what the Source served before it recorded that.
+            if all(self._history.is_early(uri, found.get(uri), since) for uri in differing):
+                return True
+        return False
 
 
 def check_leads(what: str, folder: Path | None = None) -> None:

@@ -181,14 +181,16 @@ class Application:
 
     def change(self, number: int, *, delete: bool) -> str:
         """Change the content of a resource; return its URI."""
-        uri = f"{BASE}r/{number}"
+        uri, digest = f"{BASE}r/{number}", None
         self._versions += 1
         if delete:
             self.contents.pop(uri, None)
         else:
             size = self._random.choice((10, 300, 30_000))
             self.contents[uri] = (b"%d " % self._versions * size)[:size]
-            self.versions.add((uri, hash_of(self.contents[uri])))
+            digest = hash_of(self.contents[uri])
+            self.versions.add((uri, digest))
+        self.history.early[uri, digest] = None
         self.unrecorded[uri] = None
         return uri
 
@@ -256,8 +258,6 @@ class SourceMachine(Simulated):
         self.network.listen(machine, SOURCE_PORT, runner.server)
         self._publisher = publisher
         for uri in list(self.app.unrecorded):
-            if content := self.app.contents.get(uri):
-                self.app.history.early.add((uri, hash_of(content)))
             await self._record(uri)
         await asyncio.Event().wait()
 
