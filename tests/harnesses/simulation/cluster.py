@@ -287,7 +287,7 @@ def _few_bytes(count: int = 32) -> bytes:
 class ClusterRun(Run):
     """A seed whose hub is a cluster."""
 
-    convergence = 300.0
+    convergence = 600.0
     actions: faults.Actions = MappingProxyType(
         {
             faults.change: 40,
