@@ -246,7 +246,7 @@ def _leave_out() -> None:
         return node in described or m.matches(node, logging) or usual(visitor, node)
 
     described: set[libcst.CSTNode] = set()
-    logging = m.Call(m.Attribute(m.Name("log") | m.Name("_log")))
+    logging = m.Call(m.Attribute(m.Name("logger")))
     usual = file_mutation.MutationVisitor._skip_node_and_children
     file_mutation.MutationVisitor._skip_node_and_children = skip  # type: ignore[method-assign]
     ours = {

@@ -257,6 +257,16 @@ async def test_a_log_is_trimmed_by_size_but_keeps_its_last_fragment(store: OpenL
         assert await node.kept(TOPIC) == [large]
 
 
+async def test_a_lower_limit_trims_no_more_of_a_log_than_it_has_to(store: OpenLog):
+    size = len(made(0, 1).body)
+    async with store() as node:
+        for second in range(5):
+            await node.append(TOPIC, made(second, second + 1))
+    async with store(LogRetention(2 * size, FOREVER.age)) as node:
+        state = await node.store.trim(TOPIC)
+        assert (state.begins, state.kept, state.size) == (at(3), 2, 2 * size)
+
+
 async def test_a_log_is_trimmed_by_age_and_goes_on_where_it_was(store: OpenLog, clock: Clock):
     retention = LogRetention(10**9, timedelta(hours=1))
     async with store(retention) as node:
@@ -282,6 +292,15 @@ async def test_a_trimmed_fragment_can_be_appended_again(store: OpenLog, clock: C
         await node.store.trim(TOPIC)
         await node.append(TOPIC, made(0, 1))
         assert await node.kept(TOPIC) == [made(0, 1)]
+
+
+async def test_a_log_that_ends_elsewhere_than_its_deletion_says_is_kept(store: OpenLog):
+    async with store() as node:
+        await node.append(TOPIC, made(0, 1), made(1, 2))
+        with pytest.raises(LogMoved):
+            await node.store.forget(TOPIC, after=node.position(TOPIC) - 1)
+        assert node.listener.forgot == []
+        assert await node.kept(TOPIC) == [made(0, 1), made(1, 2)]
 
 
 async def test_a_deleted_log_is_gone_and_positions_are_not_used_again(store: OpenLog):

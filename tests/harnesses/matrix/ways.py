@@ -14,12 +14,15 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from aiohttp import web
+
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import ChangeType
 from rsnotify.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     Audit,
+    Callbacks,
     Fleet,
     FolderMirror,
     FollowOptions,
@@ -44,6 +47,7 @@ PACE = Pace(compare=60.0, parked=1)
 CHECK_FILES = 60.0
 #: After how many seconds something starts a Destination again that has ended with an error.
 _RESTART = 30.0
+_CALLBACK_PORT = 8020
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ WAYS = (
     Way("polling", "`rsnotify follow` without push"),
     Way("selection", "`rsnotify follow` of some resources, with push", via=Via.AUTO, excluded="bd"),
     Way("push", "`rsnotify follow` with a hub over WebSocket", via=Via.AUTO),
+    Way("websub", "`rsnotify follow` with callbacks from a hub", via=Via.WEBSUB),
     Way("fleet", "a fleet", fleet=True),
     Way("embedded", "a handler in another program, with push", via=Via.AUTO, folder=False),
 )
@@ -173,11 +178,15 @@ class Destination:
                 content = b"wrong" if name == "b" else run.source.contents[name]
                 (self.copy / name).write_bytes(content)
 
-    def _subscriber(self, **shared: Any) -> Subscriber:
+    def _subscriber(self, *, callbacks: Callbacks | None = None, **shared: Any) -> Subscriber:
         known = set(FollowOptions.__struct_fields__)
         given = {name: value for name, value in self.options.items() if name in known}
         options = FollowOptions(
-            via=self.way.via, pace=self.pace, allow_private_addresses=True, **given
+            via=self.way.via,
+            callbacks=callbacks,
+            pace=self.pace,
+            allow_private_addresses=True,
+            **given,
         )
         handler = FolderMirror(self.copy) if self.way.folder else _Recorder(self.held, self.errors)
         return Subscriber(self.url, handler, state=self.state, options=options, **shared)
@@ -202,7 +211,20 @@ class Destination:
             machine = self._boot()
             machine.spawn(self._follow())
 
+    async def _listen(self) -> Callbacks:
+        """Serve the callbacks of this process."""
+        assert self.machine is not None
+        callbacks = Callbacks(f"http://127.0.0.1:{_CALLBACK_PORT}/callbacks/")
+        application = web.Application()
+        application.add_routes(callbacks.routes())
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        assert runner.server is not None
+        self._run.network.listen(self.machine, _CALLBACK_PORT, runner.server)
+        return callbacks
+
     async def _follow(self) -> None:
+        callbacks = await self._listen() if self.way.via is Via.WEBSUB else None
         while True:
             if self.way.fleet:
                 fleet = Fleet()
@@ -212,7 +234,7 @@ class Destination:
                 )
                 await fleet.run()
                 return
-            self._running = one = self._subscriber()
+            self._running = one = self._subscriber(callbacks=callbacks)
             self._status = lambda one=one: _claim(one.status)  # type: ignore[misc]
             try:
                 await one.run()
