@@ -870,7 +870,8 @@ TROUBLES = (
             document=lambda source, path, listing: listing.entries.clear()
             if "list" in path and "capability" not in path else None,
             answer=lambda source, request, given: given),
-    Trouble("redirects without end", "server", veils=True, final=True,
+    # Large documents are requested again after ever longer times, to twice the time of the outage.
+    Trouble("redirects without end", "server", veils=True, final=True, heals=800,
             answer=lambda source, request, given: replace(
                 given, status=302, body=b"", fields={"Location": request.path})),
     Trouble("everything is gone (404)", "server", veils=True, final=True,
