@@ -8,6 +8,7 @@ changes while it lasts. Troubles of single resources hit `a`.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shutil
@@ -318,6 +319,20 @@ def _of_another_host(source: Source, listing: Listing) -> None:
 def _second_list(_: Source, listing: Listing) -> None:
     for one in [dict(one) for one in listing.entries if one["uri"].endswith("list.xml")]:
         listing.entries.append({**one, "uri": one["uri"].replace("list.xml", "list-2.xml")})
+
+
+def _by_md5(source: Source, _: str, listing: Listing) -> None:
+    """Announce the MD5 of the contents of resources, instead of their SHA-256."""
+    versions = [one.content for each in source.history.values() for one in each if one.content]
+    digests = {sha256(one): f"md5:{hashlib.md5(one).hexdigest()}" for one in versions}
+    for one in listing.entries:
+        if "hash" in one:
+            one["hash"] = digests.get(one["hash"], one["hash"])
+
+
+def _without_hashes(source: Source, path: str, listing: Listing) -> None:
+    for one in listing.entries:
+        one.pop("hash", None)
 
 
 def _unverified(_: Source, listing: Listing) -> None:
@@ -773,6 +788,8 @@ TROUBLES = (
     Trouble("wrong length", "resources", document=_entries(_set(length=7)), local=True,
             final=True, fits=_hashed),
     Trouble("entry without date and hash", "resources", document=_entries(_bare)),
+    Trouble("hashes of another algorithm", "resources", document=_by_md5, fits=_hashed),
+    Trouble("no hashes for a while", "resources", document=_without_hashes, fits=_hashed),
     Trouble("deletion dated by the day", "resources", fits=_with_changes, prepared=_update("d"),
             document=_of_kind((*_CHANGES, "change-notification"), _deleted_on_a_day)),
     Trouble("a login page", "resources",
