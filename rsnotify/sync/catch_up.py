@@ -123,7 +123,7 @@ class CatchUp:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the Change List lacks changes that it listed before."""
+        """Whether the Change List or Change Dump lacks changes that it listed before."""
         return self._intake.clock.is_behind
 
     @property

@@ -260,6 +260,11 @@ class ChangeIntake:
             self.has_news, self._news_through = True, frontiers.confirmed
         return len(new)
 
+    def check_dump(self, ends: Instant, now: float, sent: Instant | None) -> None:
+        """Check whether an open Change Dump, whose packages end at `ends`, lacks known packages."""
+        coverage = Coverage(None, ends, closed=False, ordered=True, changes=(), sent=sent)
+        self.clock.check_open(coverage, self._frontiers.frontier, now)
+
     def record_closed(
         self, members: Sequence[Resource], *, has_reread: bool, has_skipped: bool
     ) -> None:

@@ -56,8 +56,8 @@ OLDER_LIST = (
     "outdated copy, or the Source was restored from a backup"
 )
 BEHIND = (
-    "the Change List lacks changes that it listed before; it may be an outdated copy, or the "
-    "Source was restored from a backup"
+    "the Change List or Change Dump lacks changes that it listed before; it may be an outdated "
+    "copy, or the Source was restored from a backup"
 )
 
 

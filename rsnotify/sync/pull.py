@@ -265,6 +265,8 @@ class Pull:
         self._broken: dict[DocumentKind, RsnotifyError] = {}
         #: An index or dump whose members may be out of order, because some lack a `from`.
         self._unsorted: str | None = None
+        #: Where the packages end of the open Change Dump that was just read; None if unknown.
+        self.dump_ends: Instant | None = None
         #: The last requested document.
         self.current = self._first
 
@@ -290,6 +292,7 @@ class Pull:
         Raises:
             DocumentError: The document is of another kind than expected, or is unusable.
         """
+        self.dump_ends = None
         if self.current.package is not None:
             return self._use(package_coverage(document, self.current.uri), frontier)
         whole = self._pages.add(self.current.uri, document)
@@ -390,6 +393,10 @@ class Pull:
         if begins is not None and begins > self._latest_beginning(frontier):
             return self._begins_too_late(begins, frontier)
         packaged = document.capability == Capability.CHANGE_DUMP and not document.index
+        if packaged and document.until is None and self.is_open(self.current):
+            ends = [member.until for member in document.resources] or [document.from_]
+            known = [one for one in ends if one is not None]
+            self.dump_ends = max(known) if len(known) == len(ends) else None
         fetches = [fetch_member(self.current, member, packaged=packaged) for member in members]
         self._stated |= {
             fetch.uri: member.from_
@@ -519,7 +526,10 @@ class PullRun:
     def read(self, document: Document, now: float, sent: Instant | None) -> PullStep | None:
         """Use the requested document. Return the last step if the pull ends."""
         fetch, frontier = self.current, self._state.frontiers.frontier
-        return self._follow(fetch, self.pull.read(document, frontier, sent), now)
+        step = self.pull.read(document, frontier, sent)
+        if self.pull.dump_ends is not None:
+            self._intake.check_dump(self.pull.dump_ends, now, sent)
+        return self._follow(fetch, step, now)
 
     def abandon(self, error: RsnotifyError, now: float) -> PullStep | None:
         """Read other documents instead of `current`. Return the last step if the pull ends."""

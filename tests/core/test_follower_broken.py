@@ -7,6 +7,7 @@ from datetime import timedelta
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import (
     ContentMismatch,
@@ -166,6 +167,19 @@ def test_a_package_without_datetimes_is_requested_once() -> None:
     wire.answer(dump)
     assert wire.requested() == []
     assert wire.follower.level
+
+
+def test_a_change_dump_without_its_last_package_may_be_outdated() -> None:
+    package = Resource("a.zip", length=10, from_=EPOCH, until=EPOCH + SECOND)
+    wire = Wire(Offer(change_dump=BASE + "d"), Progress(EPOCH, EPOCH))
+    dump = Document(Capability.CHANGE_DUMP, (package,), from_=EPOCH)
+    wire.answer(dump)
+    wire.answer(changes(Capability.CHANGE_DUMP_MANIFEST, 0 * SECOND, 1))
+    wire.actions = wire.follower.applied(applied(wire), 0.0)
+    for resources, is_level in (((package,), True), ((), False), ((package,), True)):
+        wire.wait()
+        wire.answer(replace(dump, resources=resources))
+        assert wire.follower.level is is_level
 
 
 def test_the_next_package_of_changes_waits_for_the_last_as_well() -> None:

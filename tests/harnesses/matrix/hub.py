@@ -127,7 +127,8 @@ class Hub(SmallHub):
 
     async def publish(self) -> None:  # type: ignore[override]
         source = self._run.source
-        changes, self._published = source.changes[self._published :], len(source.changes)
+        published = min(self._published, len(source.changes))  # fewer after a restore
+        changes, self._published = source.changes[published:], len(source.changes)
         if changes:
             news = Listing("change-notification", [source.changed(one) for one in changes])
             for trouble in source.troubles:

@@ -112,7 +112,7 @@ class Shape:
 
     def listed_at(self, source: Source) -> float:
         """Return when the Resource List was written, in seconds of the run."""
-        regular = source.loop.now // _LIST_EVERY * _LIST_EVERY
+        regular = max(source.loop.now // _LIST_EVERY * _LIST_EVERY, source.restored_at)
         if self.has_changes:
             return regular
         changed = max(one.at for versions in source.history.values() for one in versions)

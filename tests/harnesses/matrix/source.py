@@ -133,6 +133,9 @@ class Source:
         self.altered = 0
         #: When documents were altered last.
         self.altered_at = self.begins
+        #: When the Source was restored from a backup last, in seconds of the run.
+        self.restored_at = -inf
+        self._backup: tuple[float, int] | None = None
 
     # The clock and the resources
 
@@ -201,6 +204,21 @@ class Source:
         recorded = Recorded(change, name, at, content)
         self.changes.append(recorded)
         return recorded
+
+    def back_up(self) -> None:
+        self._backup = self.loop.now, len(self.changes)
+
+    def restore(self) -> None:
+        """Restore the resources, their dates and the documents, which are written anew."""
+        assert self._backup is not None
+        when, changes = self._backup
+        before, now = self.contents_at(when), self.contents
+        for name in before.keys() | now.keys():
+            if before.get(name) != now.get(name):
+                self.history[name].append(Version(self.loop.now, before.get(name)))
+        del self.changes[changes:]
+        self.restored_at = self.loop.now
+        self.altered += 1
 
     # The documents
 

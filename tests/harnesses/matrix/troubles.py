@@ -356,6 +356,14 @@ def _packages_are(body: bytes) -> Callable[[Source, Request, Answer], Answer]:
     )
 
 
+async def _source_backed_up(run: Run) -> None:
+    run.source.back_up()
+
+
+async def _source_restored(run: Run) -> None:
+    run.source.restore()
+
+
 def _bare(one: dict[str, Any]) -> None:
     """Leave out all that shows whether a resource has changed."""
     for name in ("lastmod", "datetime", "hash", "length"):
@@ -771,6 +779,10 @@ TROUBLES = (
             begin=_source_ahead(-3600), end=_source_ahead(0), contradicts=True, limit=310,
             # An hour earlier it is the day on which all was written, which no hash contradicts.
             fits=lambda shape, way: _existing(shape, way) and shape.name != "sitemap, days"),
+    Trouble("Source restored older", "Source's clock", begin=_source_backed_up,
+            end=_source_restored, fits=_existing,
+            # Without a list that states when it was written, an outdated copy looks the same.
+            remains=lambda shape, way: _only_changes(shape, way) or not shape.offers),
     # Resources
     *(Trouble(f"resource answers {code}", "resources", answer=_status(code), local=True,
               final=code < 500, fits=_fetched)
