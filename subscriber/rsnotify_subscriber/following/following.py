@@ -30,6 +30,7 @@ from rsnotify.errors import (
     StorageError,
     TooLarge,
     Unavailable,
+    counted,
     without_credentials,
 )
 from rsnotify.format.coverage import Change
@@ -66,6 +67,7 @@ from rsnotify_subscriber.following.copy_check import CopyCheck
 from rsnotify_subscriber.following.push_monitor import PushChannels, RunContext
 from rsnotify_subscriber.handlers import ReadableHandler, deferred_handler
 from rsnotify_subscriber.status import ActivityKind, Status, StatusCounters, SyncActivity
+from rsnotify_subscriber.storage.baseline_tables import UNSETTLED_INTERVAL
 from rsnotify_subscriber.storage.identity import Identity, incomparable
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -461,6 +463,12 @@ class Following:
             yield (
                 f"{entries}; changed content{unlisted} is not detected until each of them is "
                 "requested again"
+            )
+        if count := len(self._state.baseline.long_unsettled):
+            yield (
+                f"{counted(count, 'resource was', 'resources were')} requested on the day of the "
+                "last change; content that changes again on that day is not detected until it is "
+                f"requested again, after {UNSETTLED_INTERVAL / 60:.0f} minutes"
             )
 
     @property

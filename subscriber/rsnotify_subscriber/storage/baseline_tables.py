@@ -7,7 +7,7 @@ from time to time.
 A version is unsettled if it was fetched within the second, or day, of its `lastmod`. A later
 version from the same second or day has the same `lastmod`, so without a hash no list reveals it.
 (Git calls such index entries racy.) Unsettled versions are refetched at the first comparison of
-each run, and then at intervals, until one is fetched later than that second or day.
+each run, then at intervals, and after the end of that second or day.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _SEEN = "SELECT identity, coalesce(spelling, identity) FROM {seen} WHERE identit
 _BATCH_SIZE = 2_000
 #: Maximum number of URIs to store that are listed in two spellings.
 _MAX_DUPLICATES = 100
-#: Minimum seconds between requests for an unsettled version.
-_UNSETTLED_INTERVAL = 900.0
+#: Minimum seconds between requests for an unsettled version, before the end of its second or day.
+UNSETTLED_INTERVAL = 900.0
 
 
 class ComparedEntries(NamedTuple):
@@ -83,6 +83,7 @@ class BaselineTables:
         trusts_dates: Whether no resource is known to have changed without a new `lastmod`.
         duplicates: The ignored spellings of URIs, with the used spelling of each.
         unsettled: When this process fetched each unsettled version, by URI.
+        long_unsettled: The URIs of those that stay unsettled for longer than `UNSETTLED_INTERVAL`.
         counts: The entries compared since the last `begin`, except entries of packages.
     """
 
@@ -105,6 +106,7 @@ class BaselineTables:
         #: Whether a list of this baseline has a URI that is not in normal form.
         self._has_spellings = False
         self.unsettled: dict[str, float] = {}
+        self.long_unsettled: set[str] = set()
 
     def begin(self) -> None:
         """Forget what an earlier baseline saw. Must be called in a transaction."""
@@ -117,8 +119,11 @@ class BaselineTables:
 
     def record_unsettled(self, states: Iterable[ResourceState]) -> None:
         for state in states:
-            if state.is_unsettled():
+            self.long_unsettled.discard(state.uri)
+            if seconds := state.unsettled_seconds():
                 self.unsettled[state.uri] = monotonic()
+                if seconds > UNSETTLED_INTERVAL:
+                    self.long_unsettled.add(state.uri)
             else:
                 self.unsettled.pop(state.uri, None)
 
@@ -236,10 +241,12 @@ class BaselineTables:
             return True
         if entry.hash is not None or entry.lastmod is None:
             return False
-        if not state.is_unsettled(entry.lastmod):
+        seconds = state.unsettled_seconds(entry.lastmod)
+        if not seconds:
+            self.long_unsettled.discard(state.uri)
             return False
         fetched = self.unsettled.get(state.uri)
-        return fetched is None or monotonic() - fetched >= _UNSETTLED_INTERVAL
+        return fetched is None or monotonic() - fetched >= min(seconds, UNSETTLED_INTERVAL)
 
     def unlisted(self, at: Instant) -> tuple[list[str], list[str]]:
         """Return the resources in no list of this baseline, except those that changed after `at`.

@@ -192,11 +192,14 @@ class ResourceState(Struct, frozen=True):
         the value in the current entry. Otherwise, the unit of the stored `lastmod` is unknown, and
         may be anything up to a year.
         """
+        return self.unsettled_seconds(lastmod) > 0
+
+    def unsettled_seconds(self, lastmod: Instant | None = None) -> float:
+        """Return how long after its request the content is unsettled; see `is_unsettled`."""
         if self.lastmod is None or not self.fetched_at or self.lastmod % 1_000_000:
-            return False
-        return not self._is_fetched_after(
-            lastmod or from_microseconds(self.lastmod).replace(fold=1)
-        )
+            return 0.0
+        end = end_of_unit(lastmod or from_microseconds(self.lastmod).replace(fold=1))
+        return max(0, to_microseconds(end) - self.fetched_at) / 1_000_000
 
     def is_superseded_by(self, resource: Resource) -> bool:
         """Return whether an entry of a Resource List has a later `lastmod` and other content.

@@ -15,7 +15,9 @@ import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from rsnotify_subscriber.storage.baseline_tables import UNSETTLED_INTERVAL
 from tests.harnesses.matrix.ways import CHECK_FILES, PACE, Claim
+from tests.wild.documents import days
 
 if TYPE_CHECKING:
     from tests.harnesses.matrix.run import Run
@@ -109,7 +111,8 @@ class Judge:
     def check(self, claim: Claim) -> None:
         """Check what a Destination that runs says now."""
         run = self._run
-        grace = run.way.interval + 10.0 + run.shape.late + PACE.compare * claim.limited
+        requested = UNSETTLED_INTERVAL if run.shape.lastmod is days else PACE.compare
+        grace = run.way.interval + 10.0 + run.shape.late + requested * claim.limited
         if self._may_be_unchecked():
             return
         if claim.right:

@@ -220,6 +220,13 @@ class Source:
         self.restored_at = self.loop.now
         self.altered += 1
 
+    def begin_anew(self) -> None:
+        """Forget all changes, as if the Source's state was lost."""
+        self.begins = self.now
+        self.changes.clear()
+        self.restored_at = self.loop.now
+        self.altered += 1
+
     # The documents
 
     def described(self, name: str, content: bytes, lastmod: datetime) -> dict[str, Any]:

@@ -8,6 +8,7 @@ changes while it lasts. Troubles of single resources hit `a`.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import os
@@ -354,6 +355,19 @@ def _packages_are(body: bytes) -> Callable[[Source, Request, Answer], Answer]:
     return lambda source, request, given: (
         replace(given, body=body, etag=None) if request.path.endswith(".zip") else given
     )
+
+
+async def _change_twice(run: Run) -> None:
+    """Change a resource again in the second in which push has announced it."""
+    await asyncio.sleep(1.01 - run.loop.now % 1)
+    for _ in range(2):
+        run.source.update("e")
+        await run.hub.publish()
+        await asyncio.sleep(0.45)
+
+
+async def _source_begins_anew(run: Run) -> None:
+    run.source.begin_anew()
 
 
 async def _source_backed_up(run: Run) -> None:
@@ -783,7 +797,11 @@ TROUBLES = (
             end=_source_restored, fits=_existing,
             # Without a list that states when it was written, an outdated copy looks the same.
             remains=lambda shape, way: _only_changes(shape, way) or not shape.offers),
+    # All is dated on the present day then, on which a change may follow.
+    Trouble("Source's lists begin anew", "Source's clock", begin=_source_begins_anew, heals=1000,
+            fits=lambda shape, way: _existing(shape, way) and not _only_changes(shape, way)),
     # Resources
+    Trouble("resource changes twice within a second", "resources", begin=_change_twice),
     *(Trouble(f"resource answers {code}", "resources", answer=_status(code), local=True,
               final=code < 500, fits=_fetched)
       for code in (404, 410, 401, 403, 500)),
