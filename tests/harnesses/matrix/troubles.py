@@ -357,13 +357,20 @@ def _packages_are(body: bytes) -> Callable[[Source, Request, Answer], Answer]:
     )
 
 
-async def _change_twice(run: Run) -> None:
-    """Change a resource again in the second in which push has announced it."""
-    await asyncio.sleep(1.01 - run.loop.now % 1)
-    for _ in range(2):
-        run.source.update("e")
-        await run.hub.publish()
-        await asyncio.sleep(0.45)
+def _within_a_second(*kinds: str) -> Act:
+    """Return a function that changes `e` several times in the second in which push announces it."""
+
+    async def act(run: Run) -> None:
+        await asyncio.sleep(1.01 - run.loop.now % 1)
+        for kind in kinds:
+            if kind == "deleted":
+                run.source.delete("e")
+            else:
+                run.source.update("e")
+            await run.hub.publish()
+            await asyncio.sleep(0.9 / len(kinds))
+
+    return act
 
 
 async def _source_begins_anew(run: Run) -> None:
@@ -801,7 +808,10 @@ TROUBLES = (
     Trouble("Source's lists begin anew", "Source's clock", begin=_source_begins_anew, heals=1000,
             fits=lambda shape, way: _existing(shape, way) and not _only_changes(shape, way)),
     # Resources
-    Trouble("resource changes twice within a second", "resources", begin=_change_twice),
+    Trouble("resource changes twice within a second", "resources",
+            begin=_within_a_second("updated", "updated")),
+    Trouble("resource is deleted and created within a second", "resources",
+            begin=_within_a_second("deleted", "created")),
     *(Trouble(f"resource answers {code}", "resources", answer=_status(code), local=True,
               final=code < 500, fits=_fetched)
       for code in (404, 410, 401, 403, 500)),
