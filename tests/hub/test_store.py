@@ -7,17 +7,18 @@ import hashlib
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogEntry
+from rsnotify_hub.store.interface import LogEntry, LogRetention
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.topic_log import RECENT_BYTES, TopicLogs, plan_append
 from rsnotify_hub.websub_subscription import Subscription
@@ -33,6 +34,7 @@ from tests.hub.storing import (
     publish,
     stored_logs,
     stored_subscriptions,
+    writes_waiting,
 )
 
 
@@ -322,3 +324,48 @@ async def test_a_page_of_two_thousand_topics_takes_no_more_steps_than_of_a_hundr
     first, from_the_middle, first_of_many, from_the_middle_of_many = taken
     assert 0 < first_of_many <= first * 1.1
     assert 0 < from_the_middle_of_many <= from_the_middle * 1.1
+
+
+async def test_all_logs_are_trimmed_even_if_one_of_them_is_being_written(
+    tmp_path: Path, clock: Clock
+):
+    retention = LogRetention(10**9, timedelta(hours=1))
+    async with logs(tmp_path, clock, retention) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+        await topics.publish(TOPIC + "2", made(0, 1))
+        clock.advance(days=1)
+        writing = topics.publish(TOPIC, made(1, 2))
+        await topics.trim()
+        await writing
+        state = topics.state(TOPIC + "2")
+        assert state is not None
+        assert state.kept == 0
+        assert topics.recent(TOPIC + "2", after=0) is None
+
+
+async def test_a_heartbeat_replaces_the_one_before_it_in_memory_too(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        for fragment in (made(0, 1), made(1, until=5), made(1, until=9)):
+            await topics.publish(TOPIC, fragment)
+        recent = topics.recent(TOPIC, after=0)
+        assert recent is not None
+        assert [entry.fragment for entry in recent] == [made(0, 1), made(1, until=9)]
+
+
+async def test_a_publication_fails_once_the_store_takes_too_long(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    async with logs(tmp_path, clock) as (topics, _):
+        monkeypatch.setattr(topics.store, "answer_seconds", 0.01)
+        with (
+            writes_waiting(tmp_path),
+            pytest.raises(StorageError, match="storing a publication on"),
+        ):
+            await topics.publish_in_time(TOPIC, made(0, 1))
+
+
+async def test_a_deleted_topic_is_not_known_any_more(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+        await topics.delete(TOPIC)
+        assert not topics.knows(TOPIC)
