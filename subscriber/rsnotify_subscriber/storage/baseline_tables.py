@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from rsnotify.errors import without_credentials
-from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.uris import normalize
 from rsnotify.selection import describe_representation
@@ -120,9 +120,10 @@ class BaselineTables:
     def record_unsettled(self, states: Iterable[ResourceState]) -> None:
         for state in states:
             self.long_unsettled.discard(state.uri)
-            if seconds := state.unsettled_seconds():
+            if state.is_unsettled():
+                assert state.lastmod is not None
                 self.unsettled[state.uri] = monotonic()
-                if seconds > UNSETTLED_INTERVAL:
+                if state.unsettled_seconds(from_microseconds(state.lastmod)) > UNSETTLED_INTERVAL:
                     self.long_unsettled.add(state.uri)
             else:
                 self.unsettled.pop(state.uri, None)
