@@ -541,10 +541,10 @@ class BaselineRun:
             compared.append(read.fingerprint)
         if is_new_list and self.has_found and not is_known:
             self._intake.has_news = True
-        self._intake.end_baseline(at, self.baseline.lists_all_until, now)
         before = len(pending)
         is_settled = pending.drop_unlisted(at, self._still_listed)
         self.has_found = self.has_found or len(pending) < before
+        self._intake.end_baseline(at, self.baseline.lists_all_until, now)
         if not is_settled and frontiers.last_list is not None:
             # Even a comparison with the same list has to settle the rest.
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)

@@ -289,6 +289,7 @@ class ChangeIntake:
         self._read.clear()
         self.closed.reset()
         self._unconfirmed.clear()
+        self._frontiers.lost_since = None
         self._news_through = EARLIEST
 
     def end(self, now: float) -> None:
@@ -340,6 +341,7 @@ class ChangeIntake:
         prefix = fingerprint_of(fetch.uri, coverage, confirmed)
         has_lost = last is not None and last.has_lost(prefix, coverage)
         is_behind = self.clock.check_open(coverage, frontiers.frontier, now, has_lost=has_lost)
+        frontiers.lost_since = self.clock.lost_since
         if last is not None and last.from_ < prefix.from_:
             self.closed.begin_period()
         known = [read for read in self._read if read.before >= confirmed]
@@ -368,6 +370,7 @@ class ChangeIntake:
             has_lost = last.has_lost(prefix, coverage)
             has_changed = not last.is_extended_by(prefix, coverage)
         self.clock.check_closed(coverage, frontier, has_lost=has_lost)
+        self._frontiers.lost_since = self.clock.lost_since
         return coverage.contradictory or has_changed
 
     def _checked(self, change: Change, coverage: Coverage) -> Change:

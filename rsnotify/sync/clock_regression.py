@@ -55,7 +55,8 @@ class ClockRegressionDetector:
         self._is_proven = self._has_lost = False
         self._older_since: float | None = None
         self._behind_since: float | None = None
-        self._lost_since: Instant | None = None
+        #: The instant after which a list lacks known changes, until everything is compared.
+        self.lost_since: Instant | None = None
         self._next = 0.0
         self._wait = pace.repair
         self._begins: Instant | None = None
@@ -101,7 +102,7 @@ class ClockRegressionDetector:
     def _record_loss(self, coverage: Coverage) -> None:
         self._has_lost = True
         since = coverage.from_ or EARLIEST
-        self._lost_since = since if self._lost_since is None else min(self._lost_since, since)
+        self.lost_since = since if self.lost_since is None else min(self.lost_since, since)
 
     def _count_as_new(
         self,
@@ -140,7 +141,7 @@ class ClockRegressionDetector:
     @property
     def begins(self) -> Instant:
         """The instant at which to begin after the clock has gone back."""
-        known = (self._begins, self._lost_since, self.ends)
+        known = (self._begins, self.lost_since, self.ends)
         return min(instant for instant in known if instant is not None)
 
     @property
@@ -163,7 +164,7 @@ class ClockRegressionDetector:
         self._next = now + self._wait
         self._wait = min(2 * self._wait, _MAX_WAIT_FACTOR * self._pace.repair)
         self._last_read = self._last_complete = None
-        self._older_since = self._behind_since = self._lost_since = None
+        self._older_since = self._behind_since = self.lost_since = None
         self._is_proven = self._has_lost = False
 
 

@@ -135,6 +135,8 @@ class SyncFrontiers:
         #: The fragments beyond a gap.
         self.held = ReorderBuffer(hold)
         self.uncovered_gap: Gap | None = None
+        #: The instant after which a list lacked known changes, if everything has to be compared.
+        self.lost_since: Instant | None = None
         #: The end of the latest coarse datetime, such as a date (`Progress.coarse_until`).
         self.coarse_until = EARLIEST
         #: The fingerprint of the last Change List that was read.
@@ -322,6 +324,15 @@ class SyncFrontiers:
             confirmed = min(through, gap.after) if gap else through
             last_list = last_list and replace(last_list, fingerprint=None)
             return Progress(through, confirmed, last_list=last_list, coarse_until=self.coarse_until)
+        if self.lost_since is not None:
+            # The next run has to detect the loss again.
+            return Progress(
+                through,
+                min(durable.instant, self.lost_since),
+                prefix=self._stored_prefix(low_water),
+                last_list=last_list,
+                coarse_until=self.coarse_until,
+            )
         return Progress(
             through,
             durable.instant,

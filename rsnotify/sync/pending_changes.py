@@ -472,9 +472,9 @@ class PendingChanges:
         itself finds out whether they are listed.
 
         Returns:
-            Whether this settles all missing resources. A resource that is being fetched or removed
-            is dropped as soon as its server lacks it, too. If the server has it, another comparison
-            is needed.
+            Whether this settles all resources that the list lacks. One that is being fetched or
+            removed is dropped as soon as its server lacks it, too. If the server has it, another
+            comparison is needed.
         """
         is_settled = True
         for uri, pending in list(self._pending.items()):
@@ -484,10 +484,10 @@ class PendingChanges:
             if pending.is_watched:
                 is_old = announced_at(change) <= at
             if pending.in_flight:
-                may_be_missing = pending.is_watched or pending.missing is not None
                 announced = announced_at(pending.missing or change)
-                pending.unlisted = may_be_missing and uri not in listed and announced <= at
-                is_settled = is_settled and not (may_be_missing and uri not in listed)
+                pending.unlisted = uri not in listed and announced <= at
+                is_open = pending.unlisted or pending.is_watched or pending.missing is not None
+                is_settled = is_settled and (uri in listed or not is_open)
             elif uri in listed or not is_old or pending.since == UNWAITED:
                 continue
             else:
@@ -620,7 +620,7 @@ class PendingChanges:
             self._ready.append(change.uri)
             return 0
         is_unlisted, pending.unlisted = pending.unlisted, False
-        if missing and is_unlisted and pending.is_watched:
+        if missing and is_unlisted:
             self._drop(change.uri, pending, change.at)
             return 0
         if pending.attempts == 0:

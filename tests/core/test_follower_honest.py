@@ -234,6 +234,16 @@ def test_a_routine_comparison_does_not_hide_that_the_source_was_restored() -> No
     assert play.is_right()
 
 
+def test_a_run_that_ends_leaves_it_to_the_next_to_detect_what_a_list_has_lost() -> None:
+    """The list is closed in between, and nothing in the next one shows the loss."""
+    play = Play(Faults(), 0, HONEST)
+    play.step(("check", GLANCE))
+    play.step(("invent", "a", ChangeType.UPDATED, timedelta(), True))
+    play.step(("be_restored", ["b"], ["a", "a"]))
+    play.steps(("wait", 0.3), ("work", 6), ("rotate",), ("crash",))
+    assert play.is_right()
+
+
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_routine_comparison_keeps_what_was_dated_by_the_minute_after_its_list(
     is_deleted: bool,

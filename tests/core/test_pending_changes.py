@@ -347,6 +347,14 @@ def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_fetched_a
     assert failures == (0 if unlisted else 1), "if no list has it, either, that is no failure"
 
 
+def test_a_whole_set_without_a_resource_is_later_than_the_entry_for_which_it_is_fetched() -> None:
+    entry = Resource("a", lastmod=at(1))
+    pending, (one,) = dispatched(Change("a", ChangeType.UPDATED, at(1), entry))
+    assert not pending.drop_unlisted(at(50), set()), "if the server has it, it has to be deleted"
+    assert pending.failed(one, now=0, missing=True) == 0
+    assert len(pending) == 0
+
+
 def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed() -> None:
     pending, (one,) = dispatched(change("a", 1))
     pending.failed(one, 0, missing=True)
