@@ -289,11 +289,11 @@ class OriginCopyCheck(CopyCheck):
         histories = (self._of.history.recorded, *self._of.history.lost)
         ends = [changes[-1][0] for changes in histories if changes]
         if since > max([self._of.claimed, *ends]):
-            raise Wrong(f"{self._destination.name} is synced through {through}, before any check")
+            raise Wrong(f"{self.destination.name} is synced through {through}, before any check")
         wrong: dict[str, str | None] = {}
         for number in range(RESOURCES):
             uri = f"{self._of.origin.base}r/{number}"
-            if uri in self._destination.selected({uri: ""}) and uri not in unavailable:
+            if uri in self.destination.selected({uri: ""}) and uri not in unavailable:
                 changes = [each for each in recorded if each[1] == uri]
                 first = self._first_allowed(number, [each for each in changes if each[0] <= since])
                 if not self._is_allowed(number, first, found.get(uri), has_changed=bool(changes)):

@@ -38,7 +38,7 @@ class CopyCheck:
     ) -> None:
         #: Lists without order look as if the clock of the Source was set, after which T goes back.
         self._is_ordered = is_ordered
-        self._destination = destination
+        self.destination = destination
         self._history = history
         self._through: Instant | None = None
         #: The Subscriber, and after how many baselines and restores of the Source it was seen.
@@ -50,7 +50,7 @@ class CopyCheck:
         self._missing: set[str] = set()
 
     def check(self) -> None:
-        destination = self._destination
+        destination = self.destination
         subscriber = destination.subscriber
         known = destination.known, self._history.version
         if subscriber is None or known == self._known:
@@ -66,7 +66,7 @@ class CopyCheck:
         if is_back and self._is_ordered and not self._history.lost:
             raise Wrong(f"I4: T of {destination.name} goes back from {self._through} to {through}")
         self._seen, self._through = seen, through
-        found, unavailable = destination.content(), self._unavailable()
+        found, unavailable = destination.content(), self.unavailable()
         if status.foreign:
             listed = set_at(self._history.recorded, to_microseconds(through))
             found = destination.without_foreign(listed)
@@ -96,17 +96,17 @@ class CopyCheck:
                 f"I9: {destination.name} is level through {through} with {found}, and not {applied}"
             )
 
-    def _unavailable(self) -> set[str]:
+    def unavailable(self) -> set[str]:
         """Return the URIs that T has passed, and that are stored as doubts.
 
         While the state is closed, between two runs, they are read from its file. After a crash, the
         content of resources that were being applied is unknown until they are fetched again.
         """
-        subscriber = self._destination.subscriber
+        subscriber = self.destination.subscriber
         assert subscriber is not None
         following, opened = subscriber._followed, subscriber._open
         if following is None and opened is None:
-            missing = read_fact(self._destination.state, "missing", tuple[MissingResource, ...])
+            missing = read_fact(self.destination.state, "missing", tuple[MissingResource, ...])
             self._missing = {one.uri for one in missing or ()}
             return self._missing
         progress = None
@@ -116,7 +116,7 @@ class CopyCheck:
             progress = opened[0].progress()
         if progress is not None:
             self._missing = {one.uri for one in progress.missing}
-        if opened is not None and not self._destination.is_level:
+        if opened is not None and not self.destination.is_level:
             return self._missing.union(opened[0].unknown_uris())
         return self._missing
 
@@ -129,7 +129,7 @@ class CopyCheck:
     ) -> dict[str, str | None]:
         """Return the resources that are neither what they were at T nor of later, as of T."""
         since = to_microseconds(through)
-        applied = self._destination.selected(set_at(recorded, since))
+        applied = self.destination.selected(set_at(recorded, since))
         later = {(uri, digest) for at, uri, digest in recorded if at > since}
         return {
             uri: applied.get(uri)
@@ -143,7 +143,7 @@ class CopyCheck:
     def _is_of(self, recorded: Sequence[Recorded], found: dict[str, str], through: Instant) -> bool:
         """Return whether a copy is what the Source had at T, or at some time later."""
         since = to_microseconds(through)
-        for then in map(self._destination.selected, sets_since(recorded, since)):
+        for then in map(self.destination.selected, sets_since(recorded, since)):
             differing = {uri for uri, _ in found.items() ^ then.items()}
             # A copy may have what the Source served before it recorded that.
             if all(self._history.is_early(uri, found.get(uri), since) for uri in differing):

@@ -253,17 +253,23 @@ class Run:
         if self.app.unrecorded or history.documented < history.last:
             return False
         return all(
-            (each.is_level or self._is_undecidable(each)) and self.has_all(each)
+            (each.is_level and self.has_all(each)) or self._is_undecidable(each)
             for each in self.destinations
         )
 
     def _is_undecidable(self, destination: DestinationMachine) -> bool:
         """Return whether only lists in the wrong order leave the Destination in doubt, for ever.
 
-        They may announce a resource that was deleted within the same second.
+        They may announce a resource that was deleted within the same second, or an older version.
         """
-        doubts = destination.status.doubt_kinds
-        return self.world.rewritten and set(doubts) == {DoubtKind.UNAVAILABLE}
+        kinds = set(destination.status.doubt_kinds)
+        if not self.world.rewritten or kinds != {DoubtKind.UNAVAILABLE}:
+            return False
+        listed = destination.selected(self.app.history.current_set)
+        found = destination.without_foreign(listed)
+        checks = (each for each in self._checks if isinstance(each, CopyCheck))
+        (unavailable,) = (each.unavailable() for each in checks if each.destination is destination)
+        return {uri for uri, _ in listed.items() ^ found.items()} <= unavailable
 
     def has_all(self, destination: DestinationMachine) -> bool:
         listed = destination.selected(self.app.history.current_set)
