@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, is_ahead
-from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.datetimes import Instant, end_of_unit, format_datetime
 from rsnotify.format.hashes import agree
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Capability, ChangeType, Document, Rel, Resource
@@ -458,16 +458,25 @@ class BaselineRun:
         """Record which watched resources a list still has, and the links of their entries.
 
         The copy may store such a resource as listed, from before it was missing. If the list has
-        another hash, the content announced before is no longer expected.
+        another hash, the content announced before is no longer expected, unless a Change List has
+        announced it later than the entry is dated. The `at` of the list is then wrong.
         """
         for resource in listed:
             change = watched.get(normalize(resource.uri))
             if change is None:
                 continue
             is_same = agree(change.resource.hash, resource.hash) is not False
-            if is_same or change.check is CheckMethod.FETCH:
+            dated = resource.lastmod
+            is_before = dated is not None and end_of_unit(dated) <= self._listed_at(change)
+            if is_same or change.check is CheckMethod.FETCH or is_before:
                 self._still_listed.add(change.uri)
             self._state.pending.add_links(resource)
+
+    def _listed_at(self, watched: Change) -> Instant:
+        """Return when a Change List announced a watched resource; `EARLIEST` if none did."""
+        if watched.resource.change is None:
+            return EARLIEST
+        return self._state.pending.listed_at(watched.uri) if watched.pushed else watched.at
 
     def _add(self, resource: Resource, change: Change | None, *, is_news: bool) -> None:
         pending, uri = self._state.pending, normalize(resource.uri)

@@ -23,7 +23,7 @@ from rsnotify.format.model import Capability, ChangeType, Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote
 from rsnotify.sync.poll_schedule import SPEEDUP_AFTER_NEWS
-from rsnotify.sync.progress import Progress
+from rsnotify.sync.progress import MissingResource, Progress
 from tests.core.source import at
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
@@ -155,6 +155,25 @@ def test_nothing_is_unpacked_from_a_dump_older_than_the_copy() -> None:
     (compare,) = [action for action in wire.actions if isinstance(action, Compare)]
     wire.actions = wire.follower.differing(compare.resources, 0.0)
     assert [change.package for change in applied(wire)] == [None]
+
+
+@pytest.mark.parametrize(("dated", "is_settled"), [(5, False), (25, True)])
+def test_an_entry_before_an_unavailable_change_does_not_settle_it_whatever_at_its_list_states(
+    dated: int, is_settled: bool
+) -> None:
+    hashes = [f"sha-256:{digit * 64}" for digit in "12"]
+    entry = Resource(BASE + "a", change=ChangeType.UPDATED, datetime=at(20), hash=hashes[1])
+    missing = MissingResource(entry.uri, at(20), entry, at(20))
+    offer = Offer(resource_list=BASE + "r", change_list=BASE + "c")
+    wire = Wire(offer, Progress(at(30), at(30), missing=(missing,)), compare=0.0)
+    (fetch,) = [action for action in wire.actions if isinstance(action, Fetch)]
+    wire.follower.failed(*applied(wire), Unavailable(entry.uri, "503"), wire.now)
+    listed = Resource(entry.uri, lastmod=at(dated), hash=hashes[0])
+    document = Document(Capability.RESOURCE_LIST, (listed,), at=at(60))
+    wire.follower.fetched(fetch, document, wire.now)
+    wire.follower.differing([], wire.now)  # the copy has the listed version
+    wire.follower.unlisted([], wire.now)
+    assert (wire.follower.pending == 0) is is_settled
 
 
 def test_a_package_without_datetimes_is_requested_once() -> None:

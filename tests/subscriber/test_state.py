@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.format.coverage import Change
+from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.hashes import SetSum
 from rsnotify.format.model import ChangeType, Resource
@@ -37,7 +37,7 @@ from rsnotify_subscriber.storage.destination_state import (
 )
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.postgresql import LeasedState, StatePool
-from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
 from tests.examples_count import part
 from tests.subscriber.source import PATIENCE
 
@@ -719,6 +719,22 @@ def test_content_that_may_change_again_is_fetched_again_when_its_second_is_over(
         now = 50.0 + passed
         found = state.baseline.compare([Resource("u", lastmod=lastmod)], PRECISE + DAY)
         assert bool(found.differing) is differs
+
+
+@pytest.mark.parametrize(
+    ("hours", "novelty"), [(0, Novelty.COVERED), (-1, Novelty.FETCH), (1, Novelty.COVERED)]
+)
+def test_a_listed_version_before_that_of_the_copy_is_not_what_was_fetched_after_it(
+    hours: int, novelty: Novelty
+) -> None:
+    """The Source was restored from a backup, and its entries have no hashes."""
+    updated = PRECISE + timedelta(hours=3)
+    at = to_microseconds(updated)
+    state = ResourceState("u", at, "updated", A, 5, at, None, at + 9_000_000)
+    listed = updated + timedelta(hours=hours)
+    entry = Resource("u", change=ChangeType.UPDATED, datetime=PRECISE, lastmod=listed)
+    change = Change("u", ChangeType.UPDATED, PRECISE, entry, check=CheckMethod.COMPARE)
+    assert state.novelty(change) is novelty
 
 
 def test_doubts_are_stored_until_their_resources_are_settled(

@@ -158,12 +158,15 @@ class ResourceState(Struct, frozen=True):
             return False
         if needs_request(change, self.lastmod):
             return False
+        listed, stored = entry.lastmod, self.lastmod
+        if listed and stored is not None and to_microseconds(end_of_unit(listed)) <= stored:
+            return False  # the Source was restored, and the copy has a later version
         if self._is_fetched_after(max(change.at, change.stated_at), by=_SECOND):
             return True
-        if entry.lastmod is not None and self.lastmod is not None:
-            if to_microseconds(entry.lastmod) != self.lastmod:
+        if listed and stored is not None:
+            if to_microseconds(listed) != stored:
                 return False
-            if entry.length is not None and self._is_fetched_after(entry.lastmod):
+            if entry.length is not None and self._is_fetched_after(listed):
                 return True
         return self.fetched_at is None  # as in a state from an earlier version
 
