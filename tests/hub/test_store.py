@@ -16,11 +16,18 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
+from rsnotify_hub.fragments import Fragment, Interval
 from rsnotify_hub.intake import whole_content
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.store.interface import LogEntry, LogRetention
+from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
-from rsnotify_hub.topic_log import RECENT_BYTES, TopicLogs, plan_append
+from rsnotify_hub.topic_log import (
+    RECENT_BYTES,
+    RecentEntries,
+    TopicLogs,
+    overlaps,
+    plan_append,
+)
 from rsnotify_hub.websub_subscription import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import (
@@ -369,3 +376,83 @@ async def test_a_deleted_topic_is_not_known_any_more(tmp_path: Path, clock: Cloc
         await topics.publish(TOPIC, made(0, 1))
         await topics.delete(TOPIC)
         assert not topics.knows(TOPIC)
+
+
+def test_a_heartbeat_within_the_log_or_the_batch_is_not_appended():
+    batch = [made(0, 5), made(1, 3), made(3, until=4), made(4, until=5), made(5, 6)]
+    assert plan_append(None, batch).fragments == (made(0, 5), made(1, 3), made(5, 6))
+
+
+def log_state(*, heartbeat: Interval | None = None, whole: bool = False) -> LogState:
+    return LogState(TOPIC, 1, 3, at(0), at(9), at(9), 3, 9, heartbeat, whole)
+
+
+@pytest.mark.parametrize(
+    ("state", "fragment", "expected"),
+    [
+        (log_state(), made(8, 10), True),
+        (log_state(), made(9, 10), False),
+        (log_state(heartbeat=Interval(at(5), at(9))), made(4, 10), True),
+        (log_state(heartbeat=Interval(at(5), at(9))), made(5, 10), False),
+        (log_state(whole=True), made(8, 10), False),
+        (log_state(), whole_content(b"one", "text/plain", at(1)), False),
+    ],
+)
+def test_a_fragment_overlaps_the_log_if_it_begins_before_the_last_change(
+    state: LogState, fragment: Fragment, expected: bool
+):
+    assert overlaps(state, fragment) is expected
+
+
+async def test_a_change_at_the_beginning_of_a_fragment_is_not_missing_in_it(topics: TopicLogs):
+    await publish(topics, made(0, 1, 3), made(1, 3))
+    assert await kept(topics) == [made(0, 1, 3), made(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("since", "numbers"),
+    [(None, None), (0.5, None), (1, None), (1.5, [2]), (2, [2]), (2.5, [2])],
+)
+def test_entries_are_read_from_memory_if_none_after_that_instant_is_only_on_disk(
+    since: float | None, numbers: list[int] | None
+):
+    for through in (1, 1.5):
+        recent = RecentEntries(None)
+        entries = [LogEntry(1, made(0, through)), LogEntry(2, made(through, 3))]
+        recent.extend(entries, replacing=None, first=1)
+        recent.shrink(2)
+        found = recent.after(0, None if since is None else at(since))
+        is_known = numbers is not None and since is not None and since >= through
+        assert (found and [entry.position for entry in found]) == (numbers if is_known else None)
+
+
+def test_a_whole_content_replaces_the_one_before_it_in_memory():
+    recent = RecentEntries(None)
+    for position in (1, 2):
+        content = whole_content(b"%d" % position, "text/plain", at(position))
+        recent.extend([LogEntry(position, content)], replacing=None, first=1)
+    found = recent.after(0, None)
+    assert found is not None
+    assert [entry.position for entry in found] == [2]
+
+
+class EarlyListener(Listener):
+    """Remembers what is delivered before it is durable, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early: list[Fragment] = []
+
+    def deliver_early(self, topic: str, fragments: Sequence[Fragment]) -> None:
+        self.early += fragments
+
+
+async def test_nothing_is_delivered_early_that_may_be_a_duplicate_or_replaced(
+    tmp_path: Path, clock: Clock
+):
+    listener = EarlyListener()
+    async with logs(tmp_path, clock, listener=listener) as (topics, _):
+        await publish(topics, made(0, 2), made(1, 2), made(0, 1), made(2, 3))
+        assert listener.early == [made(0, 2), made(2, 3)]
+        await topics.publish(TOPIC + "2", whole_content(b"one", "text/plain", at(0)))
+        assert len(listener.early) == 2
