@@ -478,19 +478,19 @@ class PendingChanges:
         """
         is_settled = True
         for uri, pending in list(self._pending.items()):
+            if pending.since == UNWAITED:
+                continue
             change = pending.change
             is_missing = bool(pending.attempts) and pending.missing_since is not None
             is_old = change.at < at and (change.resource.change is None or is_missing)
             if pending.is_watched:
                 is_old = announced_at(change) <= at
             if pending.in_flight:
-                announced = announced_at(pending.missing or change)
-                pending.unlisted = uri not in listed and announced <= at
-                is_open = pending.unlisted or pending.is_watched or pending.missing is not None
+                is_old = announced_at(pending.missing or change) <= at
+                pending.unlisted = uri not in listed and is_old
+                is_open = is_old or pending.is_watched or pending.missing is not None
                 is_settled = is_settled and (uri in listed or not is_open)
-            elif uri in listed or not is_old or pending.since == UNWAITED:
-                continue
-            else:
+            elif uri not in listed and is_old:
                 self._drop(uri, pending, at)
         return is_settled
 

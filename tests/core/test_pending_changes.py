@@ -355,6 +355,14 @@ def test_a_whole_set_without_a_resource_is_later_than_the_entry_for_which_it_is_
     assert len(pending) == 0
 
 
+def test_a_lost_resource_that_is_being_fetched_is_kept_since_the_comparison_finds_it() -> None:
+    pending = pending_of()
+    pending.announce(verification(change("a", 1), at(1)), since=UNWAITED)
+    (one,) = pending.dispatch(10, now=0)
+    assert pending.drop_unlisted(at(50), set())
+    assert pending.failed(one, now=0, missing=True) == 1
+
+
 def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed() -> None:
     pending, (one,) = dispatched(change("a", 1))
     pending.failed(one, 0, missing=True)
