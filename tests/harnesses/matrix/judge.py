@@ -142,7 +142,7 @@ class Judge:
             run.wrong("right", "`--once` fails without a reason")
         final = not troubled or all(trouble.final for trouble in run.troubles)
         if run.source.restored_at > 0:
-            final = False  # the documents may also be outdated
+            final = False  # the documents look as if they were outdated
         limit = _FINAL if final else sum(trouble.limit for trouble in run.troubles)
         limit += run.shape.late
         if took > limit and not (run.way.repairs and troubled):

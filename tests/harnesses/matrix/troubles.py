@@ -804,7 +804,7 @@ TROUBLES = (
             end=_source_restored, fits=_existing,
             # Without a list that states when it was written, an outdated copy looks the same.
             remains=lambda shape, way: _only_changes(shape, way) or not shape.offers),
-    # All is dated on the present day then, on which a change may follow.
+    # Everything is dated today then, and may change again today.
     Trouble("Source's lists begin anew", "Source's clock", begin=_source_begins_anew, heals=1000,
             fits=lambda shape, way: _existing(shape, way) and not _only_changes(shape, way)),
     # Resources
@@ -927,7 +927,7 @@ TROUBLES = (
             document=lambda source, path, listing: listing.entries.clear()
             if "list" in path and "capability" not in path else None,
             answer=lambda source, request, given: given),
-    # Large documents are requested again after ever longer times, to twice the time of the outage.
+    # Large documents are retried less and less often, so healing may take as long as the trouble.
     Trouble("redirects without end", "server", veils=True, final=True, heals=800,
             answer=lambda source, request, given: replace(
                 given, status=302, body=b"", fields={"Location": request.path})),
