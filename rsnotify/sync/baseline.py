@@ -553,7 +553,8 @@ class BaselineRun:
         before = len(pending)
         is_settled = pending.drop_unlisted(at, self._still_listed)
         self.has_found = self.has_found or len(pending) < before
-        self._intake.end_baseline(at, self.baseline.lists_all_until, now)
+        until, deletes = self.baseline.lists_all_until, not all(each for _, each in unlisted)
+        self._intake.end_baseline(at, until, now, deletes=deletes)
         if not is_settled and frontiers.last_list is not None:
             # Even a comparison with the same list has to settle the rest.
             frontiers.last_list = replace(frontiers.last_list, fingerprint=None)

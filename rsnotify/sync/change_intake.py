@@ -297,14 +297,17 @@ class ChangeIntake:
         confirmed = self._frontiers.confirmed
         self._announce_verifications(self._unconfirmed.end_of_lists(confirmed, self.requested, now))
 
-    def end_baseline(self, at: Instant, lists_all_until: Instant, now: float) -> None:
+    def end_baseline(
+        self, at: Instant, lists_all_until: Instant, now: float, *, deletes: bool
+    ) -> None:
         """Record that the copy was compared with the whole set as of an instant.
 
-        `lists_all_until` is the instant up to which the set certainly contains all changes.
+        `lists_all_until` is the instant up to which the set certainly contains all changes, and
+        `deletes` means that the comparison deletes resources.
         """
         self._frontiers.baseline(at)
-        self.closed.cover(lists_all_until)
-        self._frontiers.closed = self.closed.known
+        self.closed.cover(lists_all_until, at if deletes else None)
+        self._frontiers.know_closed(self.closed.known)
         self.compare_next_list()
         for change in self._unconfirmed.remove_compared(at):
             # The resource may not exist, and an update may never be applied. A deletion that the

@@ -4,7 +4,8 @@ The entries may be from a late commit, or were added just before the list was cl
 archive or dump then states another hash, length or `lastmod`, of which a checksum is stored with
 the progress. Such a list is reread. So is a list that was closed since the last pull and, after a
 comparison with a Resource List, one that ends after the latest `lastmod` in it, because the `at` of
-the Resource List may be too late.
+the Resource List may be too late. If the comparison deletes resources, such a list is reread even
+if it is known, unless it begins after `at`, because it may have announced them.
 
 Reading an archive costs an extra request, so only the first pull of each run does so, and pulls
 after a rotation or a full comparison. Some Sources change the `lastmod` of all lists at each
@@ -19,6 +20,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
+from rsnotify.format.coverage import EARLIEST
 from rsnotify.format.datetimes import Instant, just_before
 from rsnotify.format.model import Resource
 
@@ -37,10 +39,12 @@ class KnownLists(Struct, frozen=True, omit_defaults=True):
         through: The instant up to which closed lists are known; None before the first pull.
         checksums: For each list, a checksum that identifies it, and one of the hash, length and
             `lastmod` in its entry.
+        compared: The `at` of a comparison that deletes resources, until the lists are reread.
     """
 
     through: Instant | None = None
     checksums: bytes = b""
+    compared: Instant | None = None
 
 
 class ClosedLists:
@@ -90,8 +94,12 @@ class ClosedLists:
         through, until = self.known.through, member.until
         if until is None or through is None:
             return False
-        known = self._checksums.get(_name(member))
-        return until > _before_second(through) if known is None else known != _content(member)
+        known, compared = self._checksums.get(_name(member)), self.known.compared
+        is_later = until > _before_second(through)
+        if known is None:
+            return is_later
+        may_differ = is_later and compared is not None and (member.from_ or EARLIEST) < compared
+        return may_differ or known != _content(member)
 
     def record(
         self,
@@ -125,16 +133,24 @@ class ClosedLists:
                 self._checksums[name] = _content(member)
         self._store(max((one for one in through if one is not None), default=None))
 
-    def cover(self, at: Instant) -> None:
-        """Record a comparison with the whole set, which had all changes up to an instant."""
-        self._store(max(at, self.known.through or at))
+    def cover(self, until: Instant, compared: Instant | None) -> None:
+        """Record a comparison with the whole set, which had all changes up to an instant.
+
+        If it deletes resources, `compared` is its `at`.
+        """
+        known = self.known
+        if compared is not None:
+            through = min(until, known.through or until)
+            self._store(through, max(compared, known.compared or compared))
+        elif known.compared is None:
+            self._store(max(until, known.through or until))
         self.begin_period()
 
-    def _store(self, through: Instant | None) -> None:
+    def _store(self, through: Instant | None, compared: Instant | None = None) -> None:
         while len(self._checksums) > _MAX_KNOWN_LISTS:
             del self._checksums[next(iter(self._checksums))]
         pairs = [number for pair in self._checksums.items() for number in pair]
-        now = KnownLists(through, array(_CHECKSUM, pairs).tobytes())
+        now = KnownLists(through, array(_CHECKSUM, pairs).tobytes(), compared)
         if now != self.known:
             self.known = now
 

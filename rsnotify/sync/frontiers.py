@@ -296,6 +296,18 @@ class SyncFrontiers:
         self.last_list = self._durable_last_list = None
         self.closed = self._durable_closed = KnownLists()
 
+    def know_closed(self, known: KnownLists) -> None:
+        """Record the closed lists that are known after a comparison.
+
+        If this run ends before the deletions of the comparison are applied, the next run has to
+        reread the same lists.
+        """
+        self.closed = known
+        if known.compared is not None:
+            stored = self._durable_closed
+            through = stored.through and min(stored.through, known.through or stored.through)
+            self._durable_closed = replace(stored, through=through, compared=known.compared)
+
     # T
 
     def progress(self, low_water: Instant | None) -> Progress | None:

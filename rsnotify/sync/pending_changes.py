@@ -46,6 +46,7 @@ from rsnotify.sync.actions import (
     TakeBacklog,
 )
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
+from rsnotify.sync.unconfirmed_changes import verification
 
 
 class ChangeBacklog:
@@ -196,8 +197,8 @@ class _Pending(Struct):
     #: Whether the resource was removed from the copy after repeated 404 responses.
     removed: bool = False
     in_flight: bool = False
-    #: Whether a comparison found the resource unlisted while the change was in flight.
-    unlisted: bool = False
+    #: The instant of the list that lacked the resource while the change was in flight.
+    unlisted: Instant | None = None
     #: Whether the change waits for `release`.
     parked: bool = False
     #: When the change may be dispatched; None for immediately.
@@ -415,7 +416,8 @@ class PendingChanges:
             pending.missing = missing
             pending.earlier += pending.attempts
             pending.attempts = pending.retries = 0
-            pending.given_up = pending.removed = pending.unlisted = False
+            pending.given_up = pending.removed = False
+            pending.unlisted = None
         elif pending.change.pushed:
             pending.change = _as_listed(pending.change, pending.listed_at)
             self._forget_passed(pending)
@@ -487,7 +489,7 @@ class PendingChanges:
                 is_old = announced_at(change) <= at
             if pending.in_flight:
                 is_old = announced_at(pending.missing or change) <= at
-                pending.unlisted = uri not in listed and is_old
+                pending.unlisted = at if uri not in listed and is_old else None
                 is_open = is_old or pending.is_watched or pending.missing is not None
                 is_settled = is_settled and (uri in listed or not is_open)
             elif uri not in listed and is_old:
@@ -497,17 +499,19 @@ class PendingChanges:
     def _drop(self, uri: str, pending: _Pending, at: Instant) -> None:
         """Drop an unlisted resource, and delete it from the copy if it may be stored there."""
         change = pending.change
-        if pending.removed or change.check is not CheckMethod.FETCH:
-            self._remove(uri, pending)
-            return
         resource = replace(change.resource, change=ChangeType.DELETED)
         deletion = replace(change, change=ChangeType.DELETED, resource=resource)
-        self.add(replace(deletion, at=max(at, change.at), check=CheckMethod.COMPARE))
+        if pending.removed or not (change.pushed or change.check is CheckMethod.FETCH):
+            self._remove(uri, pending)
+        elif change.pushed:  # a push dated too late may have deleted it before
+            self.add(verification(deletion, at))
+        else:
+            self.add(replace(deletion, at=max(at, change.at), check=CheckMethod.COMPARE))
 
     def is_unlisted(self, uri: str) -> bool:
         """Return whether a comparison found a resource in flight unlisted."""
         pending = self._pending.get(uri)
-        return pending is not None and pending.unlisted
+        return pending is not None and pending.unlisted is not None
 
     def drop_waiting(self) -> None:
         """Remove the changes that are not in flight, because they will be listed again."""
@@ -619,9 +623,9 @@ class PendingChanges:
             pending.superseded += 1
             self._ready.append(change.uri)
             return 0
-        is_unlisted, pending.unlisted = pending.unlisted, False
-        if missing and is_unlisted:
-            self._drop(change.uri, pending, change.at)
+        unlisted, pending.unlisted = pending.unlisted, None
+        if missing and unlisted is not None:
+            self._drop(change.uri, pending, unlisted)
             return 0
         if pending.attempts == 0:
             self._failing += 1

@@ -122,7 +122,7 @@ def test_an_entry_appended_with_an_old_datetime_is_fetched_after_a_comparison_to
     if newest_first:
         before, after = (replace(one, changes=one.changes[::-1]) for one in (before, after))
     copy.read(before)
-    copy.intake.end_baseline(at(8), at(8), now=0)
+    copy.intake.end_baseline(at(8), at(8), 0, deletes=False)
     assert sorted(kept(copy.read(after))) == ["a3 compare", "b6 compare", "c4 fetch"]
 
 
@@ -357,7 +357,7 @@ def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() 
     copy.state.unconfirmed.add([change("a6"), change("b9"), change("d7")], now=0)
     copy.state.pending.add(change("d7"))
     copy.state.frontiers.push(covering("c9", from_=8, until=9))
-    copy.intake.end_baseline(at(8), at(8), now=0)
+    copy.intake.end_baseline(at(8), at(8), 0, deletes=False)
     assert copy.state.frontiers.known == at(9)
     assert len(copy.state.unconfirmed) == 2, "b9, and c9"
     assert kept(copy.state.pending.dispatch(9, now=0)) == ["d8 fetch", "c9 date"]
@@ -369,7 +369,7 @@ def test_a_pushed_deletion_that_is_not_applied_yet_is_verified_after_a_compariso
     pushed = replace(change("a6"), change=ChangeType.DELETED)
     copy.state.unconfirmed.add([pushed], now=0)
     copy.state.pending.announce(pushed, at_once=True)
-    copy.intake.end_baseline(at(8), at(8), now=0)
+    copy.intake.end_baseline(at(8), at(8), 0, deletes=False)
     assert kept(copy.state.pending.dispatch(99, now=0)) == ["a8 fetch"]
 
 
@@ -381,7 +381,7 @@ def test_a_whole_set_shows_whether_a_resource_exists_whose_deletion_was_pushed()
     for one in (listed, change("b8"), change("c8")):
         copy.state.pending.announce(one, parked=True)
     assert copy.state.pending.backlog
-    copy.intake.end_baseline(at(8), at(8), now=0)
+    copy.intake.end_baseline(at(8), at(8), 0, deletes=False)
     copy.state.pending.release()
     (fetched,) = copy.state.pending.dispatch(1, now=0)
     assert (fetched.uri, fetched.change) == ("a", ChangeType.UPDATED)

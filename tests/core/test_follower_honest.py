@@ -288,6 +288,13 @@ def test_a_resource_list_older_than_the_last_one_is_a_reason_for_doubt(steps: in
     assert play.check()
 
 
+def test_a_comparison_with_a_list_dated_too_late_keeps_what_a_closed_list_announced() -> None:
+    play = Play(Faults(at_ahead=timedelta(seconds=12)), 0, ROUTINE)
+    play.check()
+    play.steps(CHANGE_A, CHANGE_B, ("rotate",))
+    assert play.is_right()
+
+
 def test_a_resource_that_its_server_lacks_stays_a_doubt_while_a_resource_list_has_it() -> None:
     play = Play(Faults(), 0, HONEST)
     play.check()
@@ -338,6 +345,15 @@ def test_an_invented_deletion_is_verified_after_a_restart() -> None:
     assert play.check()
     play.step(("invent", "a", ChangeType.DELETED, timedelta(hours=1), False))
     play.steps(("work", 6), ("crash",))
+    assert play.is_right()
+
+
+def test_an_invented_deletion_dated_ahead_hides_nothing_after_an_invented_update() -> None:
+    play = Play(Faults(rotates=False), 0, HONEST)
+    play.step(("invent", "a", ChangeType.DELETED, timedelta(hours=1), False))
+    play.step(("check", GLANCE))
+    play.step(("invent", "a", ChangeType.UPDATED, timedelta(), False))
+    play.steps(("check", LONG), CHANGE_A)
     assert play.is_right()
 
 

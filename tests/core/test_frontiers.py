@@ -49,6 +49,15 @@ def test_the_next_run_knows_until_when_changes_had_a_coarse_datetime() -> None:
         assert not restarted.may_lack_known(at(120))
 
 
+def test_a_run_that_ends_before_a_deletion_is_applied_leaves_the_rereading_to_the_next() -> None:
+    stored = KnownLists(at(9), b"checksums")
+    frontiers = SyncFrontiers(Progress(at(9), at(9), closed=stored), hold=10)
+    frontiers.know_closed(KnownLists(at(3), b"more", compared=at(5)))
+    progress = frontiers.progress(at(8))
+    assert progress is not None
+    assert progress.closed == KnownLists(at(3), b"checksums", compared=at(5))
+
+
 def test_a_change_at_the_beginning_of_the_calendar_is_read_again() -> None:
     assert Frontier.at(EARLIEST, LAST).joint == EARLIEST
     assert Frontier.at(at(1), LAST).joint == at(1) - STEP

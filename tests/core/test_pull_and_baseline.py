@@ -777,8 +777,23 @@ def test_closed_lists_that_do_not_state_where_they_begin_are_distinguished_by_ur
 def test_a_comparison_with_the_whole_set_covers_the_lists_closed_before_it() -> None:
     closed = ClosedLists(KnownLists())
     for seconds, through in ((5, 5), (3, 5), (6, 6)):
-        closed.cover(at(seconds))
+        closed.cover(at(seconds), None)
         assert closed.known.through == at(through)
+
+
+def test_lists_that_may_have_announced_what_a_comparison_deletes_are_reread_once() -> None:
+    lists = [
+        Resource(f"{BASE}{n}", from_=at(n), until=at(n + 2), length=1) for n in range(0, 10, 2)
+    ]
+    closed = ClosedLists(KnownLists())
+    closed.record(lists, None, has_reread=False, has_skipped=False)
+    closed.cover(at(3), at(5))
+    assert closed.changed(lists) == lists[1:3], "those from 3 to 5"
+    closed.cover(at(3), None)
+    closed = ClosedLists(closed.known)  # another run
+    assert closed.changed(lists) == lists[1:3]
+    closed.record(lists, None, has_reread=True, has_skipped=False)
+    assert closed.changed(lists) == []
 
 
 def test_closed_lists_that_change_too_often_stay_unknown_until_the_next_period() -> None:
