@@ -416,8 +416,7 @@ class PendingChanges:
             pending.missing = missing
             pending.earlier += pending.attempts
             pending.attempts = pending.retries = 0
-            pending.given_up = pending.removed = False
-            pending.unlisted = None
+            pending.given_up, pending.removed, pending.unlisted = False, False, None
         elif pending.change.pushed:
             pending.change = _as_listed(pending.change, pending.listed_at)
             self._forget_passed(pending)
@@ -426,10 +425,7 @@ class PendingChanges:
     def watch(self, change: Change, due: float, *, removed: bool = False) -> None:
         """Add a change of an unavailable resource, for which T does not wait.
 
-        Args:
-            change: The change.
-            due: The time of the next retry.
-            removed: Whether the resource was removed from the copy.
+        It is retried at `due`. `removed` means that the resource was removed from the copy.
         """
         self.add(change, LATEST, due=due)
         self._pending[change.uri].removed = removed
