@@ -4,8 +4,8 @@ The entries may be from a late commit, or were added just before the list was cl
 archive or dump then states another hash, length or `lastmod`, of which a checksum is stored with
 the progress. Such a list is reread. So is a list that was closed since the last pull and, after a
 comparison with a Resource List, one that ends after the latest `lastmod` in it, because the `at` of
-the Resource List may be too late. If the comparison deletes resources, such a list is reread even
-if it is known, unless it begins after `at`, because it may have announced them.
+the Resource List may be too late. If the comparison deletes resources, such a list that begins
+before `at` is reread even if it is known, because it may have announced them.
 
 Reading an archive costs an extra request, so only the first pull of each run does so, and pulls
 after a rotation or a full comparison. Some Sources change the `lastmod` of all lists at each

@@ -19,7 +19,7 @@ from rsnotify_publisher import Hub, Options, Publisher, link_header, routes
 from rsnotify_publisher.source_documents import PARTS
 from rsnotify_publisher.web import LIVE, respond_with, robots
 from rsnotify_publisher.web.application import SharedThreads
-from rsnotify_publisher.web.responses import resource_representation
+from rsnotify_publisher.web.responses import file_representation
 from rsnotify_relay.republisher import Republisher
 from rsnotify_subscriber import (
     Callbacks,
@@ -113,7 +113,7 @@ class Relay:
             resource, path = found
             media_type = resource.type or guess_media_type(uri) or _UNKNOWN_TYPE
             answer_headers = headers | {hdrs.CONTENT_TYPE: media_type}
-            load = partial(resource_representation, path)
+            load = partial(file_representation, path, is_shared=True)
             return await respond_with(request, load, answer_headers, threads)
 
         app = web.Application()

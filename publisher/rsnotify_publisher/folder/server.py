@@ -15,7 +15,7 @@ from rsnotify_publisher.folder.folder_publishing import PublishedFolder
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import LIVE, respond_with, robots, routes
 from rsnotify_publisher.web.application import SharedThreads
-from rsnotify_publisher.web.responses import Representation, resource_representation
+from rsnotify_publisher.web.responses import Representation, file_representation
 
 #: Maximum number of seconds for which a request waits for the first documents to be written.
 _FIRST_DOCUMENTS_TIMEOUT = 30.0
@@ -71,7 +71,7 @@ def _files(folder: PublishedFolder) -> Handler:
         def load() -> Representation:
             if not names.is_published(path):
                 raise FileNotFoundError
-            return resource_representation(path)
+            return file_representation(path, is_shared=True)
 
         headers = common | {hdrs.CONTENT_TYPE: media_type(path)}
         return await respond_with(request, load, headers, threads)

@@ -72,28 +72,24 @@ class Representation(Struct):
         return min(int(self.modified), int(now) - 1)
 
 
-def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
-    """Open a file as a representation. Raises OSError if it is not a readable file."""
-    file = open(path, "rb")  # noqa: SIM115 - closed by the caller of `close`
-    status = os.fstat(file.fileno())
-    tag = f"{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_size:x}"
-    read = partial(_read, file)
-    return Representation(tag, status.st_mtime, status.st_size, read, file.close, is_gzip)
-
-
-def resource_representation(path: Path) -> Representation:
-    """Open a file that other programs may write at any time.
+def file_representation(
+    path: Path, *, is_gzip: bool = False, is_shared: bool = False
+) -> Representation:
+    """Open a file as a representation. Raises OSError if it is not a readable file.
 
     The entity tag consists of the times of the last changes of content and inode, and the size.
     They do not prove that the file is unchanged until the clock of the file system has moved on
-    (RFC 9110 §8.8.1). Until then, each response has a different tag, so that no later request gets
-    a 304.
+    (RFC 9110 §8.8.1). If other programs may write the file at any time (`is_shared`), each response
+    until then has a different tag, so that no later request gets a 304.
     """
-    representation = file_representation(path)
-    changed = max(representation.modified, os.stat(path).st_ctime)
-    if time.time() - changed < MTIME_RESOLUTION:
-        representation.tag += f"-{time.time_ns():x}"
-    return representation
+    file = open(path, "rb")  # noqa: SIM115 - closed by the caller of `close`
+    status = os.fstat(file.fileno())
+    tag = f"{status.st_mtime_ns:x}-{status.st_ctime_ns:x}-{status.st_size:x}"
+    changed = max(status.st_mtime, status.st_ctime)
+    if is_shared and time.time() - changed < MTIME_RESOLUTION:
+        tag += f"-{time.time_ns():x}"
+    read = partial(_read, file)
+    return Representation(tag, status.st_mtime, status.st_size, read, file.close, is_gzip)
 
 
 def memory_representation(tag: str, modified: float, chunks: Sequence[bytes]) -> Representation:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from rsnotify_gateway import Gateway, OriginSettings
 from rsnotify_gateway.config import OriginKind
 from rsnotify_publisher import Options
@@ -55,7 +53,7 @@ class Between:
         gateway = Gateway(
             "between", _BASE, [origin], contact="mailto:me@example.org", options=_OPTIONS
         )
-        await self._serve(machine, gateway.application())
+        await self._run.network.serve(machine, _PORT, gateway.application())
         await gateway.run()
 
     async def _relay(self, machine: Machine) -> None:
@@ -66,11 +64,5 @@ class Between:
             follow=FollowOptions(via=Via.POLL, pace=PACE, allow_private_addresses=True),
             options=_OPTIONS,
         )
-        await self._serve(machine, relay.application())
+        await self._run.network.serve(machine, _PORT, relay.application())
         await relay.run()
-
-    async def _serve(self, machine: Machine, application: web.Application) -> None:
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        assert runner.server is not None
-        self._run.network.listen(machine, _PORT, runner.server)

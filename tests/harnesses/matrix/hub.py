@@ -66,10 +66,7 @@ class Hub(SmallHub):
         application = web.Application()
         application.router.add_get("/ws", self._serve)
         application.router.add_post("/websub", self._accept)
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        assert runner.server is not None
-        self._run.network.listen(machine, _PORT, runner.server)
+        await self._run.network.serve(machine, _PORT, application)
 
     def stop(self) -> None:  # type: ignore[override]
         assert self.machine is not None

@@ -209,7 +209,7 @@ class Source:
         self._backup = self.loop.now, len(self.changes)
 
     def restore(self) -> None:
-        """Restore the resources, their dates and the documents, which are written anew."""
+        """Restore the resources and their dates, and rewrite the documents."""
         assert self._backup is not None
         when, changes = self._backup
         before, now = self.contents_at(when), self.contents
@@ -220,7 +220,7 @@ class Source:
         self.restored_at = self.loop.now
         self.altered += 1
 
-    def begin_anew(self) -> None:
+    def lose_changes(self) -> None:
         """Forget all changes, as if the Source's state was lost."""
         self.begins = self.now
         self.changes.clear()

@@ -373,8 +373,8 @@ def _within_a_second(*kinds: str) -> Act:
     return act
 
 
-async def _source_begins_anew(run: Run) -> None:
-    run.source.begin_anew()
+async def _source_loses_changes(run: Run) -> None:
+    run.source.lose_changes()
 
 
 async def _source_backed_up(run: Run) -> None:
@@ -805,7 +805,8 @@ TROUBLES = (
             # Without a list that states when it was written, an outdated copy looks the same.
             remains=lambda shape, way: _only_changes(shape, way) or not shape.offers),
     # Everything is dated today then, and may change again today.
-    Trouble("Source's lists begin anew", "Source's clock", begin=_source_begins_anew, heals=1000,
+    Trouble("Source loses its list of changes", "Source's clock", begin=_source_loses_changes,
+            heals=1000,
             fits=lambda shape, way: _existing(shape, way) and not _only_changes(shape, way)),
     # Resources
     Trouble("resource changes twice within a second", "resources",

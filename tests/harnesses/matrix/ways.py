@@ -217,10 +217,7 @@ class Destination:
         callbacks = Callbacks(f"http://127.0.0.1:{_CALLBACK_PORT}/callbacks/")
         application = web.Application()
         application.add_routes(callbacks.routes())
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        assert runner.server is not None
-        self._run.network.listen(self.machine, _CALLBACK_PORT, runner.server)
+        await self._run.network.serve(self.machine, _CALLBACK_PORT, application)
         return callbacks
 
     async def _follow(self) -> None:

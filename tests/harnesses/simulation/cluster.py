@@ -137,10 +137,7 @@ class CallbackMachine(Simulated):
         app = web.Application()
         app.router.add_get("/", self._verify)
         app.router.add_post("/", self._receive)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        assert runner.server is not None
-        self.network.listen(machine, self._port, runner.server)
+        await self.network.serve(machine, self._port, app)
         while self.through is None:  # a node may be killed before it stores the subscription
             with suppress(aiohttp.ClientError, OSError, TimeoutError):
                 await self._subscribe()

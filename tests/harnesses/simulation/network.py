@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from typing import Any, cast
 
+from aiohttp import web
+
 from tests.harnesses.simulation.loop import Machine, SimulatedLoop, current_machine
 
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -189,6 +191,14 @@ class Network:
     def listen(self, machine: Machine, port: int, factory: Factory) -> None:
         self._listeners.setdefault(port, []).append((machine, factory))
         machine.on_kill.append(lambda: self.refuse(machine, port))
+
+    async def serve(
+        self, machine: Machine, port: int, app: web.Application, *, auto_decompress: bool = True
+    ) -> None:
+        runner = web.AppRunner(app, access_log=None, auto_decompress=auto_decompress)
+        await runner.setup()
+        assert runner.server is not None
+        self.listen(machine, port, runner.server)
 
     def refuse(self, machine: Machine, port: int) -> None:
         """Have a machine not listen any more."""

@@ -116,10 +116,7 @@ class Origin(Simulated):
         app = web.Application()
         app.router.add_get("/r/{name}", self._resource)
         self.add_routes(app)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        assert runner.server is not None
-        self.network.listen(machine, self.port, runner.server)
+        await self.network.serve(machine, self.port, app)
         await asyncio.Event().wait()
 
     async def _resource(self, request: web.Request) -> web.Response:

@@ -252,10 +252,7 @@ class SourceMachine(Simulated):
         app = web.Application(middlewares=self.app.middlewares)
         app.router.add_get("/r/{name}", self._resource)
         app.add_routes(routes(publisher))
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        assert runner.server is not None
-        self.network.listen(machine, SOURCE_PORT, runner.server)
+        await self.network.serve(machine, SOURCE_PORT, app)
         self._publisher = publisher
         for uri in list(self.app.unrecorded):
             await self._record(uri)
@@ -340,10 +337,7 @@ class HubMachine(Hub):
             public_url=self.url,
             anonymous=False,
         )
-        runner = web.AppRunner(app, access_log=None, auto_decompress=False)
-        await runner.setup()
-        assert runner.server is not None
-        self.network.listen(machine, self._port, runner.server)
+        await self.network.serve(machine, self._port, app, auto_decompress=False)
         await asyncio.Event().wait()
 
     def lose_data(self) -> None:
@@ -458,10 +452,7 @@ class DestinationMachine(Simulated):
         callbacks = Callbacks(f"http://127.0.0.1:{_CALLBACK_PORT}/callbacks/")
         app = web.Application()
         app.add_routes(callbacks.routes())
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        assert runner.server is not None
-        self.network.listen(machine, _CALLBACK_PORT, runner.server)
+        await self.network.serve(machine, _CALLBACK_PORT, app)
         return callbacks
 
     def kill(self) -> None:
