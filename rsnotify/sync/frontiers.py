@@ -8,7 +8,8 @@ Each method that adds coverage returns the new changes in it. If a document or f
 `known`, there is a gap `(known, from]`. A gap has three states:
 
     no gap ──> pushed gap       a fragment begins after `known`
-           ──> uncovered gap    no document covers the changes since `confirmed`
+           ──> uncovered gap    no document covers the changes since `confirmed`, or the Change List
+                                has lost its entries and its `from`
     pushed gap ──> no gap       a list or another fragment reaches the fragment's `from`, or the
                                 lists still end before it after `Pace.lag_tries` reads
     uncovered gap ──> no gap    the copy was compared with a Resource List newer than the gap
@@ -252,6 +253,7 @@ class SyncFrontiers:
         """Advance to `at` after a comparison with the whole set. Call `join_held` next."""
         self.advance(at, over=False)
         if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
+            self.prefix = None if self._prefix_before_gap else self.prefix
             self.uncovered_gap = None
 
     def supersede_prefix(self) -> None:
@@ -335,7 +337,13 @@ class SyncFrontiers:
             gap = self.uncovered_gap
             confirmed = min(through, gap.after) if gap else through
             last_list = last_list and replace(last_list, fingerprint=None)
-            return Progress(through, confirmed, last_list=last_list, coarse_until=self.coarse_until)
+            return Progress(
+                through,
+                confirmed,
+                prefix=self._prefix_before_gap,
+                last_list=last_list,
+                coarse_until=self.coarse_until,
+            )
         if self.lost_since is not None:
             # The next run has to detect the loss again.
             return Progress(
@@ -355,6 +363,12 @@ class SyncFrontiers:
             closed=self._closed_applied(low_water),
             coarse_until=self.coarse_until,
         )
+
+    @property
+    def _prefix_before_gap(self) -> ListFingerprint | None:
+        """The fingerprint of the last list, if no list was read since the gap was found."""
+        prefix, gap = self.prefix, self.uncovered_gap
+        return prefix if prefix and gap and prefix.before <= gap.after else None
 
     def _stored_prefix(self, low_water: Instant | None) -> ListFingerprint | None:
         """Return the last list's fingerprint, superseded unless all its changes are applied.

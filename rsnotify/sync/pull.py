@@ -42,6 +42,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Discover, DocumentKind, Fetch
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.closed_lists import ClosedLists
+from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.sync_state import SyncState
 
 #: The kinds that list the whole set of resources.
@@ -227,7 +228,8 @@ class Pull:
     """Decides which documents one pull reads.
 
     At least one document of the offer must list changes. A package is not reread if its entry is
-    the same as in `read`. Without `closed`, no list is reread.
+    the same as in `read`. Without `closed`, no list is reread. `last` is the fingerprint of the
+    Change List that was read last.
     """
 
     def __init__(
@@ -235,10 +237,12 @@ class Pull:
         offer: Offer,
         read: Mapping[str, Resource] | None = None,
         closed: ClosedLists | None = None,
+        last: ListFingerprint | None = None,
     ) -> None:
         roots = change_documents(offer)
         self._roots = {root.kind: root for root in roots}
         self._read = read or {}
+        self._last = last
         self._closed = closed
         self._is_checking = False
         self._requested: set[str] = set()
@@ -342,7 +346,7 @@ class Pull:
 
     def _use(self, coverage: Coverage, frontier: Frontier) -> PullStep:
         if coverage.from_ is None:
-            return self._empty(frontier)
+            return self._use_empty(frontier, coverage.sent)
         self._check_skipped(coverage.from_)
         if coverage.reaches(self._latest_beginning(frontier)):
             return self._next(frontier, coverage)
@@ -368,12 +372,24 @@ class Pull:
         root = self._roots.get(_ARCHIVES_OF.get(self._first.kind, self._first.kind))
         return None if root is self._first else root
 
-    def _empty(self, frontier: Frontier) -> PullStep:
+    def _use_empty(self, frontier: Frontier, sent: Instant | None) -> PullStep:
         """Read the archive, unless already read, because an empty list has no known beginning."""
         archive = self._archive
         if self.at_first and archive is not None and archive.uri not in self._requested:
             self._queue = DocumentQueue([archive, self._first])
+        elif self._may_begin_later():
+            begins = max(sent or EARLIEST, frontier.instant + MICROSECOND)
+            return self._begins_too_late(begins, frontier)
         return self._next(frontier)
+
+    def _may_begin_later(self) -> bool:
+        """Return whether an empty list had a beginning before, and now may begin after its end.
+
+        The entries that it had, and later ones, may be lost, unless closed lists have them.
+        """
+        if self._last is None or not self.is_open(self.current):
+            return False
+        return (self._closed_through or EARLIEST) < self._last.before
 
     def _queue_members(self, document: Document, frontier: Frontier) -> PullStep:
         joint = self._joint(frontier)
@@ -516,7 +532,9 @@ class PullRun:
         self._state = state
         self._intake = intake
         self._next: Fetch | None = None
-        self.pull = Pull(offer, intake.packages, intake.closed)
+        frontiers = state.frontiers
+        last = None if frontiers.uncovered_gap else frontiers.prefix
+        self.pull = Pull(offer, intake.packages, intake.closed, last)
         state.actions.append(self.pull.current)
 
     @property

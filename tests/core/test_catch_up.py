@@ -13,9 +13,11 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import (
     Action,
     Apply,
+    Compare,
     Discover,
     DocumentKind,
     Fetch,
+    FindUnlisted,
     ForgetDatetimes,
     LogNote,
 )
@@ -385,3 +387,36 @@ def test_an_empty_change_list_without_datetimes_proves_nothing_and_hides_nothing
         wire.wait()
     (change,) = applied(answer(wire, changes(0, 5)))
     assert change.uri == "5"
+
+
+def poll(wire: Wire, listed: Document, whole: Document, sent: Instant) -> bool:
+    """Answer all requests of the next poll, and return whether the copy is level then."""
+    while not wire.requested():
+        wire.wait()
+    while wire.actions:
+        follower, actions = wire.follower, wire.actions
+        if kinds := wire.requested():
+            answer(wire, whole if kinds == [DocumentKind.RESOURCE_LIST] else listed, sent)
+        elif any(isinstance(action, Compare) for action in actions):
+            wire.actions = follower.differing([], wire.now)
+        elif any(isinstance(action, FindUnlisted) for action in actions):
+            wire.actions = follower.unlisted([], wire.now)
+        else:
+            wire.actions = follower.applied(applied(actions), wire.now) if applied(actions) else []
+    return wire.follower.level
+
+
+def test_a_change_list_without_from_that_loses_its_entries_leaves_a_gap_even_in_later_runs() -> (
+    None
+):
+    listed, emptied = replace(changes(0, 3), from_=None), Document(Capability.CHANGE_LIST)
+    wire = Wire(ALL, Progress(at(3), at(3)))
+    assert poll(wire, listed, resource_list(2), sent=at(4))
+    for _ in range(2):
+        assert not poll(wire, emptied, resource_list(5), sent=at(6))
+        assert not poll(wire, emptied, resource_list(5), sent=at(7))
+        wire = Wire(ALL, wire.follower.progress)
+    assert not poll(wire, emptied, resource_list(7), sent=at(8))
+    assert poll(wire, emptied, resource_list(8), sent=at(9))
+    assert poll(wire, emptied, resource_list(8), sent=at(10))
+    assert poll(Wire(ALL, wire.follower.progress), emptied, resource_list(8), sent=at(11))

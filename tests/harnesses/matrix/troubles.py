@@ -808,6 +808,10 @@ TROUBLES = (
     Trouble("Source loses its list of changes", "Source's clock", begin=_source_loses_changes,
             heals=1000,
             fits=lambda shape, way: _existing(shape, way) and not _only_changes(shape, way)),
+    Trouble("Source loses its list of changes without `from`", "Source's clock",
+            prepared=_update("d"), begin=_source_loses_changes, heals=1000,
+            document=_of_kind(("changelist",), _told(from_=None)),
+            fits=lambda shape, way: _existing(shape, way) and not _only_changes(shape, way)),
     # Resources
     Trouble("resource changes twice within a second", "resources",
             begin=_within_a_second("updated", "updated")),
