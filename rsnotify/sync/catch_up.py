@@ -271,6 +271,8 @@ class CatchUp:
 
     def _fail(self, error: RsnotifyError, now: float) -> None:
         run, self.run = self.run, None
+        if isinstance(run, PullRun):
+            run.fail()
         if isinstance(run, BaselineRun) and run.has_lost:
             self.lacks_comparison = True
         baseline = run.baseline if isinstance(run, BaselineRun) else None

@@ -15,10 +15,8 @@ states:
     watched ──a new entry of the resource──> not watched
 
 Up to `Pace.parked` changes are parked in memory, the others in the `ChangeBacklog`. Memory use
-therefore does not grow with the number of changes.
-
-A failed change delays T, but no other change. Only a new entry ends a backoff early, not the same
-entry in a list that was reread.
+therefore does not grow with the number of changes. A failed change delays T, but no other change.
+Only a new entry ends a backoff early.
 """
 
 from __future__ import annotations
@@ -66,8 +64,6 @@ class ChangeBacklog:
     While the backlog is not empty, all announced changes pass through it, so the changes of a
     resource are merged in the order of their announcement. The backlog need not survive a restart:
     T does not pass its changes, so the next run reads them again.
-
-    The class tracks what the state has stored, and which of its requests are unanswered.
     """
 
     def __init__(self, actions: ActionList) -> None:
@@ -530,12 +526,18 @@ class PendingChanges:
         else:
             (self._parked if parked else self._ready).append(uri)
 
-    def release(self) -> None:
-        """Make the parked changes ready. The backlog follows as these are applied."""
+    def release(self, *, dropped: Instant = EARLIEST) -> None:
+        """Make the parked changes ready. The backlog follows as these are applied.
+
+        Those from lists up to `dropped` are removed, because the lists will be read again.
+        """
         self.is_holding = False
         for uri in self._parked:
             pending = self._pending.get(uri)
             if pending is not None and pending.parked:
+                if pending.change.at <= dropped and pending.since > EARLIEST:
+                    self._remove(uri, pending)
+                    continue
                 pending.parked = False
                 self._ready.append(uri)
         self._parked.clear()
@@ -545,10 +547,8 @@ class PendingChanges:
     def use_backlog(self, most: int) -> None:
         """Store new changes in the backlog, and request up to `most` resources if few are left."""
         backlog = self.backlog
-        if not backlog:
-            return
         backlog.store()
-        if not (self.is_holding or backlog.is_taking) and self.untried <= most:
+        if backlog and not (self.is_holding or backlog.is_taking) and self.untried <= most:
             backlog.take(most)
 
     def taken(

@@ -357,6 +357,30 @@ def test_an_entry_inserted_into_a_closed_list_leaves_a_doubt_until_it_is_applied
     assert ([*levels, wire.follower.level], wire.requested()) == ([False, False, False, True], [])
 
 
+def test_entries_of_a_reread_closed_list_are_not_applied_before_the_later_lists_are_read() -> None:
+    closed = ClosedLists(KnownLists())
+    before = [Resource(f"{n}", from_=at(n), until=at(n + 2), length=1) for n in (0, 2)]
+    closed.record(before, None, has_reread=False, has_skipped=False)
+    wire = Wire(ARCHIVED, Progress(at(5), at(5), closed=closed.known))
+    changed = archive(replace(before[0], length=2), before[1])
+    answer(wire, changes(4))
+    answer(wire, changed)
+    answer(wire, replace(changes(0, 1), until=at(2)))
+    wire.answer(Unavailable("2", "busy"))
+    assert applied(wire.actions) == []
+    while not wire.requested():
+        wire.wait()
+    for document in (
+        changes(4),
+        changed,
+        replace(changes(0, 1), until=at(2)),
+        replace(changes(2, 3), until=at(4)),
+        changes(4),
+    ):
+        answer(wire, document)
+    assert [change.uri for change in applied(wire.actions)] == ["1", "3"]
+
+
 def test_an_answer_to_an_earlier_request_is_not_used() -> None:
     wire = Wire(LISTS, BEGUN)
     (fetch,) = [action for action in wire.actions if isinstance(action, Fetch)]
