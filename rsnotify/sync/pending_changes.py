@@ -272,8 +272,7 @@ class PendingChanges:
         """The changes that T has passed because their resources are, or were, watched.
 
         If such a resource has changed again, the change fetches the current version, because the
-        later entry may be false. The property returns the same tuple object until its value
-        changes.
+        later entry may be false. The same tuple object is returned until its value changes.
         """
         if self._passed is None:
             self._passed = tuple(
@@ -496,6 +495,7 @@ class PendingChanges:
         if pending.removed or not (change.pushed or change.check is CheckMethod.FETCH):
             self._remove(uri, pending)
         elif change.pushed:  # a push dated too late may have deleted it before
+            pending.listed_at = EARLIEST
             self.add(verification(deletion, at))
         else:
             self.add(replace(deletion, at=max(at, change.at), check=CheckMethod.COMPARE))

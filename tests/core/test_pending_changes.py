@@ -320,6 +320,14 @@ def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: boo
     assert len(pending) == (0 if missing else 1)
 
 
+def test_a_whole_set_supersedes_what_documents_announced_before_a_missing_pushed_change() -> None:
+    pending, (one,) = dispatched(change("a", 1), replace(change("a", 2), pushed=True))
+    pending.failed(one, now=0, missing=True)
+    pending.drop_unlisted(at(50), set())
+    (verified,) = pending.dispatch(10, now=0)
+    assert (verified.change, verified.check) == (ChangeType.DELETED, CheckMethod.FETCH)
+
+
 def test_an_unavailable_resource_that_no_list_has_is_deleted_without_a_request() -> None:
     pending = pending_of()
     pending.watch(verification(change("a", 1), at(40)), due=999)
