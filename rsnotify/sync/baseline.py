@@ -38,9 +38,9 @@ from rsnotify.format.uris import normalize
 from rsnotify.sync.actions import BeginBaseline, DocumentKind, Fetch, FindUnlisted
 from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import fetching
 from rsnotify.sync.progress import ComparedList
 from rsnotify.sync.pull import DocumentQueue, fetch_member, resource_documents
+from rsnotify.sync.reduction import fetching
 from rsnotify.sync.sync_state import SyncState
 from rsnotify.sync.unconfirmed_changes import verification
 

@@ -11,165 +11,25 @@ all entries of a list are compared with the stored versions:
 
 A comparison costs one look-up per resource, and a request only if the entry contradicts the stored
 version (`CheckMethod.COMPARE`).
-
-`reduce_changes` then reduces the list to the final change of each resource. `rsnotify audit` also
-uses this function, so both agree. In a chronological list (core §12.1), the last entry of a
-resource is final. In other lists, for example with the newest change first, datetimes decide. The
-resource itself is fetched if its final change is ambiguous:
-
-- A `lastmod` may be older than its change, and may contradict the order of the list.
-- The datetimes are too coarse, such as dates without times.
-- The URI has two spellings, one of them deleted. A Source that respells its URIs may list this as
-  the creation of one resource and the deletion of another.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from operator import ge
 
-from msgspec import Struct, structs
-from msgspec.structs import replace
+from msgspec import structs
 
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
-from rsnotify.format.datetimes import LATEST, Instant, is_undecided
+from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync.actions import Fetch
 from rsnotify.sync.clock_regression import ClockRegressionDetector
 from rsnotify.sync.closed_lists import ClosedLists
 from rsnotify.sync.list_fingerprint import ListFingerprint, fingerprint_of
+from rsnotify.sync.reduction import reduce_changes
 from rsnotify.sync.sync_state import SyncState
 from rsnotify.sync.unconfirmed_changes import Verification, verification
-
-#: Maximum number of datetimes that restored files may have put in reverse order by accident.
-_BY_ACCIDENT = 10
-
-
-class ReducedChanges(Struct, frozen=True):
-    """The final change of each resource in a list, by URI in document order.
-
-    `since` has the datetime of each resource's earliest change in the list. A resource whose final
-    change cannot be determined is `ambiguous`, and is fetched. This includes `respelled` resources,
-    which are deleted under one spelling of their URI but not under another.
-    """
-
-    latest: dict[str, Change]
-    since: dict[str, Instant]
-    ambiguous: frozenset[str]
-    respelled: frozenset[str] = frozenset()
-
-
-def reduce_changes(
-    changes: Sequence[Change],
-    *,
-    ordered: bool,
-    compare: bool = False,
-    from_: Instant | None = None,
-) -> ReducedChanges:
-    """Return the final change of each resource in a list.
-
-    `changes` are in document order, which is chronological if `ordered` is true. With `compare`,
-    the changes are compared with the copy, because datetimes may be wrong. The list begins at
-    `from_`; the datetime of an earlier entry is unreliable.
-    """
-    latest: dict[str, Change] = {}
-    since: dict[str, Instant] = {}
-    ambiguous: set[str] = set()
-    outside: set[str] = set()
-    undecided: set[str] = set()
-    respelled: set[str] = set()
-    newest_first = not ordered and _is_newest_first(changes)
-    is_reversed = newest_first and len({change.at for change in changes}) > _BY_ACCIDENT
-    for change in changes:
-        uri = change.uri
-        before = latest.get(uri)
-        if before is None:
-            latest[uri], since[uri] = change, change.at
-            continue
-        since[uri] = min(since[uri], change.at)
-        if from_ is not None and (_is_older(before, from_) or _is_older(change, from_)):
-            outside.add(uri)
-        if _is_respelled(before, change):
-            respelled.add(uri)
-        elif is_undecided(before.stated_at, change.stated_at) and not _is_equal(before, change):
-            undecided.add(uri)
-        if ordered:
-            if change.stated_at < before.stated_at and not _is_equal(before, change):
-                undecided.add(uri)  # the clock went back, or the newest entries are first
-            latest[uri] = change
-            continue
-        if _contradict(before, change, is_reversed=is_reversed):
-            ambiguous.add(uri)
-        if change.at > before.at or (change.at == before.at and not newest_first):
-            latest[uri] = change
-            if change.at > before.at and not _is_dated_by_lastmod(change):
-                ambiguous.discard(uri)
-    ambiguous |= undecided | respelled
-    if compare or not ordered:
-        ambiguous |= outside
-        compared = latest.keys() - ambiguous
-        latest.update((uri, replace(latest[uri], check=CheckMethod.COMPARE)) for uri in compared)
-    _fetch_ambiguous(changes, latest, ambiguous)
-    return ReducedChanges(latest, since, frozenset(ambiguous), frozenset(respelled))
-
-
-def _fetch_ambiguous(
-    changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]
-) -> None:
-    """Replace the changes of ambiguous resources with changes that fetch the resources."""
-    if not ambiguous:
-        return
-    deleted = {change.uri for change in changes if change.change is ChangeType.DELETED}
-    spellings = {
-        change.uri: change.resource.uri
-        for change in changes
-        if change.change is not ChangeType.DELETED
-    }
-    for uri in ambiguous:
-        change = latest[uri]
-        kind = ChangeType.DELETED if uri in deleted else change.change
-        spelling = spellings.get(uri, change.resource.uri)
-        resource = replace(change.resource, uri=spelling, change=kind, hash=None, length=None)
-        latest[uri] = replace(change, change=kind, resource=resource, check=CheckMethod.FETCH)
-
-
-def _is_newest_first(changes: Sequence[Change]) -> bool:
-    times = [change.at for change in changes]
-    return all(map(ge, times, times[1:]))
-
-
-def _contradict(before: Change, change: Change, *, is_reversed: bool) -> bool:
-    """Return whether neither position nor datetime determines which of two changes is later."""
-    if change.at == before.at:
-        return not _is_equal(before, change)
-    # A `lastmod` may be older than the change (core §7), for example of a restored file. Position
-    # and datetime then contradict each other, unless the whole list is in reverse order.
-    return change.at < before.at and not is_reversed and _is_dated_by_lastmod(change)
-
-
-def _is_older(change: Change, from_: Instant) -> bool:
-    return min(change.at, change.resource.changed_at or change.at) < from_
-
-
-def _is_equal(first: Change, second: Change) -> bool:
-    if ChangeType.DELETED in (first.change, second.change):
-        return first.change is second.change
-    one, other = first.resource, second.resource
-    return one.hash == other.hash and (one.hash is not None or one.changed_at == other.changed_at)
-
-
-def _is_respelled(first: Change, second: Change) -> bool:
-    """Return whether a resource is deleted under one spelling of its URI but not the other."""
-    is_deleted = first.change is ChangeType.DELETED
-    return first.resource.uri != second.resource.uri and (
-        is_deleted is not (second.change is ChangeType.DELETED)
-    )
-
-
-def _is_dated_by_lastmod(change: Change) -> bool:
-    return change.resource.datetime is None
-
 
 #: Maximum number of packages to remember. Any other is read again.
 _MAX_PACKAGES = 50_000

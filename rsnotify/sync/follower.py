@@ -86,10 +86,11 @@ from rsnotify.sync.baseline import BaselineRun
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.doubts import ContinuousAudit, DoubtKind, Remedy, has_doubts, list_doubts
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import UNWAITED, announced_at
+from rsnotify.sync.pending_changes import UNWAITED
 from rsnotify.sync.poll_schedule import DocumentNotices, DocumentsToRead
 from rsnotify.sync.progress import ComparedList, MissingResource, Progress
 from rsnotify.sync.pull import RESOURCE_KINDS
+from rsnotify.sync.reduction import announced_at
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 from rsnotify.sync.sync_state import SyncState
 

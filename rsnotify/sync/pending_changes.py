@@ -26,12 +26,11 @@ from collections.abc import Iterable, Iterator, Set
 from heapq import heappop, heappush
 from random import Random
 
-from msgspec import Struct, structs
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
-from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant, is_undecided
-from rsnotify.format.hashes import agree
+from rsnotify.format.datetimes import LATEST, MICROSECOND, Instant
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.format.uris import normalize
 from rsnotify.selection import has_inline_content
@@ -42,6 +41,13 @@ from rsnotify.sync.actions import (
     ClearBacklog,
     StoreBacklog,
     TakeBacklog,
+)
+from rsnotify.sync.reduction import (
+    announced_at,
+    as_listed,
+    listed_at_of,
+    successor_of,
+    verified_if_needed,
 )
 from rsnotify.sync.retry import LONGEST_RETRY_AFTER, Retry
 from rsnotify.sync.unconfirmed_changes import verification
@@ -145,21 +151,6 @@ class ChangeBacklog:
         self._unanswered.clear()
         self._new.clear()
         self._needed.clear()
-
-
-def fetching(change: Change) -> Change:
-    """Return a change that stores whatever version the server returns.
-
-    If `change` is a deletion, the resource may be missing.
-    """
-    resource = structs.replace(change.resource, hash=None, length=None)
-    return structs.replace(change, resource=resource, package=None, check=CheckMethod.FETCH)
-
-
-def announced_at(change: Change) -> Instant:
-    """Return when documents announced a resource, or `EARLIEST` if only push did."""
-    is_listed = change.resource.change is None or change.resource.changed_at is not None
-    return change.at if is_listed else EARLIEST
 
 
 #: Time after a resource's first failure until a new entry resets its attempts, in seconds. Some
@@ -385,7 +376,7 @@ class PendingChanges:
             self._enqueue(change.uri, due, parked=parked)
             return True
         if pending.change.pushed and not change.pushed:
-            pending.listed_at = _listed_at(change)
+            pending.listed_at = listed_at_of(change)
         if missing is None and pending.missing is None and pending.is_known(change):
             if since < pending.since and not pending.is_watched:
                 self._hold(pending, since)
@@ -396,11 +387,11 @@ class PendingChanges:
         if since < pending.since:
             self._hold(pending, since)
         announced = pending.missing or pending.change
-        successor = _successor(_verified_if_needed(change, announced), pending.change)
+        successor = successor_of(verified_if_needed(change, announced), pending.change)
         if successor is not None:
             if not pending.change.pushed:
-                pending.listed_at = _listed_at(announced)
-            change = _as_listed(successor, pending.listed_at)
+                pending.listed_at = listed_at_of(announced)
+            change = as_listed(successor, pending.listed_at)
             if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, due)  # end the backoff of the earlier change
             self._failing -= pending.attempts > 0
@@ -413,7 +404,7 @@ class PendingChanges:
             pending.attempts = pending.retries = 0
             pending.given_up, pending.removed, pending.unlisted = False, False, None
         elif pending.change.pushed:
-            pending.change = _as_listed(pending.change, pending.listed_at)
+            pending.change = as_listed(pending.change, pending.listed_at)
             self._forget_passed(pending)
         return True
 
@@ -720,81 +711,3 @@ class PendingChanges:
     def wakeup(self) -> float | None:
         """Return when the next delayed change is due; None if none is delayed."""
         return self._delayed[0][0] if self._delayed else None
-
-
-def merged(before: Change, change: Change) -> Change:
-    """Return the change that replaces two consecutive untried changes of the same resource.
-
-    `rsnotify audit` uses the same function.
-    """
-    return _successor(_verified_if_needed(change, before), before) or before
-
-
-def _verified_if_needed(change: Change, announced: Change) -> Change:
-    """Return the change, or one that fetches the resource if it contradicts `announced`."""
-    if not _is_undecided(change, announced) and not (
-        change.at < announced.at and _contradicts(change, announced)
-    ):
-        return change
-    is_deleted = ChangeType.DELETED in (change.change, announced.change)
-    return _verification(change, ChangeType.DELETED if is_deleted else change.change)
-
-
-def _successor(change: Change, before: Change) -> Change | None:
-    """Return the change that supersedes `before`; None if `change` does not."""
-    if change.check is CheckMethod.FETCH:
-        # A whole set shows which of the resources exist that only push announced before it.
-        is_listed = before.change is ChangeType.UPDATED and before.resource.change is None
-        return None if change.pushed and is_listed and change.at <= before.at else change
-    if change.at < before.at:
-        return None
-    if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
-        return replace(change, check=CheckMethod.COMPARE)
-    return change
-
-
-def _listed_at(change: Change) -> Instant:
-    """Return when a change in a document announced that its resource exists."""
-    return EARLIEST if change.change is ChangeType.DELETED else announced_at(change)
-
-
-def _as_listed(change: Change, listed_at: Instant) -> Change:
-    """Return a verification of a pushed change that also verifies what documents announced."""
-    is_verification = change.check is CheckMethod.FETCH and announced_at(change) == EARLIEST
-    if not (change.pushed and is_verification) or listed_at == EARLIEST:
-        return change
-    resource = replace(change.resource, change=ChangeType.UPDATED, datetime=listed_at)
-    return replace(change, change=ChangeType.UPDATED, resource=resource, pushed=False)
-
-
-def _is_undecided(change: Change, announced: Change) -> bool:
-    """Return whether coarse datetimes do not determine which of two different changes is later."""
-    if CheckMethod.FETCH in (change.check, announced.check):
-        return False
-    if not is_undecided(change.stated_at, announced.stated_at):
-        return False
-    same = agree(change.resource.hash, announced.resource.hash)
-    return change.change is not announced.change or same is not True
-
-
-def _contradicts(change: Change, listed: Change) -> bool:
-    """Return whether a change to be compared contradicts an entry of a Resource List.
-
-    A change with neither a datetime nor a hash may be later than the list.
-    """
-    if change.check is not CheckMethod.COMPARE or listed.resource.change is not None:
-        return False
-    if change.resource.changed_at is None and change.resource.hash is None:
-        return True
-    is_deletion = change.change is ChangeType.DELETED
-    if is_deletion or listed.change is ChangeType.DELETED:
-        return is_deletion is not (listed.change is ChangeType.DELETED)
-    return agree(change.resource.hash, listed.resource.hash) is False
-
-
-def _verification(change: Change, kind: ChangeType) -> Change:
-    """Return a change that stores the server's version.
-
-    If `kind` is a deletion, the resource may be missing, and is then removed.
-    """
-    return fetching(replace(change, change=kind, resource=replace(change.resource, change=kind)))

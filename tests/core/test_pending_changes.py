@@ -328,6 +328,16 @@ def test_a_whole_set_supersedes_what_documents_announced_before_a_missing_pushed
     assert (verified.change, verified.check) == (ChangeType.DELETED, CheckMethod.FETCH)
 
 
+@pytest.mark.parametrize(("deleted", "kind"), [(2, ChangeType.UPDATED), (4, ChangeType.DELETED)])
+def test_a_listed_deletion_revokes_what_an_earlier_list_announced_while_it_is_verified(
+    deleted: int, kind: ChangeType
+) -> None:
+    pushed = replace(change("a", 5), pushed=True)
+    deletion = compared("a", deleted, None)
+    _, (verified,) = dispatched(verification(pushed, at(9)), change("a", 3), deletion)
+    assert (verified.change, verified.check) == (kind, CheckMethod.FETCH)
+
+
 def test_an_unavailable_resource_that_no_list_has_is_deleted_without_a_request() -> None:
     pending = pending_of()
     pending.watch(verification(change("a", 1), at(40)), due=999)

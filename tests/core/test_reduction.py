@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.model import ChangeType, Resource
-from rsnotify.sync.change_intake import reduce_changes
+from rsnotify.sync.reduction import reduce_changes
 
 NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED

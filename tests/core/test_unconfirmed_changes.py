@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.model import ChangeType, Link, Rel, Resource
-from rsnotify.sync.pending_changes import announced_at
+from rsnotify.sync.reduction import announced_at
 from rsnotify.sync.unconfirmed_changes import UnconfirmedChanges, verification
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED

@@ -42,12 +42,11 @@ from rsnotify.runtime.reasons import reason_of
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.change_intake import reduce_changes
 from rsnotify.sync.closed_lists import ClosedLists, KnownLists
 from rsnotify.sync.doubts import BEHIND, OLDER_LIST, describe_undated
-from rsnotify.sync.pending_changes import merged
 from rsnotify.sync.progress import Progress
 from rsnotify.sync.pull import Pull, PullStep, change_documents, resource_documents
+from rsnotify.sync.reduction import merged, reduce_changes
 from rsnotify_subscriber.content.packages import DumpPackages
 from rsnotify_subscriber.discovery.set_membership import SetMembership
 from rsnotify_subscriber.fetching.fetcher import Fetcher

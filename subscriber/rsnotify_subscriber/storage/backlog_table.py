@@ -23,7 +23,7 @@ from rsnotify.sync.actions import (
     StoreBacklog,
     TakeBacklog,
 )
-from rsnotify.sync.pending_changes import merged
+from rsnotify.sync.reduction import merged
 from rsnotify_subscriber.storage.resource_state import select_in
 from rsnotify_subscriber.storage.state_database import Row, StateDatabase, StateTransactions
 
