@@ -334,7 +334,7 @@ class CatchUp:
             self.failures.reset()
             self.begin(now)
             return
-        self._settle()
+        self._settle(now)
         if not (frontiers.has_push_gap and self._retry_lagging_lists(now)):
             self._lag_tries = 0
             self._poll_later(now)
@@ -361,9 +361,10 @@ class CatchUp:
         state.actions.append(ForgetDatetimes(begins, entirely=True))
         self.begin(now)
 
-    def _settle(self) -> None:
+    def _settle(self, now: float) -> None:
         self.failures.reset()
-        self._state.settled = not (self._has_moved or self._has_lost)
+        is_overdue = self._state.schedule.is_overdue(now)
+        self._state.settled = not (self._has_moved or self._has_lost or is_overdue)
 
     def _poll_later(self, now: float) -> None:
         news, self._intake.has_news = self._intake.has_news, False
@@ -475,5 +476,5 @@ class CatchUp:
             self.begin(now)
         else:
             self._intake.end(now)
-            self._settle()
+            self._settle(now)
             self._poll_later(now)

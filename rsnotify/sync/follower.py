@@ -302,6 +302,15 @@ class Follower:
         self.catch_up.compare_lost(now)
         return self._next_actions(now)
 
+    def resumed(self, now: float) -> list[Action]:
+        """Read the lists again after a time in which no change could be applied.
+
+        They may have been read before that time.
+        """
+        self.state.settled = False
+        self.state.schedule.catch_up_by(now)
+        return self._next_actions(now)
+
     # Answers to `Fetch`, `Compare` and `FindUnlisted`
 
     def fetched(

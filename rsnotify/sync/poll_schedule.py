@@ -200,6 +200,10 @@ class PollSchedule:
         self.due = None
         return is_routine
 
+    def is_overdue(self, now: float) -> bool:
+        """Return whether changes may be missing, and the next read is due already."""
+        return not self._is_routine and self.due is not None and self.due <= now
+
     def catch_up_by(self, when: float) -> None:
         """Catch up no later than `when`, because changes may be missing."""
         self._is_routine = False

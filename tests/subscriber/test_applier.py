@@ -74,6 +74,8 @@ class Late:
 
     def find_lost(self) -> None: ...
 
+    def resumed(self) -> None: ...
+
 
 async def test_an_older_change_does_not_overtake_a_newer_one_that_has_just_been_applied(
     tmp_path: Path,

@@ -72,6 +72,8 @@ class Copy:
 
     def find_lost(self) -> None: ...
 
+    def resumed(self) -> None: ...
+
     async def apply(self, change: Change) -> RsnotifyError | None:
         """Apply a change; return why it failed, if it did."""
         self._answer = asyncio.get_running_loop().create_future()

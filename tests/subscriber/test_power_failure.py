@@ -162,6 +162,8 @@ class _Outcome:
 
     def find_lost(self) -> None: ...
 
+    def resumed(self) -> None: ...
+
 
 def _nothing(*_: object) -> None:
     """Commit nothing, as the power fails first."""

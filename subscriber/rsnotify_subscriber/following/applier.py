@@ -376,6 +376,9 @@ class ApplyOutcome(Protocol):
     def find_lost(self) -> None:
         """Schedule another fetch of the resources that the state records as lost."""
 
+    def resumed(self) -> None:
+        """Handle the end of an outage of the handler's store."""
+
 
 class Applier:
     """Applies the changes of a follower.
@@ -500,6 +503,7 @@ class Applier:
         if self.unavailable is not None:
             self.unavailable = None
             logger.info("the store is available again")
+            self._outcome.resumed()
         self._report_results(batch, failed)
 
     async def _wait_for_store(self, error: StoreUnavailable, failures: int) -> bool:

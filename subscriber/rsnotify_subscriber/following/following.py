@@ -533,6 +533,10 @@ class Following:
         self._copy.find_lost()
         self._after_change()
 
+    def resumed(self) -> None:
+        """Read the lists again, because they may have been read before the outage."""
+        self._perform(self._follower.resumed(self._loop.time()))
+
     def _end(self, error: BaseException | None) -> None:
         settle(self._ended, error)
 
