@@ -439,8 +439,8 @@ class BaselineRun:
             return False
         pending = self._state.pending
         self._still_listed = {uri for uri in self._still_listed if uri in pending}
-        if watched := {change.uri: change for change in pending.watched}:
-            self._add_watched(watched, listed.resources)
+        if failing := {one.uri: one for one in (*pending.failing(), *pending.watched)}:
+            self._add_failing(failing, listed)
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in undecided:
@@ -454,15 +454,15 @@ class BaselineRun:
             self._add(resource, self._missed(resource, listed), is_news=True)
         return True
 
-    def _add_watched(self, watched: Mapping[str, Change], listed: Iterable[Resource]) -> None:
-        """Record which watched resources a list still has, and the links of their entries.
+    def _add_failing(self, failing: Mapping[str, Change], listed: ListedResources) -> None:
+        """Record which failing resources a list still has, and the links of their entries.
 
         The copy may store such a resource as listed, from before it was missing. If the list has
         another hash, the content announced before is no longer expected, unless a Change List has
         announced it later than the entry is dated. The `at` of the list is then wrong.
         """
-        for resource in listed:
-            change = watched.get(normalize(resource.uri))
+        for resource in listed.resources:
+            change = failing.get(normalize(resource.uri))
             if change is None:
                 continue
             is_same = agree(change.resource.hash, resource.hash) is not False
@@ -470,6 +470,8 @@ class BaselineRun:
             is_before = dated is not None and end_of_unit(dated) <= self._listed_at(change)
             if is_same or change.check is CheckMethod.FETCH or is_before:
                 self._still_listed.add(change.uri)
+            elif not self._state.pending.is_watched(change.uri):
+                self._add(resource, self._changed(resource, listed), is_news=True)
             self._state.pending.add_links(resource)
 
     def _listed_at(self, watched: Change) -> Instant:

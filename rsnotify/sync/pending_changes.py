@@ -184,7 +184,7 @@ class _Pending(Struct):
     #: Whether the resource was removed from the copy after repeated 404 responses.
     removed: bool = False
     in_flight: bool = False
-    #: The instant of the list that lacked the resource while the change was in flight.
+    #: The instant of the list that lacked the resource while it was in flight, or failing.
     unlisted: Instant | None = None
     #: Whether the change waits for `release`.
     parked: bool = False
@@ -457,8 +457,8 @@ class PendingChanges:
 
         Returns:
             Whether this settles all resources that the list lacks. One that is being fetched or
-            removed is dropped as soon as its server lacks it, too. If the server has it, another
-            comparison is needed.
+            removed, or that fails for another reason, is dropped as soon as its server lacks it,
+            too. If the server has one that is being fetched, another comparison is needed.
         """
         is_settled = True
         for uri, pending in list(self._pending.items()):
@@ -469,10 +469,12 @@ class PendingChanges:
             is_old = change.at < at and (change.resource.change is None or is_missing)
             if pending.is_watched:
                 is_old = announced_at(change) <= at
+            is_earlier = announced_at(pending.missing or change) <= at
+            is_failing = bool(pending.attempts) and not (is_missing or pending.is_watched)
+            may_exist = is_earlier and (pending.in_flight or is_failing)
+            pending.unlisted = at if uri not in listed and may_exist else None
             if pending.in_flight:
-                is_old = announced_at(pending.missing or change) <= at
-                pending.unlisted = at if uri not in listed and is_old else None
-                is_open = is_old or pending.is_watched or pending.missing is not None
+                is_open = is_earlier or pending.is_watched or pending.missing is not None
                 is_settled = is_settled and (uri in listed or not is_open)
             elif uri not in listed and is_old:
                 self._drop(uri, pending, at)
@@ -485,14 +487,16 @@ class PendingChanges:
         deletion = replace(change, change=ChangeType.DELETED, resource=resource)
         if pending.removed or not (change.pushed or change.check is CheckMethod.FETCH):
             self._remove(uri, pending)
-        elif change.pushed:  # a push dated too late may have deleted it before
+            return
+        if change.pushed:  # a push dated too late may have deleted it before
             pending.listed_at = EARLIEST
             self.add(verification(deletion, at))
         else:
             self.add(replace(deletion, at=max(at, change.at), check=CheckMethod.COMPARE))
+        self._enqueue(uri, None)
 
     def is_unlisted(self, uri: str) -> bool:
-        """Return whether a comparison found a resource in flight unlisted."""
+        """Return whether a comparison found a pending resource unlisted."""
         pending = self._pending.get(uri)
         return pending is not None and pending.unlisted is not None
 
@@ -610,9 +614,8 @@ class PendingChanges:
             pending.superseded += 1
             self._ready.append(change.uri)
             return 0
-        unlisted, pending.unlisted = pending.unlisted, None
-        if missing and unlisted is not None:
-            self._drop(change.uri, pending, unlisted)
+        if missing and pending.unlisted is not None:
+            self._drop(change.uri, pending, pending.unlisted)
             return 0
         if pending.attempts == 0:
             self._failing += 1

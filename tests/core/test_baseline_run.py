@@ -205,6 +205,21 @@ def test_a_lost_resource_that_fails_while_all_is_compared_keeps_the_hash_it_must
     assert wire.follower.state.pending.holds(lost)
 
 
+@pytest.mark.parametrize(("content", "is_superseded"), [("md5:1", False), ("md5:2", True)])
+def test_a_failing_change_is_superseded_by_a_later_list_with_other_content(
+    content: str, is_superseded: bool
+) -> None:
+    wire = Wire(LIST, known(5), compare=0.0)
+    entry = Resource("a", change=ChangeType.UPDATED, datetime=at(4), hash="md5:1")
+    change = Change("a", ChangeType.UPDATED, at(4), entry)
+    wire.follower.state.pending.announce(change)
+    (failing,) = wire.follower.state.pending.dispatch(1, wire.now)
+    wire.follower.failed(failing, ContentMismatch("a", "it has changed since"), wire.now)
+    wire.answer(listing(9, replace(A, hash=content)))
+    wire.actions = wire.follower.differing([], wire.now)
+    assert [change.resource.hash for change in applying(wire)] == [content] * is_superseded
+
+
 @pytest.mark.parametrize("found", ["nothing", "unproven", "different", "absent", "unlisted"])
 def test_polls_come_sooner_after_a_comparison_that_found_something(found: str) -> None:
     wire = Wire(LIST, known(5), compare=0.0, poll=100.0)

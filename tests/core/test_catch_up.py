@@ -413,6 +413,22 @@ def test_an_empty_change_list_without_datetimes_proves_nothing_and_hides_nothing
     assert change.uri == "5"
 
 
+def test_a_comparison_that_an_outage_of_the_store_has_delayed_is_repeated() -> None:
+    wire = Wire(Offer(resource_list="resources"), Progress(at(3), at(3)))
+    levels = []
+    for has_failed in (True, False):
+        answer(wire, resource_list(5))
+        wire.actions = wire.follower.differing([], wire.now)
+        wire.now += 200.0
+        if has_failed:
+            wire.follower.resumed(wire.now)
+        wire.actions = wire.follower.unlisted([], wire.now)
+        levels.append(wire.follower.level)
+        while not wire.requested():
+            wire.wait()
+    assert levels == [False, True]
+
+
 def poll(wire: Wire, listed: Document, whole: Document, sent: Instant) -> bool:
     """Answer all requests of the next poll, and return whether the copy is level then."""
     while not wire.requested():

@@ -320,6 +320,26 @@ def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: boo
     assert len(pending) == (0 if missing else 1)
 
 
+def test_a_failing_resource_that_a_whole_set_lacks_is_dropped_once_its_server_lacks_it() -> None:
+    entry = Resource("a", change=ChangeType.UPDATED, datetime=at(1))
+    pending, (one,) = dispatched(replace(change("a", 1), resource=entry))
+    pending.failed(one, now=0)
+    pending.drop_unlisted(at(50), set())
+    (one,) = pending.dispatch(10, now=1_000)
+    pending.failed(one, now=1_000, missing=True)
+    assert len(pending) == 0
+
+
+def test_a_deletion_that_fails_is_retried_at_once_when_list_and_server_lack_the_resource() -> None:
+    pushed = replace(change("a", 1), change=ChangeType.DELETED)
+    pending, (one,) = dispatched(verification(pushed, at(40)))
+    pending.failed(one, now=0)
+    pending.drop_unlisted(at(50), set())
+    (one,) = pending.dispatch(10, now=1_000)
+    pending.failed(one, now=1_000, missing=True)
+    assert [each.change for each in pending.dispatch(10, now=1_000)] == [ChangeType.DELETED]
+
+
 def test_a_whole_set_supersedes_what_documents_announced_before_a_missing_pushed_change() -> None:
     pending, (one,) = dispatched(change("a", 1), replace(change("a", 2), pushed=True))
     pending.failed(one, now=0, missing=True)

@@ -94,6 +94,8 @@ class Destination:
         self.now = 0.0
         self.content: dict[str, str] = {}
         self.records: dict[str, tuple[datetime, ChangeType]] = {}
+        #: The time of the latest version of each resource that was stored, or passed as missing.
+        self.reached: dict[str, datetime] = {}
         self.seen: set[str] = set()
         self.progress: Progress | None = None
         self.gets = 0
@@ -324,7 +326,7 @@ class Destination:
         record = self.records.get(change.uri)
         if change.check is CheckMethod.FETCH or (
             record is not None
-            and (record[0] > change.at or is_undecided(change.stated_at, record[0]))
+            and (record[0] >= change.at or is_undecided(change.stated_at, record[0]))
             and self._contradicts(change)
         ):
             self._verify(change)
@@ -394,6 +396,7 @@ class Destination:
     def _commit(self, change: Change, record: Change | None) -> None:
         if record is not None:
             self.records[change.uri] = (record.at, record.change)
+        self._reach(change.uri, self.content.get(change.uri))
         self.compared = self.follower.catch_up.comparisons.compared
         before, foreseen = self.progress, self.follower.progress_after([change])
         actions = self.follower.applied([change], self.now)
@@ -410,6 +413,13 @@ class Destination:
         if not self.lied_to:
             self.check_t()
 
+    def _reach(self, uri: str, version: str | None) -> None:
+        """Record the time of a version that was stored."""
+        times = [
+            one.at for one in self.source.history if one.uri == uri and one.resource.hash == version
+        ]
+        self.reached[uri] = max([self.reached.get(uri, EARLIEST), *times])
+
     def _prune(self, confirmed: datetime) -> None:
         """Forget deletions that no document can contradict any more, as a real state does."""
         for uri, (at, kind) in list(self.records.items()):
@@ -417,7 +427,11 @@ class Destination:
                 del self.records[uri]
 
     def check_t(self) -> None:
-        """I4: T never passes a change that is not applied, unless it is stored as missing."""
+        """I4: T never passes a change that is not applied, unless it is stored as missing.
+
+        An older entry of a reread list may undo it if the later lists cannot be read. The copy is
+        not level then.
+        """
         assert self.progress is not None
         missing = {one.uri for one in self.progress.missing}
         last: dict[str, Change] = {}
@@ -433,6 +447,9 @@ class Destination:
             versions = {later.resource.hash for later in since if later.at >= change.at}
             record = self.records.get(uri)
             applied = record is not None and record[0] >= change.at
-            assert applied or uri in missing or self.content.get(uri) in versions, (
-                f"T={self.progress.through} passed {change}"
-            )
+            if uri in missing:
+                self.reached[uri] = max(self.reached.get(uri, EARLIEST), change.at)
+            elif not applied and self.content.get(uri) not in versions:
+                text = f"T={self.progress.through} passed {change}"
+                assert self.reached.get(uri, EARLIEST) >= change.at, text
+                assert not self.follower.level, text

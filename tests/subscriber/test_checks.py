@@ -212,6 +212,17 @@ async def test_an_older_entry_that_contradicts_the_copy_is_verified_by_a_get(
         assert copy.handler.calls == []  # it is what it was
 
 
+async def test_a_deletion_that_the_server_contradicts_is_verified_each_time_it_is_listed(
+    copy: Copy, source: WildSource
+) -> None:
+    await copy.have(b"1")
+    source.file("a", b"1")
+    for _ in range(2):
+        await copy.check(change(source, DELETED, 50, CheckMethod.COMPARE), gets=1)
+    source.remove("a")
+    await copy.check(change(source, DELETED, 50, CheckMethod.COMPARE), "deleted", gets=1)
+
+
 # Fetch
 
 
