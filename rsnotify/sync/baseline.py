@@ -19,7 +19,7 @@ pending changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from math import inf
 
@@ -439,8 +439,8 @@ class BaselineRun:
             return False
         pending = self._state.pending
         self._still_listed = {uri for uri in self._still_listed if uri in pending}
-        if failing := {one.uri: one for one in (*pending.failing(), *pending.watched)}:
-            self._add_failing(failing, listed)
+        if pending.has_in_memory:
+            self._add_pending(listed)
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)
         for resource in undecided:
@@ -454,25 +454,30 @@ class BaselineRun:
             self._add(resource, self._missed(resource, listed), is_news=True)
         return True
 
-    def _add_failing(self, failing: Mapping[str, Change], listed: ListedResources) -> None:
-        """Record which failing resources a list still has, and the links of their entries.
+    def _add_pending(self, listed: ListedResources) -> None:
+        """Add the listed resources whose pending changes contradict a list.
 
-        The copy may store such a resource as listed, from before it was missing. If the list has
-        another hash, the content announced before is no longer expected, unless a Change List has
-        announced it later than the entry is dated. The `at` of the list is then wrong.
+        The copy may store such a resource as listed, so that the comparison finds no difference. If
+        the list has another hash, the content announced before is no longer expected, unless a
+        Change List has announced it later than the entry is dated. The `at` of the list is then
+        wrong. Also record which watched resources the list still has, and the links of their
+        entries.
         """
+        pending = self._state.pending
         for resource in listed.resources:
-            change = failing.get(normalize(resource.uri))
+            change = pending.find(normalize(resource.uri))
             if change is None:
                 continue
-            is_same = agree(change.resource.hash, resource.hash) is not False
+            is_deleted = change.change is ChangeType.DELETED
+            is_same = not is_deleted and agree(change.resource.hash, resource.hash) is not False
             dated = resource.lastmod
             is_before = dated is not None and end_of_unit(dated) <= self._listed_at(change)
-            if is_same or change.check is CheckMethod.FETCH or is_before:
+            if change.check is CheckMethod.FETCH or is_same or (is_before and not is_deleted):
                 self._still_listed.add(change.uri)
-            elif not self._state.pending.is_watched(change.uri):
-                self._add(resource, self._changed(resource, listed), is_news=True)
-            self._state.pending.add_links(resource)
+            elif not pending.is_watched(change.uri):
+                change = self._changed(resource, listed)
+                self._add(resource, fetching(change) if is_before else change, is_news=True)
+            pending.add_links(resource)
 
     def _listed_at(self, watched: Change) -> Instant:
         """Return when a Change List announced a watched resource; `EARLIEST` if none did."""

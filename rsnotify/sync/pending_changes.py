@@ -248,6 +248,16 @@ class PendingChanges:
         return uri in self._pending
 
     @property
+    def has_in_memory(self) -> bool:
+        """Whether any resource is pending in memory, without the backlog."""
+        return bool(self._pending)
+
+    def find(self, uri: str) -> Change | None:
+        """Return the change of a resource that is pending in memory."""
+        pending = self._pending.get(uri)
+        return None if pending is None else pending.change
+
+    @property
     def untried(self) -> int:
         """The number of resources pending in memory whose latest change has not failed."""
         return len(self._pending) - self._failing

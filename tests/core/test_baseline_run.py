@@ -220,6 +220,22 @@ def test_a_failing_change_is_superseded_by_a_later_list_with_other_content(
     assert [change.resource.hash for change in applying(wire)] == [content] * is_superseded
 
 
+@pytest.mark.parametrize(("lastmod", "check"), [(6, CheckMethod.DATE), (3, CheckMethod.FETCH)])
+def test_a_deletion_that_is_not_applied_yet_is_superseded_by_a_list_that_has_the_resource(
+    lastmod: int, check: CheckMethod
+) -> None:
+    """The copy still has the resource, so the comparison finds no difference."""
+    wire = Wire(LIST, known(5), compare=0.0)
+    deletion = Resource("a", change=ChangeType.DELETED, datetime=at(4))
+    wire.follower.state.pending.announce(Change("a", ChangeType.DELETED, at(4), deletion))
+    wire.answer(listing(9, Resource("a", lastmod=at(lastmod))))
+    deleting = applying(wire)
+    wire.follower.differing([], wire.now)
+    wire.actions = wire.follower.applied(deleting, wire.now)
+    (change,) = applying(wire)
+    assert (change.change, change.check) == (ChangeType.UPDATED, check)
+
+
 @pytest.mark.parametrize("found", ["nothing", "unproven", "different", "absent", "unlisted"])
 def test_polls_come_sooner_after_a_comparison_that_found_something(found: str) -> None:
     wire = Wire(LIST, known(5), compare=0.0, poll=100.0)
