@@ -217,6 +217,11 @@ class _Pending(Struct):
         )
 
 
+def _is_verification(change: Change) -> bool:
+    """Return whether a change verifies a pushed one, and announces nothing."""
+    return change.pushed and change.check is CheckMethod.FETCH
+
+
 class PendingChanges:
     """The pending changes, and the order in which to dispatch them.
 
@@ -412,7 +417,8 @@ class PendingChanges:
             pending.missing = missing
             pending.earlier += pending.attempts
             pending.attempts = pending.retries = 0
-            pending.given_up, pending.removed, pending.unlisted = False, False, None
+            pending.given_up = pending.removed = False
+            pending.unlisted = pending.unlisted if _is_verification(successor) else None
         elif pending.change.pushed:
             pending.change = as_listed(pending.change, pending.listed_at)
             self._forget_passed(pending)

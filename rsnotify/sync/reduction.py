@@ -172,6 +172,7 @@ def verified_if_needed(change: Change, announced: Change) -> Change:
     ):
         return change
     is_deleted = ChangeType.DELETED in (change.change, announced.change)
+    change = replace(change, at=max(change.at, announced.at))
     return _verification(change, ChangeType.DELETED if is_deleted else change.change)
 
 

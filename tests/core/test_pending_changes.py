@@ -282,9 +282,18 @@ def test_if_two_lists_contradict_each_other_the_resource_is_fetched(
     resource = replace(change.resource, change=kind, length=7)
     change = replace(change, resource=resource, package="http://a.example/1.zip")
     _, (one,) = dispatched(listed("a", 100, "md5:1"), change)
-    assert one == Change(
-        "a", kind, change.at, Resource("a", change=kind), check=CheckMethod.FETCH
-    ), "whatever either list says of the content"
+    assert one == Change("a", kind, at(100), Resource("a", change=kind), check=CheckMethod.FETCH), (
+        "whatever either list says of the content"
+    )
+
+
+def test_while_two_contradictory_lists_are_compared_a_deletion_between_them_is_not_applied() -> (
+    None
+):
+    deletion = replace(compared("a", 60, None), resource=Resource("a", change=ChangeType.DELETED))
+    announced = replace(compared("a", 50, "md5:2"), change=ChangeType.CREATED)
+    _, (one,) = dispatched(listed("a", 100, "md5:1"), announced, deletion)
+    assert one.check is CheckMethod.FETCH
 
 
 def test_a_resource_that_only_one_of_two_lists_has_may_be_missing() -> None:
@@ -320,14 +329,18 @@ def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: boo
     assert len(pending) == (0 if missing else 1)
 
 
-def test_a_failing_resource_that_a_whole_set_lacks_is_dropped_once_its_server_lacks_it() -> None:
+@pytest.mark.parametrize("pushed", [False, True])
+def test_a_failing_resource_that_a_whole_set_lacks_is_dropped_once_its_server_lacks_it(
+    pushed: bool,
+) -> None:
     entry = Resource("a", change=ChangeType.UPDATED, datetime=at(1))
-    pending, (one,) = dispatched(replace(change("a", 1), resource=entry))
+    pending, (one,) = dispatched(replace(change("a", 1), resource=entry, pushed=pushed))
     pending.failed(one, now=0)
     pending.drop_unlisted(at(50), set())
+    if pushed:
+        pending.announce(verification(one, at(50)))
     (one,) = pending.dispatch(10, now=1_000)
-    pending.failed(one, now=1_000, missing=True)
-    assert len(pending) == 0
+    assert pending.failed(one, now=1_000, missing=True) == 0, "it is dropped, or deleted"
 
 
 def test_a_deletion_that_fails_is_retried_at_once_when_list_and_server_lack_the_resource() -> None:
