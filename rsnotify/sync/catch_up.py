@@ -322,7 +322,7 @@ class CatchUp:
             self.begin(now)
             return
         state, frontiers = self._state, self._state.frontiers
-        self._intake.end(now)
+        self._intake.end(now, self._source_time)
         if self._intake.clock.has_gone_back(now) and not state.pending.in_flight:
             self._restart(now)
             return
@@ -475,6 +475,6 @@ class CatchUp:
                 self._state.settled = False  # the documents read next may contradict it
             self.begin(now)
         else:
-            self._intake.end(now)
+            self._intake.end(now, self._source_time)
             self._settle(now)
             self._poll_later(now)

@@ -152,10 +152,15 @@ class ChangeIntake:
         self._frontiers.lost_since = None
         self._news_through = EARLIEST
 
-    def end(self, now: float) -> None:
-        """Verify changes that the lists, which were all read, should have confirmed."""
+    def end(self, now: float, sent: Instant | None) -> None:
+        """Verify changes that the lists, which were all read, should have confirmed.
+
+        `sent` is the `Date` of the last response; None if it had none.
+        """
         confirmed = self._frontiers.confirmed
-        self._announce_verifications(self._unconfirmed.end_of_lists(confirmed, self.requested, now))
+        self._announce_verifications(
+            self._unconfirmed.end_of_lists(confirmed, self.requested, now, sent)
+        )
 
     def end_baseline(
         self, at: Instant, lists_all_until: Instant, now: float, *, deletes: bool

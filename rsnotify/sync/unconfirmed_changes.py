@@ -90,18 +90,23 @@ class UnconfirmedChanges:
             del self._pushed[change.uri]
         return compared
 
-    def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
+    def end_of_lists(
+        self, confirmed: Instant, requested: float, now: float, sent: Instant | None
+    ) -> list[Verification]:
         """Count the overdue changes, and return verifications of those missing for too long.
 
-        Called after all lists were read. They end at `confirmed`, and were requested at
-        `requested`.
+        Called after all lists were read. They end at `confirmed`, were requested at `requested`,
+        and were sent at `sent`, if known. A verification has the datetime of its change, because a
+        Resource List from before may lack the resource, but none in the future.
         """
         self.overdue = 0
         verifications = []
         for uri, pushed in list(self._pushed.items()):
             if pushed.change.at < confirmed or now - pushed.received > self._patience:
                 del self._pushed[uri]
-                verifications.append((verification(pushed.change, confirmed), pushed.change.at))
+                pushed_at = pushed.change.at
+                at = max(confirmed, min(pushed_at, sent or confirmed))
+                verifications.append((verification(pushed.change, at), pushed_at))
             elif requested - pushed.received > self._grace:
                 self.overdue += 1
         return verifications

@@ -88,7 +88,7 @@ def leave_a_curable_gap(state: SyncState, catch_up: CatchUp) -> None:
 
 def withhold(state: SyncState, catch_up: CatchUp) -> None:
     state.unconfirmed.add([change("a")], 0)
-    state.unconfirmed.end_of_lists(EPOCH, requested=99, now=99)
+    state.unconfirmed.end_of_lists(EPOCH, requested=99, now=99, sent=None)
 
 
 def list_older(state: SyncState, catch_up: CatchUp) -> None:

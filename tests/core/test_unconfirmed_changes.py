@@ -116,7 +116,7 @@ def test_a_change_that_the_lists_have_passed_is_verified_at_their_end(
     confirmed: float, expected: bool
 ) -> None:
     announced = change(3)
-    found = pushed(announced).end_of_lists(at(confirmed), requested=0, now=0)
+    found = pushed(announced).end_of_lists(at(confirmed), requested=0, now=0, sent=None)
     assert found == ([(verification(announced, at(confirmed)), announced.at)] if expected else [])
 
 
@@ -124,8 +124,18 @@ def test_a_change_that_the_lists_have_passed_is_verified_at_their_end(
 def test_a_change_that_the_lists_do_not_reach_is_verified_after_a_while(
     now: float, expected: bool
 ) -> None:
-    found = pushed(change(3), received=7).end_of_lists(at(1), requested=7, now=now)
+    found = pushed(change(3), received=7).end_of_lists(at(1), requested=7, now=now, sent=None)
     assert bool(found) is expected
+
+
+@pytest.mark.parametrize(("sent", "dated"), [(None, 1), (2, 2), (9, 3)])
+def test_a_verification_is_dated_like_its_change_but_not_later_than_the_time_of_the_source(
+    sent: int | None, dated: int
+) -> None:
+    """A Resource List from before the change may lack the resource."""
+    sent_at = None if sent is None else at(sent)
+    found = pushed(change(3)).end_of_lists(at(1), requested=7, now=99, sent=sent_at)
+    assert found == [(verification(change(3), at(dated)), at(3))]
 
 
 @pytest.mark.parametrize(("requested", "expected"), [(9, 0), (9.1, 1)])
@@ -135,7 +145,7 @@ def test_a_change_is_overdue_once_a_list_requested_long_after_it_lacks_it(
     unconfirmed = pushed(change(3), received=7)
     unconfirmed.add([replace(change(3), uri="c")], 7)
     for _ in range(2):
-        unconfirmed.end_of_lists(at(1), requested, now=requested)
+        unconfirmed.end_of_lists(at(1), requested, now=requested, sent=None)
         assert unconfirmed.overdue == 2 * expected
     assert unconfirmed.is_overdue("a", requested) is bool(expected)
     unconfirmed.clear()
