@@ -290,6 +290,7 @@ class BaselineRun:
         capability_list: The URI of the Capability List that led to the documents.
         is_routine: Whether the comparison runs only because it is due.
         has_lost: Whether the copy has lost resources, whose content the list describes.
+        has_moved: Whether the resources may have new URIs since the last comparison.
         dump_at: The `at` of the Resource Dump from which the copy was made. A resource that a list
             of the same age lacks is fetched, because either document may be wrong.
     """
@@ -303,6 +304,7 @@ class BaselineRun:
         *,
         is_routine: bool,
         has_lost: bool,
+        has_moved: bool,
         dump_at: Instant | None,
     ) -> None:
         self._state = state
@@ -319,6 +321,7 @@ class BaselineRun:
         self.capability_list = capability_list
         self.is_routine = is_routine
         self.has_lost = has_lost
+        self._has_moved = has_moved
         self._dump_at = dump_at
         #: Whether the Source has begun to offer a Resource Dump since this run began.
         self.has_new_dump = False
@@ -511,7 +514,7 @@ class BaselineRun:
         change = self._as_listed(resource, listed)
         if self.is_repeated:
             return None
-        if self.is_routine and listed.at < self._state.frontiers.confirmed:
+        if not self._has_moved and listed.at < self._state.frontiers.confirmed:
             announced = self._state.pending.announced(change.uri)
             kind = ChangeType.DELETED if announced is None else ChangeType.UPDATED
             at = max(change.at, announced or EARLIEST)  # only a later list may omit it

@@ -403,6 +403,7 @@ class CatchUp:
             place,
             is_routine=is_routine,
             has_lost=has_lost,
+            has_moved=self._has_moved,
             dump_at=self._policy.dump_at,
         )
         self._has_lost = False

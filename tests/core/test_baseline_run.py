@@ -72,10 +72,19 @@ def requested_uris(wire: Wire) -> list[str]:
         (6, ChangeType.UPDATED, CheckMethod.DATE),
     ],
 )
+@pytest.mark.parametrize("is_routine", [True, False], ids=["routine", "an audit found differences"])
 def test_a_resource_that_is_not_stored_may_be_deleted_since_an_older_list(
-    seconds: float, kind: ChangeType, check: CheckMethod
+    seconds: float, kind: ChangeType, check: CheckMethod, is_routine: bool
 ) -> None:
-    wire = Wire(LIST, known(5), compare=0.0)
+    wire = Wire(LIST, known(5), compare=0.0 if is_routine else 1e9)
+    if not is_routine:
+        while wire.requested() != [DocumentKind.CHANGE_LIST]:
+            wire.answer(listing(5))
+            wire.follower.differing([], wire.now)
+            wire.actions = wire.follower.unlisted([], wire.now)
+        wire.answer(no_changes(5))
+        wire.follower.catch_up.check(wire.now, wire.now, everything=True)
+        wire.wait()
     wire.answer(listing(seconds, A))
     wire.follower.differing([], wire.now, [A])
     wire.actions = wire.follower.unlisted([], wire.now)
