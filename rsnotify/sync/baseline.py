@@ -337,6 +337,7 @@ class BaselineRun:
         root = self.baseline.root
         self._state.actions.note(f"baseline from the {root.kind} {root.uri}")
         self._state.actions.append(BeginBaseline())
+        self._still_listed.clear()
         #: Whether stored datetimes were compared with the time of the first list.
         self.are_datetimes_checked = False
 

@@ -485,7 +485,9 @@ class PendingChanges:
             is_old = change.at < at and (change.resource.change is None or is_missing)
             if pending.is_watched:
                 is_old = announced_at(change) <= at
-            is_earlier = announced_at(pending.missing or change) <= at
+            announced = pending.missing or change
+            is_entry = announced.resource.change is None and announced.at == at  # of this list
+            is_earlier = announced_at(announced) <= at and not is_entry
             is_failing = bool(pending.attempts) and not (is_missing or pending.is_watched)
             may_exist = is_earlier and (pending.in_flight or is_failing)
             pending.unlisted = at if uri not in listed and may_exist else None
@@ -601,6 +603,10 @@ class PendingChanges:
             self._ready.append(change.uri)  # a later change has superseded it
             return False
         self._remove(change.uri, pending)
+        exists = change.change is not ChangeType.DELETED and change.check is not CheckMethod.FETCH
+        if exists and pending.unlisted is not None:  # its content may be from a package
+            deletion = replace(change, change=ChangeType.DELETED)
+            self.add(verification(deletion, pending.unlisted), pending.since)
         return True
 
     def failed(

@@ -245,6 +245,21 @@ def test_a_deletion_that_is_not_applied_yet_is_superseded_by_a_list_that_has_the
     assert found == [(ChangeType.UPDATED, check)]
 
 
+def test_a_resource_that_an_unreadable_dump_had_and_the_list_read_next_lacks_is_dropped() -> None:
+    wire = Wire(BOTH)
+    wire.answer(dump(5, "one", "two"))
+    wire.answer(manifest(5, A))
+    wire.actions = wire.follower.differing([], wire.now, [A])
+    (change,) = applying(wire)
+    wire.follower.failed(change, NotFound("a", "404"), wire.now)
+    assert requested_uris(wire) == ["two"]
+    wire.answer(NotFound("two", "404"))
+    wire.answer(listing(6))
+    wire.actions = wire.follower.differing([], wire.now)
+    wire.actions = wire.follower.unlisted([], wire.now)
+    assert wire.follower.pending == 0
+
+
 @pytest.mark.parametrize("found", ["nothing", "unproven", "different", "absent", "unlisted"])
 def test_polls_come_sooner_after_a_comparison_that_found_something(found: str) -> None:
     wire = Wire(LIST, known(5), compare=0.0, poll=100.0)

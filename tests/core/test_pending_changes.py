@@ -371,6 +371,25 @@ def test_a_listed_deletion_revokes_what_an_earlier_list_announced_while_it_is_ve
     assert (verified.change, verified.check) == (kind, CheckMethod.FETCH)
 
 
+def test_an_entry_of_the_whole_set_that_was_in_the_backlog_counts_as_listed() -> None:
+    """The baseline does not know which resources are in the backlog."""
+    entry = Resource("a")
+    pending, (one,) = dispatched(Change("a", ChangeType.UPDATED, at(50), entry))
+    pending.failed(one, now=0)
+    pending.drop_unlisted(at(50), set())
+    (one,) = pending.dispatch(10, now=1_000)
+    assert pending.failed(one, now=1_000, missing=True) > 0
+
+
+def test_content_from_a_package_is_verified_if_a_later_whole_set_lacks_its_resource() -> None:
+    entry = Resource("a", change=ChangeType.UPDATED, datetime=at(1))
+    pending, (one,) = dispatched(Change("a", ChangeType.UPDATED, at(1), entry, package="1.zip"))
+    pending.drop_unlisted(at(50), set())
+    assert pending.applied(one)
+    found = [(verified.change, verified.check) for verified in pending.dispatch(10, now=0)]
+    assert found == [(ChangeType.DELETED, CheckMethod.FETCH)]
+
+
 def test_an_unavailable_resource_that_no_list_has_is_deleted_without_a_request() -> None:
     pending = pending_of()
     pending.watch(verification(change("a", 1), at(40)), due=999)
@@ -383,7 +402,7 @@ def test_an_unavailable_resource_that_no_list_has_is_deleted_without_a_request()
 
 @pytest.mark.parametrize(
     ("announced", "listed", "unlisted"),
-    [(1, True, False), (1, False, True), (50, False, True), (51, False, False)],
+    [(1, True, False), (1, False, True), (50, False, False), (51, False, False)],
 )
 def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_fetched_again(
     announced: int, listed: bool, unlisted: bool
