@@ -105,6 +105,9 @@ class CatchUp:
         self._lag_tries = 0
         #: Whether the copy has lost resources, and a list must show what they should contain.
         self._has_lost = False
+        #: Whether a pull has failed after it had reread some closed lists. Their entries wait for
+        #: the next complete pull, because later lists may supersede them, or for a baseline.
+        self.is_incomplete = False
         #: Whether a comparison for lost resources has failed, and none has succeeded since.
         self.lacks_comparison = False
         #: When anything new was last found or applied, or when the follower started.
@@ -271,8 +274,8 @@ class CatchUp:
 
     def _fail(self, error: RsnotifyError, now: float) -> None:
         run, self.run = self.run, None
-        if isinstance(run, PullRun):
-            run.fail()
+        if isinstance(run, PullRun) and run.pull.is_rereading:
+            self.is_incomplete = True
         if isinstance(run, BaselineRun) and run.has_lost:
             self.lacks_comparison = True
         baseline = run.baseline if isinstance(run, BaselineRun) else None
@@ -315,7 +318,7 @@ class CatchUp:
         if step.failure is not None:
             self._fail(step.failure, now)
             return
-        self.run = None
+        self.run, self.is_incomplete = None, False
         if step.gap_ends is not None:
             can_compare = self.can_compare
             self._policy.handle_gap(step.gap_ends, can_compare=can_compare, cure=step.cure)
@@ -406,7 +409,7 @@ class CatchUp:
             has_moved=self._has_moved,
             dump_at=self._policy.dump_at,
         )
-        self._has_lost = False
+        self._has_lost = self.is_incomplete = False
 
     def _advance(self, run: BaselineRun, now: float) -> None:
         if run.advance():

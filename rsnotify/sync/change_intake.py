@@ -110,7 +110,8 @@ class ChangeIntake:
             if uri in unproven:
                 change = structs.replace(change, check=CheckMethod.FETCH)
             self._pending.announce(change, reduced.since[uri], parked=parked)
-        self._correct_watched(coverage, reduced.latest)
+        if not more:  # otherwise a later document may supersede the entries
+            self._correct_watched(coverage, reduced.latest)
         self._announce_verifications(self._unconfirmed.confirm(coverage, reduced.latest, before))
         self._join_held(now)
         if fetch.package is not None:
@@ -185,6 +186,9 @@ class ChangeIntake:
     def compare_next_list(self) -> None:
         """Force a full comparison with the next Change List, even if it was read before."""
         self._frontiers.supersede_prefix()
+        self._supersede_read()
+
+    def _supersede_read(self) -> None:
         superseded = [structs.replace(read, is_superseded=True) for read in self._read]
         self._read = deque(superseded, maxlen=_MAX_VERSIONS)
 
@@ -216,6 +220,8 @@ class ChangeIntake:
         if not any(read.is_same_as(prefix) for read in known):
             is_behind = is_behind or coverage.contradictory
         compare = is_behind or not any(read.is_extended_by(prefix, coverage) for read in known)
+        if compare and coverage.ends is not None and coverage.ends < confirmed:
+            self._supersede_read()  # if it is an old copy, the next list corrects its entries
         if not has_lost:  # otherwise the next run has to detect the loss, too
             frontiers.prefix = prefix
         self._read.append(prefix)

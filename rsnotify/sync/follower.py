@@ -154,8 +154,8 @@ class Follower:
     def _next_actions(self, now: float) -> list[Action]:
         if self.catch_up.run is not None:
             self.catch_up.proceed()
-        if self.catch_up.run is None:
-            # Even if a run failed, the changes that it has read are applied.
+        if self.catch_up.run is None and not self.catch_up.is_incomplete:
+            # Even if a run failed, the new changes that it has read are applied.
             self.state.pending.release()
         self.state.pending.use_backlog(_TAKEN_PER_SLOT * self.state.pace.in_flight)
         changes = self.state.pending.dispatch(self.state.pace.in_flight, now)

@@ -539,18 +539,12 @@ class PendingChanges:
         else:
             (self._parked if parked else self._ready).append(uri)
 
-    def release(self, *, dropped: Instant = EARLIEST) -> None:
-        """Make the parked changes ready. The backlog follows as these are applied.
-
-        Those from lists up to `dropped` are removed, because the lists will be read again.
-        """
+    def release(self) -> None:
+        """Make the parked changes ready. The backlog follows as these are applied."""
         self.is_holding = False
         for uri in self._parked:
             pending = self._pending.get(uri)
             if pending is not None and pending.parked:
-                if pending.change.at <= dropped and pending.since > EARLIEST:
-                    self._remove(uri, pending)
-                    continue
                 pending.parked = False
                 self._ready.append(uri)
         self._parked.clear()

@@ -533,7 +533,6 @@ class PullRun:
         self._intake = intake
         self._next: Fetch | None = None
         frontiers = state.frontiers
-        self._confirmed = frontiers.confirmed
         last = None if frontiers.uncovered_gap else frontiers.prefix
         self.pull = Pull(offer, intake.packages, intake.closed, last)
         state.actions.append(self.pull.current)
@@ -554,14 +553,6 @@ class PullRun:
         """Read other documents instead of `current`. Return the last step if the pull ends."""
         fetch, frontier = self.current, self._state.frontiers.frontier
         return self._follow(fetch, self.pull.abandon(error, frontier), now)
-
-    def fail(self) -> None:
-        """Drop the changes of closed lists that were being reread.
-
-        Later lists may supersede them, and to verify each would take a GET.
-        """
-        if self.pull.is_rereading:
-            self._state.pending.release(dropped=self._confirmed)
 
     def proceed(self) -> None:
         """Request the next document, unless too many changes from the last one are left.

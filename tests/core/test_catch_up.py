@@ -413,6 +413,22 @@ def test_an_empty_change_list_without_datetimes_proves_nothing_and_hides_nothing
     assert change.uri == "5"
 
 
+def test_after_an_old_copy_of_the_change_list_the_current_one_corrects_its_entries() -> None:
+    old, later = changes(0, 1), changes(0, 5)
+    deletion = Resource("1", change=ChangeType.DELETED, datetime=at(3))
+    new = replace(old, resources=(*old.resources, deletion, *later.resources))
+    wire = Wire(LISTS, BEGUN)
+    found = []
+    for document in (new, new, old, new, old, new):
+        while not wire.requested():
+            wire.wait()
+        entries = applied(answer(wire, document))
+        found.append([change.change for change in entries if change.uri == "1"])
+        wire.actions = wire.follower.applied(entries, wire.now)
+    deleted, updated = [ChangeType.DELETED], [ChangeType.UPDATED]
+    assert found == [deleted, [], updated, deleted, [], []]
+
+
 def test_a_comparison_that_an_outage_of_the_store_has_delayed_is_repeated() -> None:
     wire = Wire(Offer(resource_list="resources"), Progress(at(3), at(3)))
     levels = []

@@ -226,9 +226,10 @@ def test_an_unavailable_resource_is_retried_once_its_entry_is_corrected() -> Non
     copy.state.pending.watch(change("a3"), due=999)
     assert kept(copy.read(covering("a3 b6"))) == []
     coverage = replace(covering("a3 b6"), changes=(change("a3", length=7), change("b6")))
-    copy.intake.add(LIST, coverage, 0, is_open=True, more=False, again=False)
-    assert copy.state.pending.low_water() == LATEST, "T has passed it"
-    assert kept(copy.state.pending.dispatch(9, now=0)) == ["a3 compare"]
+    for more, expected in ((True, []), (False, ["a3 compare"])):  # a later list may delete it
+        copy.intake.add(LIST, coverage, 0, is_open=True, more=more, again=False)
+        assert copy.state.pending.low_water() == LATEST, "T has passed it"
+        assert kept(copy.state.pending.dispatch(9, now=0)) == expected
 
 
 def test_an_entry_is_not_compared_with_a_later_change_that_push_has_just_announced() -> None:
