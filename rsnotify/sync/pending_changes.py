@@ -199,6 +199,16 @@ class _Pending(Struct):
     def is_watched(self) -> bool:
         return self.since == LATEST
 
+    @property
+    def is_contested(self) -> bool:
+        """Whether the resource must be verified once the change is applied.
+
+        A list lacks the resource, and its content may be from a package.
+        """
+        if self.unlisted is None or self.change.check is CheckMethod.FETCH:
+            return False
+        return self.change.change is not ChangeType.DELETED
+
     def is_known(self, change: Change) -> bool:
         """Return whether a change was already tried, or is equivalent to one that was."""
         if change.change is not self.change.change or not (self.attempts or self.is_watched):
@@ -597,8 +607,8 @@ class PendingChanges:
             self._ready.append(change.uri)  # a later change has superseded it
             return False
         self._remove(change.uri, pending)
-        exists = change.change is not ChangeType.DELETED and change.check is not CheckMethod.FETCH
-        if exists and pending.unlisted is not None:  # its content may be from a package
+        if pending.is_contested:
+            assert pending.unlisted is not None
             deletion = replace(change, change=ChangeType.DELETED)
             self.add(verification(deletion, pending.unlisted), pending.since)
         return True
@@ -711,8 +721,9 @@ class PendingChanges:
         done = {change.uri: change for change in changes}
         passed = []
         while (since := self._low_water()) is not None:
-            uri = self._since[0][1]
-            if self._pending[uri].change is not done.get(uri):  # not applied, or superseded
+            pending = self._pending[self._since[0][1]]
+            is_applied = pending.change is done.get(pending.change.uri)  # and not superseded
+            if not is_applied or pending.is_contested:
                 break
             passed.append(heappop(self._since))
         for entry in passed:

@@ -385,7 +385,9 @@ def test_content_from_a_package_is_verified_if_a_later_whole_set_lacks_its_resou
     entry = Resource("a", change=ChangeType.UPDATED, datetime=at(1))
     pending, (one,) = dispatched(Change("a", ChangeType.UPDATED, at(1), entry, package="1.zip"))
     pending.drop_unlisted(at(50), set())
+    assert pending.low_water_after([one]) == at(1), "T waits for the verification"
     assert pending.applied(one)
+    assert pending.low_water() == at(1)
     found = [(verified.change, verified.check) for verified in pending.dispatch(10, now=0)]
     assert found == [(ChangeType.DELETED, CheckMethod.FETCH)]
 
