@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from random import Random
 
@@ -18,6 +17,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, DocumentKind, LogNote
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.progress import Progress
+from tests.core.histories import history
 from tests.core.test_follower import names
 from tests.core.test_follower_properties import play
 from tests.core.wire import Wire
@@ -31,25 +31,6 @@ WEIGHTS = {
     "change": 12, "emit": 10, "deliver": 10, "double": 2, "lose": 1, "work": 8,
     "wait": 4, "list_resources": 2, "rotate": 1, "poll": 1, "crash": 1,
 }  # fmt: skip
-
-
-def history(random: Random, length: int) -> Iterator[tuple]:
-    for step in random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=length):
-        match step:
-            case "change":
-                yield step, random.choice("abcde"), random.random() < 0.3, random.random() < 0.3
-            case "emit":
-                yield step, random.randint(1, 2)
-            case "deliver" | "double" | "lose":
-                yield step, random.randrange(6) if random.random() < 0.3 else 0
-            case "work":
-                yield step, random.randint(1, 4)
-            case "wait":
-                yield step, random.choice([0.05, 0.3, 2.0])
-            case "list_resources" | "rotate":
-                yield "publish", step
-            case _:
-                yield (step,)
 
 
 @pytest.fixture
@@ -109,7 +90,7 @@ def test_lost_duplicate_and_late_fragments_raise_no_false_alarm(
     destination.restart()
     destination.broken = broken
     wire: list[Document] = []
-    for step in history(random, 80):
+    for step in history(random, WEIGHTS, 80):
         play(step, source, destination, wire)
     destination.broken = 0.0
     source.finish(OFFER)

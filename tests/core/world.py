@@ -185,7 +185,12 @@ class Destination:
         raise AssertionError(f"never level: {self.notes[-5:]}")
 
     def poll(self) -> None:
-        """Move the clock on until the Source's lists were read once more, and settle.
+        """Move the clock on until the Source's lists were read once more, and settle."""
+        self.read_lists()
+        self.settle()
+
+    def read_lists(self) -> None:
+        """Move the clock on until the Source's lists were read once more.
 
         A pull that is under way may have read the latest list already.
         """
@@ -194,7 +199,6 @@ class Destination:
         while len(self.fetches) == before:
             self.tick()
             self.work()
-        self.settle()
 
     def tick(self, seconds: float | None = None) -> None:
         """Move the clock, by default to the next wake-up."""
