@@ -42,7 +42,7 @@ proofs: $(VENV)/ready-dev ## whole systems under faults, the pages of the docume
 slow: $(VENV)/ready-dev ## the slow tests, and the longest others with ten times as many examples
 	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)
 	RSNOTIFY_EXAMPLES=10 $(BIN)/pytest -n auto --dist worksteal tests/core/test_selection.py \
-	  tests/core/test_follower_properties.py tests/core/test_random_histories.py tests/harnesses/test_matrix.py \
+	  tests/core/test_follower_properties.py tests/harnesses/test_matrix.py \
 	  tests/wild/test_damaged_folder.py $(ARGS)
 
 recipes: $(VENV)/ready-dev ## try the recipes with the systems that are installed: make recipes ARGS="-k wordpress"
