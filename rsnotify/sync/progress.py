@@ -67,3 +67,11 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     last_list: ComparedList | None = None
     closed: KnownLists = KnownLists()
     coarse_until: Instant = EARLIEST
+
+    @property
+    def deletions_since(self) -> Instant:
+        """The instant since which deletions are remembered.
+
+        An old copy of the last list may still announce a resource that was deleted later.
+        """
+        return min(self.confirmed, self.prefix.from_) if self.prefix else self.confirmed

@@ -413,7 +413,7 @@ class Destination:
         assert before is None or self.progress.through >= before.through, "T went back"
         assert reached is not None
         assert foreseen is None or foreseen.through <= reached.through, "T was not to be there yet"
-        self._prune(self.progress.confirmed)
+        self._prune(self.progress.deletions_since)
         if not self.lied_to:
             self.check_t()
 
@@ -424,10 +424,10 @@ class Destination:
         ]
         self.reached[uri] = max([self.reached.get(uri, EARLIEST), *times])
 
-    def _prune(self, confirmed: datetime) -> None:
+    def _prune(self, since: datetime) -> None:
         """Forget deletions that no document can contradict any more, as a real state does."""
         for uri, (at, kind) in list(self.records.items()):
-            if kind is ChangeType.DELETED and at < confirmed:
+            if kind is ChangeType.DELETED and at < since:
                 del self.records[uri]
 
     def check_t(self) -> None:

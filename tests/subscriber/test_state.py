@@ -25,6 +25,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.runtime.tasks import Lane
 from rsnotify.selection import Selection
 from rsnotify.sync.actions import BacklogExtent, StoreBacklog, TakeBacklog
+from rsnotify.sync.list_fingerprint import ListFingerprint
 from rsnotify.sync.progress import ComparedList, Progress
 from rsnotify_subscriber import PostgreSQLState
 from rsnotify_subscriber.fleet.lease_tables import PostgreSQLLeases
@@ -230,12 +231,13 @@ def test_a_baseline_decides_about_what_changed_up_to_its_very_instant(
         assert state.baseline.unlisted(PRECISE)[0] == (["unlisted"] if concerns else [])
 
 
-def test_a_tombstone_is_kept_until_it_is_confirmed(state: DestinationState) -> None:
-    state.commit([held("u", PRECISE, ChangeType.DELETED)], Progress(PRECISE, SECOND))
-    assert state.find("u") is not None
-    state.commit([], Progress(PRECISE, PRECISE))
-    assert state.find("u") is not None
+def test_a_tombstone_is_kept_until_the_last_list_begins_after_it(state: DestinationState) -> None:
     later = PRECISE + timedelta(seconds=1)
+    since = ListFingerprint("list", PRECISE, later)  # an old copy may announce the resource
+    state.commit([held("u", PRECISE, ChangeType.DELETED)], Progress(PRECISE, SECOND))
+    for progress in (Progress(PRECISE, PRECISE), Progress(later, later, prefix=since)):
+        state.commit([], progress)
+        assert state.find("u") is not None
     state.commit([], Progress(later, later))
     assert state.find("u") is None
 

@@ -574,7 +574,7 @@ class DestinationState:
         if facts:
             self.transactions.write_facts(**facts)
         if progress is not None:
-            self._prune(to_microseconds(progress.confirmed))
+            self._prune(to_microseconds(progress.deletions_since))
         self.sum = total
 
     def _write_states(
@@ -604,12 +604,12 @@ class DestinationState:
             )
         return total
 
-    def _prune(self, confirmed: int) -> None:
-        """Delete the states of deletions that no document can contradict now."""
-        if confirmed > self._pruned:
+    def _prune(self, since: int) -> None:
+        """Delete the states of earlier deletions, which no document can contradict now."""
+        if since > self._pruned:
             query = "DELETE FROM {resources} WHERE change = 'deleted' AND changed_at < ?"
-            self.database.execute(query, (confirmed,))
-            self._pruned = confirmed
+            self.database.execute(query, (since,))
+            self._pruned = since
 
     def forget_datetimes(self, after: Instant, entirely: bool = False) -> None:
         """Forget the datetimes of changes later than an instant and, if `entirely`, T."""
