@@ -75,7 +75,7 @@ def check(seed: int) -> None:
 
 def settle(destination: Destination) -> bool:
     """Carry out everything, and return whether the copy is level. Otherwise, the doubt remains."""
-    for _ in range(300):
+    for _ in range(1_000):
         destination.work()
         if destination.follower.level:
             return True
