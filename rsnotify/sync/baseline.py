@@ -443,7 +443,7 @@ class BaselineRun:
             return False
         pending = self._state.pending
         self._still_listed = {uri for uri in self._still_listed if uri in pending}
-        if pending.has_in_memory:
+        if pending:
             self._add_pending(listed)
         for resource in resources:
             self._add(resource, self._changed(resource, listed), is_news=True)

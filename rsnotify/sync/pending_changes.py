@@ -262,11 +262,6 @@ class PendingChanges:
         """Return whether a resource is pending in memory, without the backlog."""
         return uri in self._pending
 
-    @property
-    def has_in_memory(self) -> bool:
-        """Whether any resource is pending in memory, without the backlog."""
-        return bool(self._pending)
-
     def find(self, uri: str) -> Change | None:
         """Return the change of a resource that is pending in memory."""
         pending = self._pending.get(uri)
