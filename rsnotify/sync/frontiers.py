@@ -253,7 +253,8 @@ class SyncFrontiers:
         """Advance to `at` after a comparison with the whole set. Call `join_held` next."""
         self.advance(at, over=False)
         if self.uncovered_gap is not None and at >= self.uncovered_gap.ends:
-            self.prefix = None if self._prefix_before_gap else self.prefix
+            if self._prefix_before_gap is not None:
+                self.prefix = None
             self.uncovered_gap = None
 
     def supersede_prefix(self) -> None:

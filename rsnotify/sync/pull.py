@@ -373,7 +373,10 @@ class Pull:
         return None if root is self._first else root
 
     def _use_empty(self, frontier: Frontier, sent: Instant | None) -> PullStep:
-        """Read the archive, unless already read, because an empty list has no known beginning."""
+        """Read the archive, unless already read, because an empty list has no known beginning.
+
+        If it may begin later than before, there is a gap.
+        """
         archive = self._archive
         if self.at_first and archive is not None and archive.uri not in self._requested:
             self._queue = DocumentQueue([archive, self._first])

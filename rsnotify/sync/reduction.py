@@ -158,10 +158,7 @@ def _is_dated_by_lastmod(change: Change) -> bool:
 
 
 def merged(before: Change, change: Change) -> Change:
-    """Return the change that replaces two consecutive untried changes of the same resource.
-
-    `rsnotify audit` uses the same function.
-    """
+    """Return the change that replaces two consecutive untried changes of the same resource."""
     return successor_of(verified_if_needed(change, before), before) or before
 
 

@@ -17,9 +17,8 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Apply, DocumentKind, LogNote
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.progress import Progress
-from tests.core.histories import history
+from tests.core.histories import history, play
 from tests.core.test_follower import names
-from tests.core.test_follower_properties import play
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, OFFER, PACE, Destination, Source
 from tests.examples_count import examples

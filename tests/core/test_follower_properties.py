@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document
 from rsnotify.sync.actions import Fetch
-from rsnotify.sync.pull import change_documents, resource_documents
-from tests.core.world import EVERYTHING, OFFER, PATIENT, Destination, Source
+from tests.core.histories import play
+from tests.core.world import OFFER, PATIENT, Destination, Source
 from tests.examples_count import examples
 
 NAMES = st.sampled_from("abcde")
@@ -45,37 +45,6 @@ SOURCES = st.builds(
     nested=st.booleans(),
     terse=st.booleans(),
 )
-DOCUMENTS = sorted({root.kind.name.lower() for root in change_documents(EVERYTHING)}) + sorted(
-    root.kind.name.lower() for root in resource_documents(EVERYTHING)
-)
-
-
-def play(step: tuple, source: Source, destination: Destination, wire: list[Document]) -> None:
-    match step:
-        case "change", name, deleted, same_instant:
-            source.change(name, deleted, same_instant)
-        case "emit", size:
-            wire.append(source.fragment(size))
-        case "deliver", place if wire:
-            destination.push(wire.pop(place % len(wire)))
-        case "double", place if wire:
-            destination.push(wire[place % len(wire)])
-        case "lose", place if wire:
-            wire.pop(place % len(wire))
-        case "publish", what:
-            getattr(source, what)()
-        case "work", count:
-            for _ in range(count):
-                destination.step()
-        case "wait", seconds:
-            destination.tick(seconds)
-        case ("poll",):
-            for _ in range(30):
-                destination.tick()
-                while destination.pending:
-                    destination.step()
-        case ("crash",):
-            destination.restart()
 
 
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rsnotify.format.offer import Offer
-from tests.core.test_follower_properties import play
+from tests.core.histories import play
 from tests.core.world import EVERYTHING, Destination, Source
 from tests.examples_count import examples
 

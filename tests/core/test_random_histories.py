@@ -16,11 +16,13 @@ from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.sync.doubts import DoubtKind
 from rsnotify.sync.pull import change_documents, resource_documents
-from tests.core.histories import history
-from tests.core.test_follower_properties import DOCUMENTS, play
+from tests.core.histories import history, play
 from tests.core.world import EVERYTHING, OFFER, PACE, PATIENT, Destination, Source
 from tests.examples_count import examples
 
+DOCUMENTS = sorted({root.kind.name.lower() for root in change_documents(EVERYTHING)}) + sorted(
+    root.kind.name.lower() for root in resource_documents(EVERYTHING)
+)
 #: The weight of each step.
 WEIGHTS = {
     "change": 25, "work": 20, "wait": 4, "poll": 2, "crash": 4, "list_resources": 5,

@@ -26,7 +26,8 @@ from rsnotify.selection import (
     push_selection_for,
 )
 from rsnotify.sync.actions import Action, Compare
-from tests.core.test_follower_properties import STEPS, play
+from tests.core.histories import play
+from tests.core.test_follower_properties import STEPS
 from tests.core.world import BASE, EPOCH, OFFER, Destination, Source
 from tests.examples_count import examples
 from tests.growth import check_growth

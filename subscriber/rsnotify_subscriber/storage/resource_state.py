@@ -134,11 +134,11 @@ class ResourceState(Struct, frozen=True):
                 return Novelty.COVERED
             if needs_request(change, self.lastmod):
                 return Novelty.APPLY
-            # A resource is also dated like a deletion that its server has contradicted.
-            is_deletion = change.change is ChangeType.DELETED
-            is_proven = is_deletion and deletes(change, self.hash, self.lastmod)
-            is_covered = self.covers(change) or (is_deletion and not is_proven)
-            return Novelty.FETCH if is_covered else Novelty.APPLY
+            if change.change is ChangeType.DELETED:
+                # The server may have contradicted it before; the resource is then dated like it.
+                is_proven = deletes(change, self.hash, self.lastmod)
+                return Novelty.APPLY if is_proven else Novelty.FETCH
+            return Novelty.FETCH if self.covers(change) else Novelty.APPLY
         if not self.covers(change) or (self.exists and is_undated(change)):
             return Novelty.APPLY
         return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
