@@ -180,22 +180,22 @@ def successor_of(change: Change, before: Change) -> Change | None:
         is_listed = before.change is ChangeType.UPDATED and before.resource.change is None
         return None if change.pushed and is_listed and change.at <= before.at else change
     if change.at < before.at:
-        return _verification(before, ChangeType.DELETED) if _revokes(change, before) else None
+        return fetching(replace(change, at=before.at)) if _revokes(change, before) else None
     if change.check is CheckMethod.DATE and before.check is not CheckMethod.DATE:
         return replace(change, check=CheckMethod.COMPARE)
     return change
 
 
-def _revokes(deletion: Change, before: Change) -> bool:
-    """Return whether a listed deletion follows the listed change that `before` verifies.
+def _revokes(change: Change, before: Change) -> bool:
+    """Return whether a listed change follows the opposite entry that `before` verifies.
 
-    The verification may have the later datetime of a whole set that lacked the resource.
+    The verification may have the later datetime of a whole set.
     """
-    entry = before.resource
-    if before.check is not CheckMethod.FETCH or entry.change is not ChangeType.UPDATED:
+    kind, changed_at = before.resource.change, before.resource.changed_at
+    if before.check is not CheckMethod.FETCH or kind is None or changed_at is None or change.pushed:
         return False
-    is_later = entry.changed_at is not None and entry.changed_at <= deletion.at
-    return is_later and deletion.change is ChangeType.DELETED and not deletion.pushed
+    is_deletion = change.change is ChangeType.DELETED
+    return changed_at <= change.at and is_deletion is not (kind is ChangeType.DELETED)
 
 
 def listed_at_of(change: Change) -> Instant:

@@ -266,7 +266,7 @@ def listed(name: str, seconds: int, hash: str) -> Change:
 def compared(name: str, seconds: int, hash: str | None) -> Change:
     """Return an entry of a list that is compared; without a hash, a deletion."""
     kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
-    resource = Resource(name, change=kind, hash=hash)
+    resource = Resource(name, change=kind, datetime=at(seconds), hash=hash)
     return Change(name, kind, at(seconds), resource, check=CheckMethod.COMPARE)
 
 
@@ -278,11 +278,12 @@ def compared(name: str, seconds: int, hash: str | None) -> Change:
 def test_if_two_lists_contradict_each_other_the_resource_is_fetched(
     hash: str | None, kind: ChangeType
 ) -> None:
-    change = replace(compared("a", 50, hash), change=kind)
-    resource = replace(change.resource, change=kind, length=7)
-    change = replace(change, resource=resource, package="http://a.example/1.zip")
-    _, (one,) = dispatched(listed("a", 100, "md5:1"), change)
-    assert one == Change("a", kind, at(100), Resource("a", change=kind), check=CheckMethod.FETCH), (
+    change = replace(compared("a", 50, hash), change=kind, package="http://a.example/1.zip")
+    entry = Resource("a", change=kind)
+    _, (one,) = dispatched(
+        listed("a", 100, "md5:1"), replace(change, resource=replace(entry, hash=hash, length=7))
+    )
+    assert one == Change("a", kind, at(100), entry, check=CheckMethod.FETCH), (
         "whatever either list says of the content"
     )
 
@@ -369,6 +370,19 @@ def test_a_listed_deletion_revokes_what_an_earlier_list_announced_while_it_is_ve
     deletion = compared("a", deleted, None)
     _, (verified,) = dispatched(verification(pushed, at(9)), change("a", 3), deletion)
     assert (verified.change, verified.check) == (kind, CheckMethod.FETCH)
+
+
+@pytest.mark.parametrize("updated", [2, 4])
+def test_a_listed_update_revokes_an_earlier_deletion_that_contradicts_the_whole_set(
+    updated: int,
+) -> None:
+    """Closed lists are reread in order, after the list that is still open."""
+    _, (verified,) = dispatched(
+        listed("a", 50, "md5:1"), compared("a", 3, None), compared("a", updated, "md5:1")
+    )
+    is_later = updated > 3
+    assert verified.change is (ChangeType.UPDATED if is_later else ChangeType.DELETED)
+    assert (verified.at, verified.check) == (at(50), CheckMethod.FETCH)
 
 
 def test_an_entry_of_the_whole_set_that_was_in_the_backlog_counts_as_listed() -> None:
