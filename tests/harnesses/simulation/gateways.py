@@ -300,6 +300,15 @@ class OriginCopyCheck(CopyCheck):
                     wrong[uri] = f"version {first} or later"
         return wrong
 
+    def _contents(self, histories: Sequence[Sequence[Recorded]]) -> set[tuple[str, str | None]]:
+        """Return each content that a resource had, by its URI. The gateway knows only datetimes."""
+        origin = self._of.origin
+        return {
+            (f"{origin.base}r/{number}", version.digest)
+            for number, versions in origin.versions.items()
+            for version in versions
+        }
+
     def _first_allowed(self, number: int, changes: Sequence[Recorded]) -> int:
         """Return the number of the version that was recorded last; 0 if none was."""
         versions = self._of.origin.versions[number]

@@ -80,7 +80,7 @@ class CopyCheck:
         wrong = set.intersection(*map(set, differing))
         if self._history.lost and not status.level:
             # Then it has resources from before and after the restore for a while.
-            had = {(uri, digest) for recorded in histories for _, uri, digest in recorded}
+            had = self._contents(histories)
             wrong = {uri for uri in wrong if (uri, found.get(uri)) not in had and uri in found}
         for uri in sorted(wrong):
             now, then = found.get(uri), differing[0][uri]
@@ -95,6 +95,10 @@ class CopyCheck:
             raise Wrong(
                 f"I9: {destination.name} is level through {through} with {found}, and not {applied}"
             )
+
+    def _contents(self, histories: Sequence[Sequence[Recorded]]) -> set[tuple[str, str | None]]:
+        """Return each content that a resource had, by its URI."""
+        return {(uri, digest) for recorded in histories for _, uri, digest in recorded}
 
     def unavailable(self) -> set[str]:
         """Return the URIs that T has passed, and that are stored as doubts.

@@ -93,7 +93,8 @@ class SimulatedTransport(asyncio.Transport):
                 self._call(self._protocol.resume_writing)
 
     def delay(self, seconds: float) -> None:
-        self._next_arrival = self._loop.now + seconds
+        """Delay what is sent next. It stays behind what is on its way."""
+        self._next_arrival = max(self._next_arrival, self._loop.now + seconds)
 
     def arrival(self) -> float:
         """Return when what is sent now arrives: after everything before it."""
