@@ -213,10 +213,16 @@ def as_listed(change: Change, listed_at: Instant) -> Change:
 
 
 def _is_undecided(change: Change, announced: Change) -> bool:
-    """Return whether coarse datetimes do not determine which of two different changes is later."""
+    """Return whether datetimes do not determine which of two different changes is later.
+
+    Documents that are compared may be read in any order, because caches serve old copies of them.
+    """
     if CheckMethod.FETCH in (change.check, announced.check):
         return False
-    if not is_undecided(change.stated_at, announced.stated_at):
+    are_compared = change.check is announced.check is CheckMethod.COMPARE
+    is_same_time = are_compared and change.at == announced.at
+    is_unclear = is_undecided(change.stated_at, announced.stated_at)
+    if not (is_unclear or (is_same_time and announced.resource.change is not None)):
         return False
     same = agree(change.resource.hash, announced.resource.hash)
     return change.change is not announced.change or same is not True
