@@ -94,6 +94,8 @@ class Destination:
         self.now = 0.0
         self.content: dict[str, str] = {}
         self.records: dict[str, tuple[datetime, ChangeType]] = {}
+        #: When the Source's server sent the content, by its clock.
+        self.fetched: dict[str, datetime] = {}
         #: The time of the latest version of each resource that was stored, or passed as missing.
         self.reached: dict[str, datetime] = {}
         self.seen: set[str] = set()
@@ -330,7 +332,7 @@ class Destination:
         record = self.records.get(change.uri)
         if change.check is CheckMethod.FETCH or (
             record is not None
-            and (record[0] >= change.at or is_undecided(change.stated_at, record[0]))
+            and (record[0] >= change.at or self._is_older(change, record[0]))
             and self._contradicts(change)
         ):
             self._verify(change)
@@ -339,15 +341,21 @@ class Destination:
             self._commit(change, None)
             return
         if change.change is ChangeType.DELETED:
-            self.content.pop(change.uri, None)
+            self._store(change.uri, None)
             self._commit(change, change)
             return
         try:
-            self.content[change.uri] = self._content(change)
+            self._store(change.uri, *self._content(change))
         except RsnotifyError as error:
             self._begin(follower.failed(change, error, self.now))
             return
         self._commit(change, change)
+
+    def _is_older(self, change: Change, recorded: datetime) -> bool:
+        """Return whether a change may be older than the copy although its datetime is later."""
+        fetched = self.fetched.get(change.uri, EARLIEST)
+        is_fetched_since = change.resource.change is not None and fetched > change.at
+        return is_fetched_since or is_undecided(change.stated_at, recorded)
 
     def _contradicts(self, change: Change) -> bool:
         """Return whether an entry that is compared, or has a coarse date, differs from the copy."""
@@ -370,32 +378,39 @@ class Destination:
         except RsnotifyError as error:
             self._begin(follower.failed(change, error, self.now))
             return
-        if current is None:
-            self.content.pop(change.uri, None)
-        else:
-            self.content[change.uri] = current
+        self._store(change.uri, current, self.source.clock)
         kind = ChangeType.DELETED if current is None else ChangeType.UPDATED
         self._commit(change, replace(change, change=kind))
 
-    def _content(self, change: Change) -> str:
-        """Return the content from the package if it is available, else with a GET."""
+    def _store(self, uri: str, content: str | None, fetched: datetime = EARLIEST) -> None:
+        self.content.pop(uri, None)
+        self.fetched.pop(uri, None)
+        if content is not None:
+            self.content[uri], self.fetched[uri] = content, fetched
+
+    def _content(self, change: Change) -> tuple[str, datetime]:
+        """Return the content from the package if it is available, else with a GET.
+
+        Also return when the Source's server sent it, or `EARLIEST` if that is unknown.
+        """
         held = self.packages.get(change.package or "", {}).get(change.resource.path or "")
         if held is not None and self.random.random() >= self.broken:
             self.unpacked += 1
-            return held
+            return held, EARLIEST
         announced = change.resource.hash
         if announced is not None and has_inline_content(change):
-            return announced
+            return announced, EARLIEST
         self.gets += 1
         self._maybe_fail(change.uri)
         current = self.source.served(change.uri)
-        if self.random.random() < self.stale:
+        is_cached = self.random.random() < self.stale
+        if is_cached:
             current = self.random.choice([None, current, *self.source.versions(change.uri)])
         if current is None:
             raise NotFound(change.uri, "404")
         if self.verifies and announced is not None and current != announced:
             raise ContentMismatch(change.uri, "it has changed since")
-        return current
+        return current, EARLIEST if is_cached else self.source.clock
 
     def _commit(self, change: Change, record: Change | None) -> None:
         if record is not None:

@@ -739,6 +739,28 @@ def test_a_listed_version_before_that_of_the_copy_is_not_what_was_fetched_after_
     assert state.novelty(change) is novelty
 
 
+@pytest.mark.parametrize(
+    ("fetched", "hash", "novelty"),
+    [
+        (90, B, Novelty.FETCH),
+        (90, None, Novelty.FETCH),
+        (90, A, Novelty.COVERED),
+        (30, B, Novelty.APPLY),
+        (30, None, Novelty.APPLY),
+    ],
+    ids=["a version", "a deletion", "the same", "a later version", "a later deletion"],
+)
+def test_a_compared_entry_does_not_replace_what_was_fetched_after_its_datetime(
+    fetched: int, hash: str | None, novelty: Novelty
+) -> None:
+    """A cache serves an old copy of the list. The verified version has the datetime of a change."""
+    fetched_at = to_microseconds(PRECISE + timedelta(seconds=fetched))
+    state = ResourceState("u", to_microseconds(PRECISE), "updated", A, 5, None, None, fetched_at)
+    kind, at = ChangeType.DELETED if hash is None else ChangeType.UPDATED, PRECISE + timedelta(minutes=1)
+    entry = Resource("u", change=kind, datetime=at, hash=hash)
+    assert state.novelty(Change("u", kind, at, entry, check=CheckMethod.COMPARE)) is novelty
+
+
 def test_doubts_are_stored_until_their_resources_are_settled(
     state: DestinationState, reopen: Reopen
 ) -> None:

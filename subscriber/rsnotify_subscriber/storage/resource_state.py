@@ -129,7 +129,9 @@ class ResourceState(Struct, frozen=True):
             return Novelty.FETCH
         if self._is_undecided(change):
             return Novelty.COVERED if self._agrees(change) else Novelty.FETCH
-        if change.check is CheckMethod.COMPARE and self.changed_at >= to_microseconds(change.at):
+        is_older = change.resource.change is not None and self._is_fetched_after(change.at)
+        is_known = is_older or self.changed_at >= to_microseconds(change.at)
+        if change.check is CheckMethod.COMPARE and is_known:
             if self._agrees(change):
                 return Novelty.COVERED
             if needs_request(change, self.lastmod):
@@ -138,7 +140,7 @@ class ResourceState(Struct, frozen=True):
                 # The server may have contradicted it before; the resource is then dated like it.
                 is_proven = deletes(change, self.hash, self.lastmod)
                 return Novelty.APPLY if is_proven else Novelty.FETCH
-            return Novelty.FETCH if self.covers(change) else Novelty.APPLY
+            return Novelty.FETCH if is_older or self.covers(change) else Novelty.APPLY
         if not self.covers(change) or (self.exists and is_undated(change)):
             return Novelty.APPLY
         return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
