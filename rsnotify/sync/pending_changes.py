@@ -407,9 +407,7 @@ class PendingChanges:
         if since < pending.since:
             self._hold(pending, since)
         announced = pending.missing or pending.change
-        if missing is None:
-            change = verified_if_needed(change, announced)
-        successor = successor_of(change, pending.change)
+        successor = successor_of(verified_if_needed(change, announced), pending.change)
         if successor is not None:
             if not pending.change.pushed:
                 pending.listed_at = listed_at_of(announced)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from msgspec import Struct
 
 from rsnotify.format.coverage import EARLIEST, ChangeKey
@@ -25,6 +27,11 @@ class MissingResource(Struct, frozen=True, array_like=True):
     announced: Instant = EARLIEST
     entry: Resource | None = None
     at: Instant = EARLIEST
+
+
+#: How long caches are expected to serve an old list.
+_LONGEST_CACHED = timedelta(hours=1)
+_FIRST = EARLIEST + _LONGEST_CACHED
 
 
 class ComparedList(Struct, frozen=True, array_like=True):
@@ -72,6 +79,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     def deletions_since(self) -> Instant:
         """The instant since which deletions are remembered.
 
-        An old copy of the last list may still announce a resource that was deleted later.
+        A cache may still serve old copies of the last lists, which announce resources that were
+        deleted later.
         """
-        return min(self.confirmed, self.prefix.from_) if self.prefix else self.confirmed
+        since = min(self.confirmed, self.prefix.from_) if self.prefix else self.confirmed
+        return max(since, _FIRST) - _LONGEST_CACHED

@@ -219,12 +219,13 @@ def _is_undecided(change: Change, announced: Change) -> bool:
     """
     if CheckMethod.FETCH in (change.check, announced.check):
         return False
+    entry, before = change.resource, announced.resource
     are_compared = change.check is announced.check is CheckMethod.COMPARE
-    is_same_time = are_compared and change.at == announced.at
+    is_same_time = change.at == announced.at and before.change is not None and entry != before
     is_unclear = is_undecided(change.stated_at, announced.stated_at)
-    if not (is_unclear or (is_same_time and announced.resource.change is not None)):
+    if not (is_unclear or (are_compared and is_same_time)):
         return False
-    same = agree(change.resource.hash, announced.resource.hash)
+    same = agree(entry.hash, before.hash)
     return change.change is not announced.change or same is not True
 
 

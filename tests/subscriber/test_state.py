@@ -231,11 +231,15 @@ def test_a_baseline_decides_about_what_changed_up_to_its_very_instant(
         assert state.baseline.unlisted(PRECISE)[0] == (["unlisted"] if concerns else [])
 
 
-def test_a_tombstone_is_kept_until_the_last_list_begins_after_it(state: DestinationState) -> None:
-    later = PRECISE + timedelta(seconds=1)
-    since = ListFingerprint("list", PRECISE, later)  # an old copy may announce the resource
-    state.commit([held("u", PRECISE, ChangeType.DELETED)], Progress(PRECISE, SECOND))
-    for progress in (Progress(PRECISE, PRECISE), Progress(later, later, prefix=since)):
+def test_a_tombstone_is_kept_for_an_hour_before_the_last_list_begins(
+    state: DestinationState,
+) -> None:
+    """Until then, a cache may serve a list that announces the resource."""
+    hour, deleted = timedelta(hours=1), PRECISE + timedelta(hours=3)
+    state.commit([held("u", deleted, ChangeType.DELETED)], Progress(deleted, SECOND))
+    later = deleted + 2 * hour
+    since = ListFingerprint("list", deleted + hour, later)
+    for progress in (Progress(deleted, deleted + hour), Progress(later, later, prefix=since)):
         state.commit([], progress)
         assert state.find("u") is not None
     state.commit([], Progress(later, later))
@@ -756,7 +760,8 @@ def test_a_compared_entry_does_not_replace_what_was_fetched_after_its_datetime(
     """A cache serves an old copy of the list. The verified version has the datetime of a change."""
     fetched_at = to_microseconds(PRECISE + timedelta(seconds=fetched))
     state = ResourceState("u", to_microseconds(PRECISE), "updated", A, 5, None, None, fetched_at)
-    kind, at = ChangeType.DELETED if hash is None else ChangeType.UPDATED, PRECISE + timedelta(minutes=1)
+    kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
+    at = PRECISE + timedelta(minutes=1)
     entry = Resource("u", change=kind, datetime=at, hash=hash)
     assert state.novelty(Change("u", kind, at, entry, check=CheckMethod.COMPARE)) is novelty
 
