@@ -58,6 +58,22 @@ async def first_completed(
         yield tasks
 
 
+async def run_together(*works: Coroutine[Any, Any, Any]) -> None:
+    """Run coroutines until all have ended. If one fails, cancel the others, and raise its error.
+
+    Unlike this, `asyncio.TaskGroup` cancels the calling task, too, and before Python 3.13 that task
+    then counts as cancelled for good if it was already waiting at the end of the group. Before
+    Python 3.11.3, each later `asyncio.timeout` in that task raises CancelledError instead of
+    TimeoutError.
+    """
+    async with running(*works) as tasks:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+
 def first_cause(error: Exception) -> Exception:
     """Return the first error in a nested exception group, or the error itself."""
     while isinstance(error, ExceptionGroup):

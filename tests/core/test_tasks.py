@@ -11,7 +11,14 @@ from threading import Barrier, Event, Thread, current_thread
 import pytest
 
 from rsnotify.runtime import tasks
-from rsnotify.runtime.tasks import Lane, cancel, first_completed, running, wait_for_event
+from rsnotify.runtime.tasks import (
+    Lane,
+    cancel,
+    first_completed,
+    run_together,
+    running,
+    wait_for_event,
+)
 
 
 async def fail() -> None:
@@ -36,6 +43,37 @@ async def test_tasks_end_with_an_error_of_the_context() -> None:
         async with running(asyncio.Event().wait()) as tasks:
             await fail()
     assert tasks[0].cancelled()
+
+
+async def test_works_that_run_together_are_awaited() -> None:
+    await run_together()
+    ended = []
+
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        ended.append(seconds)
+
+    await run_together(work(0), work(0.01))
+    assert ended == [0, 0.01]
+
+
+async def test_an_error_ends_the_works_that_run_together_but_not_their_caller() -> None:
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        await run_together(work(), fail())
+    assert ended.is_set()
+    task = asyncio.current_task()
+    assert task is not None
+    # Otherwise `asyncio.timeout` would raise CancelledError before Python 3.11.3.
+    assert task.cancelling() == 0
+    assert not await wait_for_event(asyncio.Event(), 0)
 
 
 async def test_cancelling_waits_for_the_end() -> None:

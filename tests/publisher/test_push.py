@@ -210,6 +210,31 @@ async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub):
         await hub.has(BASE + "a")
 
 
+async def test_a_hub_that_does_not_complete_the_closing_handshake_is_retried(tmp_path: Path):
+    retried = asyncio.Event()
+    topics: list[str] = []
+
+    async def refuse(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        topic = (await socket.receive_json())["topic"]
+        if topic in topics:
+            retried.set()
+        topics.append(topic)
+        await socket.send_json({"type": "error", "code": "unavailable", "message": "not now"})
+        await retried.wait()  # without reading the close frame
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/ws", refuse)
+    async with (
+        serving(app) as url,
+        quick_publisher(tmp_path, url.replace("http", "ws") + "/ws", grace=0),
+        asyncio.timeout(PATIENCE),
+    ):
+        await retried.wait()
+
+
 async def test_the_delay_that_a_hub_requests_is_respected(
     tmp_path: Path, hub: FakeHub, url: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Generic
 from zlib import crc32
 
@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
-from rsnotify.runtime.tasks import cancel, first_cause
+from rsnotify.runtime.tasks import cancel, run_together
 from rsnotify_hub.store.interface import NotOwner
 from rsnotify_jetstream.bucket import Bucket, StaleAnswer
 from rsnotify_jetstream.cluster_records import FencedCursors, K, V, decode, encode
@@ -102,7 +102,7 @@ class FencedMap(Generic[K, V]):
         self._records += [self._record(number) for number in range(1, found.parts)]
         self._fill(0, found.cursors)
         await head.claim()
-        await _gather(self._load(number) for number in range(1, found.parts))
+        await run_together(*(self._load(number) for number in range(1, found.parts)))
 
     async def _load(self, number: int) -> None:
         part = self._records[number]
@@ -160,7 +160,7 @@ class FencedMap(Generic[K, V]):
             total *= 2
         added = [self._record(number) for number in range(count, total)]
         self._copy_to(added)
-        await _gather(map(self._claim, added))
+        await run_together(*map(self._claim, added))
         self._copy_to(added)  # again, because cursors may have moved during the writes
         self._records += added
         self._fill(0, self._records[0].cursors)  # drop the copied cursors
@@ -195,7 +195,7 @@ class FencedMap(Generic[K, V]):
             await asyncio.shield(self._growing)
         # Write the head first, because it may have a new number of records.
         await self._records[0].flush()
-        await _gather(part.flush() for part in self._records[1:])
+        await run_together(*(part.flush() for part in self._records[1:]))
 
     async def flush(self) -> None:
         """Write all changed records for the last time. See `write`."""
@@ -420,16 +420,6 @@ def record_number(key: bytes | str, count: int) -> int:
 def assigned_cursors(cursors: dict[K, V], number: int, count: int) -> dict[K, V]:
     """Return the cursors that belong to one of `count` records."""
     return {key: value for key, value in cursors.items() if record_number(key, count) == number}
-
-
-async def _gather(works: Iterable[Coroutine[None, None, None]]) -> None:
-    """Await all of `works` concurrently, and raise the first error."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for work in works:
-                group.create_task(work)
-    except ExceptionGroup as error:
-        raise first_cause(error) from None
 
 
 async def _retried(work: Callable[[], Awaitable[None]]) -> None:

@@ -125,8 +125,8 @@ class XmppTransport:
         """Publish a topic's fragments at a PubSub service until that fails.
 
         Raises:
-            Unavailable: The server cannot be reached, or refuses the connection.
-            ExceptionGroup: Publishing failed, or the connection was lost.
+            Unavailable: The server cannot be reached, refuses the connection or a fragment, or the
+                connection was lost.
         """
         from rsnotify_publisher.push.mqtt import feed_broker
 

@@ -18,6 +18,7 @@ from rsnotify.errors import ConnectionRefused
 from rsnotify.runtime.addresses import Dialer
 from rsnotify.runtime.mqtt_broker import BrokerLogin, parse_broker
 from rsnotify.runtime.mqtt_connection import connect
+from rsnotify.runtime.tasks import run_together
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.push.hub_feed import FragmentFeed, OutgoingFragment
 
@@ -48,10 +49,7 @@ async def feed_broker(
     `lost` raises Unavailable when the connection is lost.
     """
     sent: _Sent = asyncio.Queue()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(lost)
-        tasks.create_task(_confirm(sent, feed))
-        tasks.create_task(_send(publish, feed, sent))
+    await run_together(lost, _confirm(sent, feed), _send(publish, feed, sent))
 
 
 async def _send(publish: Publish, feed: FragmentFeed, sent: _Sent) -> None:

@@ -23,7 +23,7 @@ from rsnotify import __version__
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.addresses import TIMEOUT, Dialer, is_proxied
 from rsnotify.runtime.shared_websockets import TOPICS, SharedWebSocket, SharedWebSockets
-from rsnotify.runtime.tasks import settle
+from rsnotify.runtime.tasks import run_together, settle
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.http_post import RESPONSE_TIMEOUT, remedy
 from rsnotify_publisher.push.hub_feed import FragmentFeed, OutgoingFragment
@@ -196,9 +196,10 @@ async def feed_by_websocket(
     websocket = await websockets.connect(key, topic, partial(_open, hub, dialer))
     publication = websocket.publish(hub, topic, feed)
     try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_raise_when_ended(hub, websocket, publication))
-            tasks.create_task(_send_fragments(websocket, publication, feed))
+        await run_together(
+            _raise_when_ended(hub, websocket, publication),
+            _send_fragments(websocket, publication, feed),
+        )
     finally:
         publication.end(None)
         await websocket.end(topic)
