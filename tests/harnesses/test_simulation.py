@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from tests.harnesses.simulation.loop import Machine, SimulatedLoop
+from tests.harnesses.simulation.network import Network, SimulatedTransport
 
 _COMMAND = [sys.executable, "-m", "tests.harnesses.simulation.run"]
 _ROOT = Path(__file__).parents[2]
@@ -57,6 +62,36 @@ def test_a_hub_of_several_nodes_gives_the_same_trace_twice():
     again = next(number for number, line in enumerate(trace[1:], 1) if " World(" in line)
     assert again > 20
     assert trace[again:] == trace[:again]
+
+
+class Receiver(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.received = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+
+def test_what_follows_a_delayed_message_arrives_with_it(monkeypatch: pytest.MonkeyPatch):
+    loop = SimulatedLoop(1)
+    monkeypatch.setattr(SimulatedLoop, "current", loop)
+    network, receiver = Network(loop), Receiver()
+    network.listen(Machine(loop, "near"), 80, lambda: receiver)
+
+    async def send() -> bytes:
+        transport, _ = await network.create_connection(asyncio.Protocol, port=80)
+        assert isinstance(transport, SimulatedTransport)
+        for seconds, data in (3600.0, b"first"), (1.0, b"second"):
+            transport.delay(seconds)
+            transport.write(data)
+        await asyncio.sleep(3000)
+        before = receiver.received
+        await asyncio.sleep(1000)
+        return before
+
+    with closing(loop):
+        assert loop.run_until_complete(Machine(loop, "far").spawn(send())) == b""
+    assert receiver.received == b"firstsecond"
 
 
 def test_no_process_is_left_when_the_simulation_is_killed():
