@@ -34,6 +34,7 @@ from rsnotify.runtime.backup import CopiedBytes, copy_state
 from rsnotify_publisher import parse_hub
 from rsnotify_publisher.journal import RecordedChanges
 from rsnotify_relay import Relay
+from rsnotify_subscriber.storage.identity import read_held
 from tests.harnesses.simulation import faults
 from tests.harnesses.simulation.disk import SimulatedDisk
 from tests.harnesses.simulation.history import History, Wrong, set_at
@@ -164,6 +165,14 @@ class RelayMachine(DestinationMachine):
     def has_backup(self) -> bool:
         return self._backup is not None
 
+    def lacks_all_of_backup(self) -> bool:
+        """Return whether the mirror has no file that the state of the backup lists."""
+        assert self._backup is not None
+        _, whole = self._backup
+        files = self.copy / self.folder / "r"
+        names = [uri.removeprefix(f"{self.resources}r/") for uri in read_held(_BACKUP)]
+        return not whole and bool(names) and not any((files / name).exists() for name in names)
+
     def restore(self) -> None:
         assert self._backup is not None
         count, whole = self._backup
@@ -205,7 +214,7 @@ def back_up_or_restore(run: RelayRun) -> None:
         whole = random.random() < 0.5
         run.note(f"back up {'the relay' if whole else 'the state of the relay'}")
         relay.back_up(whole=whole)
-    else:
+    elif not relay.lacks_all_of_backup():  # that is refused, as if the mirror was not mounted
         run.note("restore the relay from the backup")
         relay.restore()
     relay.start()
