@@ -262,6 +262,11 @@ def disturb(run: ClusterRun) -> None:
     run.chance.choice((faults.reset, faults.delay))(run)
 
 
+def set_clock(run: ClusterRun) -> None:
+    faults.set_clock(run)
+    run.check_cluster.watch_clocks()  # it may be set right at once
+
+
 def check_servers(run: ClusterRun) -> None:
     """Have the nodes check the servers, perhaps while another one begins to lead."""
     for each in run.nodes:
@@ -296,7 +301,7 @@ class ClusterRun(Run):
             faults.heal: 5,
             disturb: 5,
             faults.be_absent: 1,
-            faults.set_clock: 2,
+            set_clock: 2,
             faults.intrude: 1,
             lead_elsewhere: 6,
             lose_quorum: 3,

@@ -230,10 +230,10 @@ class ClusterCheck:
                 possible.pop(node.name, None)
             else:
                 possible.setdefault(node.name, loop.now)
-        self._watch_clocks()
+        self.watch_clocks()
         loop.call_at(loop.now + _WATCH_SECONDS, self.watch)
 
-    def _watch_clocks(self) -> None:
+    def watch_clocks(self) -> None:
         now = self._run.loop.now
         clocks = [each.clock for each in (*self._run.servers.all, *self._run.nodes)]
         self._had_wrong_clock |= any(abs(each.read(now) - now) > 1 for each in clocks)
@@ -279,7 +279,7 @@ class ClusterCheck:
 
     def warned(self, warnings: Sequence[str]) -> None:
         """C8: a node reports what is wrong with the servers."""
-        self._watch_clocks()
+        self.watch_clocks()
         for each in warnings:
             if "the clock of NATS is" in each and not self._had_wrong_clock:
                 raise Wrong(f"C8: all clocks are right: {each}")
