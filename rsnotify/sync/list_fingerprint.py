@@ -72,10 +72,10 @@ class ListFingerprint(Struct, frozen=True, omit_defaults=True):
         """
         if self.is_missed_by(coverage):
             return True
-        if self.uri != later.uri:
+        if later.from_ < self.from_:
+            return True  # a period that was closed is open again, perhaps at another URI
+        if (self.uri, self.from_) != (later.uri, later.from_):
             return False
-        if self.from_ != later.from_:
-            return later.from_ < self.from_  # a period that was closed is open again
         if later.uris < self.uris or (later.uris == self.uris and later.names != self.names):
             return True
         if self.is_appended_to(coverage.changes):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.format.model import Capability, Document
+from rsnotify.format.model import Capability, Document, Resource
 from rsnotify.format.offer import Offer
 from tests.core.jumping import OFFER, JumpingSource
 from tests.core.world import BASE, EPOCH, PACE, PATIENT, Destination
@@ -187,6 +187,43 @@ def test_a_source_restored_from_a_backup_is_compared_and_again_after_the_shortes
     assert destination.steps_back == 2
     assert destination.now >= began + PACE.repair / 2
     assert destination.content == source.state
+
+
+class SplitSource(JumpingSource):
+    """A Source whose Change List is split after its first rotation: only then is it an index."""
+
+    def _list_changes(self, found: dict[str, Document]) -> None:
+        super()._list_changes(found)
+        assert OFFER.change_list is not None
+        if self._begins:
+            found[BASE + "open.xml"] = found[OFFER.change_list]
+            entries = (Resource(BASE + "open.xml", from_=self.open_from),)
+            found[OFFER.change_list] = Document(
+                Capability.CHANGE_LIST, entries, index=True, from_=EPOCH
+            )
+
+    def restore(self, kept: tuple[int, dict[str, str]]) -> None:
+        super().restore(kept)
+        self.open_from, self._begins = EPOCH, 0
+
+
+def test_a_source_restored_to_before_its_first_rotation_is_compared() -> None:
+    source = SplitSource()
+    source.change("a")
+    source.list_resources()
+    destination = copy_of(source)
+    kept = source.keep()
+    source.change("b")
+    destination.poll()
+    source.rotate()
+    source.change("a")
+    destination.poll()
+    source.restore(kept)
+    source.list_resources()
+    destination.read_lists()  # the list ends before the last change, like an old copy
+    source.change("a")
+    destination.poll()
+    check_right(source, destination, steps_back=1)
 
 
 def test_without_a_resource_list_a_source_is_followed_from_its_new_time_on(

@@ -129,6 +129,7 @@ def test_a_list_that_begins_later_has_lost_nothing_and_one_that_begins_again_has
     fingerprint, rotated = read(covering("a1 b2")), covering("c3", from_=2)
     assert not has_lost(fingerprint, rotated)
     assert has_lost(fingerprint, covering("a1 b2", from_=-1))
+    assert has_lost(fingerprint, covering("a1 b2", from_=-1), LIST + "2")
     assert not has_lost(fingerprint, rotated, LIST + "2")
 
 
