@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -88,17 +89,17 @@ class Keeper(Destination):
         content = None
         if change.change is not ChangeType.DELETED:
             try:
-                content = self._content(change)
+                content, _ = self._content(change)
             except RsnotifyError as error:
                 self._begin(self.follower.failed(change, error, self.now))
                 return
         self._affect(change, content)
 
-    def _content(self, change: Change) -> str:
-        content = super()._content(change)
+    def _content(self, change: Change) -> tuple[str, datetime]:
+        content, sent = super()._content(change)
         if change.resource.hash not in (None, content):
             raise ContentMismatch(change.uri, "it has changed since")
-        return content
+        return content, sent
 
     def _affect(self, change: Change, content: str | None) -> None:
         line = (change.uri, change.at.isoformat(), change.change, content)

@@ -748,7 +748,7 @@ def test_a_listed_version_before_that_of_the_copy_is_not_what_was_fetched_after_
     [
         (90, B, Novelty.FETCH),
         (90, None, Novelty.FETCH),
-        (90, A, Novelty.COVERED),
+        (90, A, Novelty.APPLY),
         (30, B, Novelty.APPLY),
         (30, None, Novelty.APPLY),
     ],

@@ -129,9 +129,8 @@ class ResourceState(Struct, frozen=True):
             return Novelty.FETCH
         if self._is_undecided(change):
             return Novelty.COVERED if self._agrees(change) else Novelty.FETCH
-        is_older = change.resource.change is not None and self._is_fetched_after(change.at)
-        is_known = is_older or self.changed_at >= to_microseconds(change.at)
-        if change.check is CheckMethod.COMPARE and is_known:
+        is_compared = change.check is CheckMethod.COMPARE
+        if is_compared and self.changed_at >= to_microseconds(change.at):
             if self._agrees(change):
                 return Novelty.COVERED
             if needs_request(change, self.lastmod):
@@ -140,9 +139,9 @@ class ResourceState(Struct, frozen=True):
                 # The server may have contradicted it before; the resource is then dated like it.
                 is_proven = deletes(change, self.hash, self.lastmod)
                 return Novelty.APPLY if is_proven else Novelty.FETCH
-            return Novelty.FETCH if is_older or self.covers(change) else Novelty.APPLY
+            return Novelty.FETCH if self.covers(change) else Novelty.APPLY
         if not self.covers(change) or (self.exists and is_undated(change)):
-            return Novelty.APPLY
+            return Novelty.FETCH if is_compared and self._replaces(change) else Novelty.APPLY
         return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
 
     def _is_undecided(self, change: Change) -> bool:
@@ -175,6 +174,14 @@ class ResourceState(Struct, frozen=True):
             if entry.length is not None and self._is_fetched_after(listed):
                 return True
         return self.fetched_at is None  # as in a state from an earlier version
+
+    def _replaces(self, change: Change) -> bool:
+        """Return whether the content differs from a change, and was fetched after it."""
+        if change.resource.change is None or not self._is_fetched_after(change.at):
+            return False
+        if change.change is ChangeType.DELETED:
+            return not deletes(change, self.hash, self.lastmod)
+        return agree(self.hash, change.resource.hash) is False
 
     def _is_unconfirmed(self, change: Change) -> bool:
         """Return whether a list repeats a change whose content came only from a hub."""
