@@ -34,6 +34,8 @@ PUSHED = {"emit": 14, "deliver": 14, "double": 2, "lose": 3}
 #: The doubts that may remain. The Source keeps no document with the missing changes, or a resource
 #: was unavailable when the whole set was last compared.
 LASTING = {DoubtKind.UNCOVERED_GAP, DoubtKind.UNAVAILABLE}
+#: After caches have served old lists, a list may look older than one that was read before.
+CACHED = {DoubtKind.OLD_LIST, DoubtKind.OLD_CHANGES}
 
 
 def random_offer(random: Random) -> Offer:
@@ -43,8 +45,11 @@ def random_offer(random: Random) -> Offer:
     return replace(EVERYTHING, **{name: None for name in DOCUMENTS if name not in kept})
 
 
-def check(seed: int) -> None:
-    """Play a history, and check the copy at its end. The world checks T after each commit."""
+def check(seed: int, *, caches: bool) -> None:
+    """Play a history, and check the copy at its end. `caches` serve old documents and old content.
+
+    Without caches, the world checks T after each commit.
+    """
     random = Random(seed)
     offer = random_offer(random)
     source = Source(
@@ -58,6 +63,8 @@ def check(seed: int) -> None:
     destination = Destination(source, random, offer, random.choice([PATIENT, PATIENT, PACE]))
     destination.verifies = True
     destination.broken = random.choice([0.0, 0.1, 0.3])
+    destination.stale = random.choice([0.2, 0.5]) if caches else 0.0
+    destination.lied_to = caches
     # With whole seconds, fragments do not show whether one between them was lost.
     is_pushed = change_documents(offer) and source.granularity == MICROSECOND
     weights = WEIGHTS | (PUSHED if is_pushed else {})
@@ -65,7 +72,7 @@ def check(seed: int) -> None:
     wire: list[Document] = []
     for step in history(random, weights, random.choice([20, 40, 80])):
         play(step, source, destination, wire)
-    destination.broken = 0.0
+    destination.broken = destination.stale = 0.0
     source.finish(offer)
     for fragment in wire:
         destination.push(fragment)
@@ -82,18 +89,20 @@ def settle(destination: Destination) -> bool:
         if destination.follower.level:
             return True
         destination.tick()
-    assert destination.follower.doubts_by_kind.keys() & LASTING, destination.follower.doubts
+    lasting = LASTING | CACHED if destination.lied_to else LASTING
+    assert destination.follower.doubts_by_kind.keys() & lasting, destination.follower.doubts
     return False
 
 
+@pytest.mark.parametrize("caches", [False, True])
 @pytest.mark.parametrize("part", range(4))
-def test_a_copy_ends_right_or_in_doubt(part: int) -> None:
+def test_a_copy_ends_right_or_in_doubt(part: int, caches: bool) -> None:
     for seed in range(part, examples(800), 4):
-        check(seed)
+        check(seed, caches=caches)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 100_000, 5_000))
 def test_a_copy_ends_right_or_in_doubt_in_many_more_histories(first: int) -> None:
     for seed in range(first, first + 5_000):
-        check(seed)
+        check(seed, caches=False)
