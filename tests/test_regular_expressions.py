@@ -2,6 +2,8 @@
 
 The expressions are found in the source, with the methods by which they are used. Each gets texts
 that begin in some way, repeat something many times, and end in a way that no expression matches.
+
+None is affected by a defect of possessive groups in Python before 3.11.5, either.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 from itertools import product, starmap
-from typing import NamedTuple
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -47,6 +50,11 @@ LENGTH = 1_000
 SUSPICIOUS = 0.25
 #: Texts whose time is measured together first, since hardly any takes long.
 AT_ONCE = 20
+#: What may be repeated possessively: an atomic group, or one character.
+NOT_AFFECTED = {
+    _constants.ATOMIC_GROUP, _constants.LITERAL, _constants.NOT_LITERAL, _constants.IN,
+    _constants.ANY,
+}  # fmt: skip
 
 AnyPattern = re.Pattern[str] | re.Pattern[bytes]
 Use = tuple[str, AnyPattern, str]
@@ -122,6 +130,38 @@ def test_each_expression_takes_linear_time(package: str, short: list[Both], long
     for place, pattern, method in expressions(package):
         with case(place):
             check_linear(pattern, method, short, long)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_each_possessive_group_is_atomic(package: str):
+    """Before Python 3.11.5, a match continues where the last, failed repetition ended.
+
+    See python/cpython#106052. An atomic group ends where it began if it fails.
+    """
+    for place, pattern, _ in expressions(package):
+        with case(place):
+            assert not list(possessive_groups(pattern))
+
+
+def test_a_possessive_group_is_found():
+    for expression, count in {r"(?:a[b]*+c)*+": 1, r"x|(?>(a|(b.)?+)++)": 2, "(?>ab)*+": 0}.items():
+        assert len(list(possessive_groups(re.compile(expression)))) == count, expression
+
+
+def possessive_groups(pattern: AnyPattern) -> Iterator[object]:
+    """Yield what is repeated possessively, longer than one character, and not atomic."""
+    # `re.compile` adds this flag to expressions of text, and `parse` refuses it with bytes.
+    return _possessive_groups(_parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE))
+
+
+def _possessive_groups(part: Any) -> Iterator[object]:
+    if isinstance(part, tuple) and part[0] is _constants.POSSESSIVE_REPEAT:
+        repeated = part[1][2]
+        if len(repeated) > 1 or repeated[0][0] not in NOT_AFFECTED:
+            yield repeated
+    if isinstance(part, _parser.SubPattern | list | tuple):
+        for each in part:
+            yield from _possessive_groups(each)
 
 
 def check_linear(pattern: AnyPattern, method: str, short: list[Both], long: list[Both]) -> None:

@@ -18,9 +18,9 @@ from rsnotify.format.model import RS_NS, SITEMAP_NS
 from rsnotify.format.xml_parser import ParserTarget, safe_parser
 
 # Headers are untrusted. All repetitions are possessive, so matching takes linear time.
-_QUOTED = r'"((?:[^"\\]++|\\.)*+)"'
-_PARAMETER = re.compile(rf';\s*+([^\s=;,]++)(?:\s*+=\s*+(?:{_QUOTED}|([^\s";,]*+)))?+')
-_LINK = re.compile(rf"<([^<>]*+)>((?:\s*+{_PARAMETER.pattern})*+)")
+_QUOTED = r'"((?>[^"\\]++|\\.)*+)"'
+_PARAMETER = re.compile(rf';\s*+([^\s=;,]++)(?>\s*+=\s*+(?:{_QUOTED}|([^\s";,]*+)))?+')
+_LINK = re.compile(rf"<([^<>]*+)>((?>\s*+{_PARAMETER.pattern})*+)")
 
 
 def resolve(base: str, uri: str) -> str:

@@ -19,6 +19,8 @@ entry. `tests/core/test_fast_reader.py` compares the two readers on arbitrary do
 
 Why it takes linear time: text is matched only when the end of an entry has arrived, and only up to
 that end, so no byte is matched twice. All repetitions are possessive, so no expression backtracks.
+Repeated groups are atomic as well, because Python before 3.11.5 continues after a possessive group
+where the last, failed repetition ended (python/cpython#106052).
 """
 
 from __future__ import annotations
@@ -46,23 +48,23 @@ _SPACE = r"[ \t\r\n]*+"
 _NAME = r"[A-Za-z_][\w.-]*+"
 # Values and tags exclude "<" and ">", so nothing can begin or end within them unnoticed.
 _VALUE = r'[^\x00-\x1f"<>\ufffe\uffff]*+'
-_FOREIGN_ATTRIBUTES = rf'((?: {_NAME}:{_NAME}="{_VALUE}")*+)'
+_FOREIGN_ATTRIBUTES = rf'((?> {_NAME}:{_NAME}="{_VALUE}")*+)'
 #: Links, and elements of other namespaces with their text. The usual following tags are excluded
 #: first, because this is fastest.
-_MORE = rf"((?:<(?!rs:md|/url>)/?+{_NAME}:[^<>]*+>[^<]*+)*+)"
+_MORE = rf"((?><(?!rs:md|/url>)/?+{_NAME}:[^<>]*+>[^<]*+)*+)"
 # The forms of a W3C Datetime that `fromisoformat` parses correctly.
-_DATETIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{6})?+Z"
+_DATETIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?>\.[0-9]{6})?+Z"
 _COUNT = "[0-9]{1,18}+"
 
 
 def _attributes(**forms: str) -> str:
     """Return an expression for optional attributes, in the order in which `writer` writes them."""
-    return "".join(rf'(?: {name}="({form})")?+' for name, form in forms.items())
+    return "".join(rf'(?> {name}="({form})")?+' for name, form in forms.items())
 
 
 def _usual_link(value: str) -> str:
     # Matching such a link separately takes 1 µs longer.
-    return rf'(?:<rs:ln rel="({value})" href="({value})"(?: type="({value})")?+ ?+/>{_SPACE})?+'
+    return rf'(?><rs:ln rel="({value})" href="({value})"(?> type="({value})")?+ ?+/>{_SPACE})?+'
 
 
 def _entry(value: str, uri: str) -> re.Pattern[str]:
@@ -76,10 +78,10 @@ def _entry(value: str, uri: str) -> re.Pattern[str]:
         type=value,
     )
     return re.compile(
-        rf"<url>{_SPACE}<loc>({uri})</loc>{_SPACE}(?:<lastmod>({_DATETIME})</lastmod>{_SPACE})?+"
-        rf"(?:<changefreq>([a-z]{{1,32}}+)</changefreq>{_SPACE})?+"
-        rf"(?:<priority>[0-9.]++</priority>{_SPACE})?+{_MORE}"
-        rf"(?:<rs:md{md}{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE})?+"
+        rf"<url>{_SPACE}<loc>({uri})</loc>{_SPACE}(?><lastmod>({_DATETIME})</lastmod>{_SPACE})?+"
+        rf"(?><changefreq>([a-z]{{1,32}}+)</changefreq>{_SPACE})?+"
+        rf"(?><priority>[0-9.]++</priority>{_SPACE})?+{_MORE}"
+        rf"(?><rs:md{md}{_FOREIGN_ATTRIBUTES} ?+/>{_SPACE})?+"
         rf"{_usual_link(value)}{_MORE}</url>{_SPACE}",
         re.ASCII,
     )
@@ -105,24 +107,24 @@ _LINK = re.compile(
 )
 #: A link with its attributes in another order. Their names have a maximum length, because libxml2
 #: refuses names of 50,000 characters.
-_OTHER_LINK = re.compile(rf'<rs:ln((?: [a-z]{{1,64}}+="{_VALUE}")++) ?+/>{_SPACE}', re.ASCII)
-_FOREIGN = re.compile(rf"(?:</?(?!rs:){_NAME}:[^<>]*+>[^<]*+)++", re.ASCII)
+_OTHER_LINK = re.compile(rf'<rs:ln((?> [a-z]{{1,64}}+="{_VALUE}")++) ?+/>{_SPACE}', re.ASCII)
+_FOREIGN = re.compile(rf"(?></?(?!rs:){_NAME}:[^<>]*+>[^<]*+)++", re.ASCII)
 _ATTRIBUTE = re.compile(r'[ \t\r\n]([\w.:-]++)="([^"]*+)"', re.ASCII)
 _FOREIGN_ATTRIBUTE = re.compile(r' ([\w.-]++):([\w.-]++)="([^"]*+)"', re.ASCII)
 #: Maximum length of an element's attributes of other namespaces, in characters, because libxml2
 #: refuses names of 50,000 characters.
 _MAX_ATTRIBUTES_LENGTH = 32_768
 _LINK_NAMES = ["rel", "href", "encoding", "hash", "length", "modified", "path", "pri", "type"]
-_DECLARATION = r"<\?xml version=([\"'])1\.0\1(?: encoding=([\"'])(?:UTF|utf)-8\2)?+ ?+\?>"
+_DECLARATION = r"<\?xml version=([\"'])1\.0\1(?> encoding=([\"'])(?:UTF|utf)-8\2)?+ ?+\?>"
 _OPENING = re.compile(
-    rf"(?:{_DECLARATION})?+{_SPACE}"
-    rf'<urlset((?:[ \t\r\n]++[\w.:-]++="[ !#-;=?-~]*+")++){_SPACE}>',
+    rf"(?>{_DECLARATION})?+{_SPACE}"
+    rf'<urlset((?>[ \t\r\n]++[\w.:-]++="[ !#-;=?-~]*+")++){_SPACE}>',
     re.ASCII,
 )
 #: Maximum length of the plain form's declaration and root tag, in bytes.
 _MAX_OPENING_BYTES = 2_048
 _HEAD = re.compile(
-    rf"{_SPACE}{_usual_link(_VALUE)}{_MORE}(?:<rs:md"
+    rf"{_SPACE}{_usual_link(_VALUE)}{_MORE}(?><rs:md"
     + _attributes(
         capability=_VALUE,
         at=_DATETIME,
@@ -412,7 +414,7 @@ def _stripped(uri: str, longest: int) -> str:
 # Tags and text exclude "<", so nothing can begin or end within them unnoticed.
 _EMPTY = r"<rs:(?:md|ln) [^<>]*+(?<=/)>"
 _TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*+</\1>"
-_COMPLETE = re.compile(rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
+_COMPLETE = re.compile(rf"(?>[ \t\r\n]++|{_EMPTY})++|<url>(?>[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
 #: The end tag of an entry. The document's end tag also begins with `</url`.
 _END = b"</url>"
 #: Other spellings of that tag, which only the parser can read.

@@ -30,7 +30,7 @@ _OCTET = "%(?:[0189A-F][0-9A-F]|2[0-9A-CF]|3[A-F]|[46]0|5[B-E]|7[BCDF])"
 _HOST = "[a-z0-9.-]++"
 _NORMAL = re.compile(
     rf"http(?:://{_HOST}(?::(?!80/)[1-9][0-9]*+)?|s://{_HOST}(?::(?!443/)[1-9][0-9]*+)?)"
-    rf"/[{_ALLOWED}]*+(?:{_OCTET}[{_ALLOWED}]*+)*+"
+    rf"/[{_ALLOWED}]*+(?>{_OCTET}[{_ALLOWED}]*+)*+"
 )
 _PARTS = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]*+):(?://([^/?#]*+))?([^?#]*+)(\?[^#]*+)?(#.*+)?", re.DOTALL

@@ -78,7 +78,7 @@ _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}(\s*;\s*{_TOKEN}=({_TOKEN}|\"[^\"]*\"))*")
 _CODINGS = re.compile(rf"{_TOKEN}(\s*,\s*{_TOKEN})*")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]++|%[0-9A-Fa-f]{2})++")
+_URI = re.compile(r"(?>[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]++|%[0-9A-Fa-f]{2})++")
 _RELATION = re.compile(r"[a-z][a-z0-9.-]*")
 _HASH = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9A-Fa-f]+)")
 #: Number of hexadecimal digits of a digest, by the IANA name of the hash function.

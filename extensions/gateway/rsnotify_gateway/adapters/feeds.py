@@ -85,7 +85,7 @@ _SLOW_ENCODINGS = frozenset({"idna", "punycode"})
 _LIKELY_ENCODINGS = ("utf-8", "windows-1252")
 #: Everything before the root element. All repetitions are possessive, so matching is linear.
 _PROLOGUE = re.compile(
-    rb"(?:[ \t\r\n]++|<\?(?:[^?]++|\?(?!>))*+\?>|<!--(?:[^-]++|-(?!->))*+-->"
+    rb"(?>[ \t\r\n]++|<\?(?>[^?]++|\?(?!>))*+\?>|<!--(?>[^-]++|-(?!->))*+-->"
     rb"|<!DOCTYPE[^<>\[\]]*+>)*+"
 )
 _ROOT = re.compile(rb"<[A-Za-z_]")

@@ -59,7 +59,7 @@ _MAX_STEPS = 10
 _MAX_DEPTH, _MAX_QUOTED = 200, 1_000
 # An unclosed string extends to the end of the data, because searching for the next opening quote
 # would take quadratic time.
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?+)*+"?+|[][{}]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?>[^"\\]++|\\.?+)*+"?+|[][{}]', re.DOTALL)
 
 #: The predicates that lead from a member to a value, in order.
 Path = tuple[str, ...]
