@@ -186,10 +186,12 @@ class TcpByteStream(ByteStream, asyncio.Protocol):
         self._transport.write(data)
 
     def close(self) -> None:
-        self._transport.close()
+        # After a second `close`, asyncio's TLS transport could not be aborted.
+        if not self._transport.is_closing():
+            self._transport.close()
 
     async def wait_closed(self, seconds: float) -> None:
-        self._transport.close()
+        self.close()
         await asyncio.wait([self._lost], timeout=seconds)
         self._transport.abort()
         await self._lost

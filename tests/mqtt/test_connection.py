@@ -238,6 +238,18 @@ async def test_a_broker_that_answers_nothing_any_more_is_missed(
         await lost(connection, "it does not answer")
 
 
+async def test_a_broker_that_does_not_answer_the_end_of_tls_is_left(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certificate("broker.example")
+    settings = f"cafile {authority.file}\ncertfile {certificate}\nkeyfile {key}"
+    async with Mosquitto(tmp_path / "broker", settings=settings) as mosquitto:
+        url = mosquitto.url.replace("mqtt:", "mqtts:")
+        async with connect(parse_broker(url), BrokerLogin(ca=authority.file)):
+            mosquitto.pause()
+            begun = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - begun < 20  # asyncio waits for 30 seconds
+
+
 async def test_a_lost_connection_fails_callers_that_wait_for_the_send_quota(
     connection: BrokerConnection, mosquitto: Mosquitto
 ) -> None:

@@ -439,6 +439,13 @@ def _client(login: XmppLogin) -> ClientXMPP:
             else:
                 super().data_received(data)
 
+        def abort(self) -> None:
+            # After a second `close`, asyncio's TLS transport could not be aborted.
+            if self.transport is not None and self.transport.is_closing():
+                self.transport.abort()
+            else:
+                super().abort()
+
         async def start_tls(self) -> bool:
             # A handshake on a closed transport never ends.
             if self.transport is None or self.transport.is_closing():
