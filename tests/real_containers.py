@@ -22,6 +22,7 @@ import secrets
 import shlex
 import shutil
 import subprocess
+import tarfile
 import time
 import urllib.error
 import urllib.parse
@@ -32,6 +33,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.archives import extract
 from tests.containers import ROOT, read_environment, services
 from tests.ports import free_port
 
@@ -91,7 +93,8 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = folder.with_suffix(".tar")
     done = run("git", "archive", "--output", str(archive), _previous_commit())
     assert done.returncode == 0, done.stderr
-    shutil.unpack_archive(archive, folder, filter="data")
+    with tarfile.open(archive) as files:
+        extract(files, folder)
     _build(folder, PREVIOUS)
     return folder
 

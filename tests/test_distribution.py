@@ -24,6 +24,7 @@ from threading import Thread
 import pytest
 
 import rsnotify
+from tests.archives import extract
 from tests.packages import PACKAGES, ROOT
 from tests.ports import free_port
 from tests.reader import fences_of, lines_of
@@ -209,7 +210,7 @@ def site(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     (folder / f"v{VERSION}").mkdir()
     (folder / f"v{VERSION}/constraints.txt").write_bytes((ROOT / "constraints.txt").read_bytes())
     with tarfile.open(source) as archive:
-        archive.extractall(folder, filter="data")
+        extract(archive, folder)
     repository = (folder / f"rsnotify-{VERSION}").rename(folder / "rsnotify")
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
     run(*git, "init", "--quiet", folder=repository)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.archives import extract
 from tests.operations.site import Site
 from tests.subscriber.processes import outcome, rsnotify
 
@@ -21,7 +22,7 @@ FILES = {"hub": "hub.sqlite", "source": "journal.sqlite3"}
 def old(tmp_path: Path) -> Site:
     """The states of version 0.1.0, where the Destination lacks the last change."""
     with tarfile.open(STATES) as archive:
-        archive.extractall(tmp_path, filter="data")
+        extract(archive, tmp_path)
     site = Site(tmp_path)
     ports = {b":28000": site.url, b":28080": site.hub_url}
     for path in tmp_path.rglob("*"):

@@ -8,6 +8,8 @@ import tarfile
 import tomllib
 from pathlib import Path
 
+from tests.archives import extract
+
 PROJECT = Path(__file__).parents[3]
 
 
@@ -37,7 +39,7 @@ def unpack(revision: str, folder: Path) -> dict[str, str]:
         ["git", "archive", revision], cwd=PROJECT, capture_output=True, check=True
     ).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
+        extract(files, folder)
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     metadata = folder / "rsnotify-0.dist-info"
     metadata.mkdir()
