@@ -22,7 +22,7 @@ from websockets.typing import Subprotocol
 from rsnotify.errors import RsnotifyError
 from rsnotify.runtime.addresses import Dialer, is_proxied
 from rsnotify.runtime.mqtt_broker import Broker
-from rsnotify.runtime.tasks import cancel, settle
+from rsnotify.runtime.tasks import cancel, running, settle
 
 
 class PacketTooLong(RsnotifyError, ValueError):
@@ -245,11 +245,12 @@ class WebSocketByteStream(ByteStream):
     async def wait_closed(self, seconds: float) -> None:
         self.close()
         await asyncio.wait([self._sender], timeout=seconds)
-        try:
-            async with asyncio.timeout(seconds):
-                await self._connection.close()
-        except TimeoutError:
-            self._connection.transport.abort()
+        # In its own task, because before Python 3.11.3, an `asyncio.timeout` that expires in a task
+        # that is being cancelled raises CancelledError. `close` uses one, too.
+        async with running(self._connection.close()) as closing:
+            _, late = await asyncio.wait(closing, timeout=seconds)
+            if late:
+                self._connection.transport.abort()
         await cancel([self._receiver, self._sender])
 
 

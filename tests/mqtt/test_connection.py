@@ -250,6 +250,26 @@ async def test_a_broker_that_does_not_answer_the_end_of_tls_is_left(tmp_path: Pa
         assert asyncio.get_running_loop().time() - begun < 20  # asyncio waits for 30 seconds
 
 
+async def test_a_broker_that_does_not_answer_the_end_of_a_websocket_is_left(tmp_path: Path) -> None:
+    async def stay(url: str, opened: asyncio.Event) -> None:
+        async with connect(parse_broker(url)):
+            opened.set()
+            await asyncio.Event().wait()
+
+    async with Mosquitto(tmp_path, websocket=True) as mosquitto:
+        others = asyncio.all_tasks()
+        opened = asyncio.Event()
+        url = f"ws+mqtt://127.0.0.1:{mosquitto.websocket_port}"
+        staying = asyncio.create_task(stay(url, opened))
+        async with asyncio.timeout(PATIENCE):
+            await opened.wait()
+        mosquitto.pause()
+        staying.cancel()
+        await asyncio.wait([staying])
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == others
+
+
 async def test_a_lost_connection_fails_callers_that_wait_for_the_send_quota(
     connection: BrokerConnection, mosquitto: Mosquitto
 ) -> None:
