@@ -479,8 +479,11 @@ class BaselineRun:
             if change.check is CheckMethod.FETCH or is_same or (is_before and not is_deleted):
                 self._still_listed.add(change.uri)
             elif not pending.is_watched(change.uri):
-                change = self._changed(resource, listed)
-                self._add(resource, fetching(change) if is_before else change, is_news=True)
+                entry = self._changed(resource, listed)
+                if is_before:  # a list from before a deletion does not show that it was wrong
+                    kind = change.change if change.at > entry.at else entry.change
+                    entry = fetching(replace(entry, change=kind, at=max(change.at, entry.at)))
+                self._add(resource, entry, is_news=True)
             pending.add_links(resource)
 
     def _listed_at(self, watched: Change) -> Instant:

@@ -229,20 +229,28 @@ def test_a_failing_change_is_superseded_by_a_later_list_with_other_content(
     assert [change.resource.hash for change in applying(wire)] == [content] * is_superseded
 
 
-@pytest.mark.parametrize(("lastmod", "check"), [(6, CheckMethod.DATE), (3, CheckMethod.FETCH)])
+@pytest.mark.parametrize(
+    ("deleted", "lastmod", "kind", "check"),
+    [
+        (4, 6, ChangeType.UPDATED, CheckMethod.DATE),
+        (4, 3, ChangeType.UPDATED, CheckMethod.FETCH),
+        (12, 3, ChangeType.DELETED, CheckMethod.FETCH),
+    ],
+    ids=["changed since", "listed since", "a list from before the deletion"],
+)
 def test_a_deletion_that_is_not_applied_yet_is_superseded_by_a_list_that_has_the_resource(
-    lastmod: int, check: CheckMethod
+    deleted: int, lastmod: int, kind: ChangeType, check: CheckMethod
 ) -> None:
     """The copy still has the resource, so the comparison finds no difference."""
     wire = Wire(LIST, known(5), compare=0.0)
-    deletion = Resource("a", change=ChangeType.DELETED, datetime=at(4))
-    wire.follower.state.pending.announce(Change("a", ChangeType.DELETED, at(4), deletion))
+    deletion = Resource("a", change=ChangeType.DELETED, datetime=at(deleted))
+    wire.follower.state.pending.announce(Change("a", ChangeType.DELETED, at(deleted), deletion))
     wire.answer(listing(9, Resource("a", lastmod=at(lastmod))))
     deleting = applying(wire)
     wire.follower.differing([], wire.now)
     wire.actions = wire.follower.applied(deleting, wire.now)
     found = [(change.change, change.check) for change in applying(wire)]
-    assert found == [(ChangeType.UPDATED, check)]
+    assert found == [(kind, check)]
 
 
 def test_a_resource_that_an_unreadable_dump_had_and_the_list_read_next_lacks_is_dropped() -> None:
