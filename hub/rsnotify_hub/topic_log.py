@@ -426,8 +426,6 @@ class TopicLog:
             if not last:
                 return  # another node has appended or deleted; the store reports that
             known = last[0].fragment.kind
-            if self.state is state:
-                self._kind = known
         if known is not kind:
             is_documents = known is FragmentKind.DOCUMENTS
             raise WrongDocument(_ABOUT_DOCUMENTS if is_documents else _ABOUT_CHANGES)

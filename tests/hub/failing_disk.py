@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.topic_log import TopicLogs
 from tests.hub.helpers import Clock
@@ -62,13 +63,15 @@ async def again(attempt: Callable[[], Any]) -> Any:
 
 
 @asynccontextmanager
-async def hub(folder: Path, disk: Disk) -> AsyncIterator[tuple[SqliteStore, TopicLogs, Listener]]:
+async def hub(
+    folder: Path, disk: Disk, statistics: Statistics | None = None
+) -> AsyncIterator[tuple[SqliteStore, TopicLogs, Listener]]:
     async def begin() -> tuple[SqliteStore, TopicLogs, Listener]:
         store = None
         try:
             store = SqliteStore(folder, FOREVER, Clock(), connection=disk.connection())
             listener = Listener()
-            topics = TopicLogs(store)
+            topics = TopicLogs(store, statistics)
             await topics.start((listener,))
         except (ConfigurationError, StorageError) as error:
             if store is not None:

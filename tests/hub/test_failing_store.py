@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_hub.fragments import Fragment
 from rsnotify_hub.intake import read_content
+from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.store import group_commit
 from rsnotify_hub.store.group_commit import CursorWriter
 from rsnotify_hub.websub_subscription import Subscription
@@ -109,6 +110,18 @@ async def test_a_deletion_that_was_reported_as_failed_does_no_harm(tmp_path: Pat
         assert [state.topic for state in topics.states()] == [TOPIC]
         await topics.publish(PAGE, content("one"))
         assert [each.body for each in listener.fragments][-1] == b"one"
+
+
+async def test_the_reason_of_a_failure_is_reported_until_a_write_succeeds(tmp_path: Path):
+    statistics = Statistics()
+    async with hub(tmp_path, disk := Disk(), statistics) as (_, topics, _):
+        disk.failing = {len(disk.asked)}
+        with pytest.raises(StorageError) as raised:
+            await topics.publish(TOPIC, PARTS[0])
+        assert statistics.store_failure is not None
+        assert statistics.store_failure.reason == str(raised.value)
+        await topics.publish(TOPIC, PARTS[0])
+        assert statistics.store_failure is None
 
 
 async def test_concurrent_publications_fail_independently(tmp_path: Path):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import partial
 
 import pytest
 
 from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.model import Capability
+from rsnotify_hub.topic_log import TopicLogs
 from tests.hub.helpers import TOPIC, Client, at, chain, fragment, heard, seconds_of
+from tests.hub.storing import kept, made, publish
 
 
 async def memory(hub: Client, since: float) -> tuple[int, list[float]]:
@@ -32,6 +37,19 @@ async def test_changes_that_a_restored_source_lost_are_not_delivered(
     gap = await socket.receive_json()
     assert (gap["type"], gap["from"]) == ("gap", format_datetime(at(1)))
     assert seconds_of(await socket.receive_str()) == seconds_of(lost)
+
+
+async def test_a_contradiction_is_found_behind_fragments_that_extend_the_log(topics: TopicLogs):
+    await publish(topics, *[made(n, n + 1) for n in range(3)])
+    later = [made(3, 4), made(1, 5)]
+    await asyncio.gather(*[topics.publish(TOPIC, each) for each in later])
+    assert await kept(topics) == later
+
+
+async def test_notices_about_documents_that_a_restored_source_lost_are_deleted(hub: Client):
+    framework = partial(fragment, capability=Capability.FRAMEWORK_NOTIFICATION)
+    await hub.accepted(framework(0, 1), framework(1, 2), framework(1, 5))
+    assert (await memory(hub, 0))[0] == 410
 
 
 async def test_changes_of_one_second_may_be_published_one_by_one(hub: Client):

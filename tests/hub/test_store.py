@@ -23,6 +23,7 @@ from rsnotify_hub.store.interface import LogEntry, LogRetention, LogState
 from rsnotify_hub.store.sqlite_store import SqliteStore
 from rsnotify_hub.topic_log import (
     RECENT_BYTES,
+    DeliveryChannel,
     RecentEntries,
     TopicLogs,
     overlaps,
@@ -103,9 +104,9 @@ async def test_new_and_repeated_fragments_are_counted(tmp_path: Path, clock: Clo
     async with opened(tmp_path, clock) as store:
         topics = TopicLogs(store, statistics)
         await topics.start(())
-        for part in (*parts[:2], *parts[:2], *parts):
+        for part in (*parts[:2], *parts[:2], *parts, made(2.5, until=3)):
             await topics.publish(TOPIC, part)
-    assert (statistics.accepted, statistics.duplicates) == (3, 4)
+    assert (statistics.accepted, statistics.duplicates) == (3, 5)
     assert statistics.accepted_bytes == sum(len(part.body) for part in parts)
 
 
@@ -160,6 +161,19 @@ async def test_a_failing_channel_affects_neither_publishing_nor_the_others(
         await topics.start((Broken(), listener))
         await topics.publish(TOPIC, made(0, 1))
         assert listener.fragments == [made(0, 1)]
+
+
+async def test_only_channels_that_count_subscribers_add_to_the_audience(
+    tmp_path: Path, clock: Clock, listener: Listener
+):
+    class Uncounted(DeliveryChannel):
+        def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+            pass
+
+    async with opened(tmp_path, clock) as store:
+        topics = TopicLogs(store, nodes=lambda: 3)
+        await topics.start((listener, Uncounted()))
+        assert topics.audience(TOPIC) == 3
 
 
 async def test_publishing_after_a_deletion_begins_a_new_log(tmp_path: Path, clock: Clock):
@@ -376,6 +390,12 @@ async def test_a_deleted_topic_is_not_known_any_more(tmp_path: Path, clock: Cloc
         await topics.publish(TOPIC, made(0, 1))
         await topics.delete(TOPIC)
         assert not topics.knows(TOPIC)
+
+
+async def test_a_topic_that_another_node_deleted_is_not_known_any_more(topics: TopicLogs):
+    await topics.publish(TOPIC, made(0, 1))
+    await topics.store.forget(TOPIC, after=topics.position(TOPIC))
+    assert not topics.knows(TOPIC)
 
 
 def test_a_heartbeat_within_the_log_or_the_batch_is_not_appended():
