@@ -190,7 +190,8 @@ class ChangeIntake:
 
     def _supersede_read(self) -> None:
         superseded = [structs.replace(read, is_superseded=True) for read in self._read]
-        self._read = deque(superseded, maxlen=_MAX_VERSIONS)
+        self._read.clear()
+        self._read.extend(superseded)
 
     def _announce_verifications(self, verifications: Iterable[Verification]) -> None:
         """Fetch the resources of changes that no list has confirmed."""

@@ -220,7 +220,7 @@ class _Pending(Struct):
 
     def repeats(self, change: Change) -> bool:
         """Return whether a change is the same, or equivalent."""
-        return self.change is change or (
+        return (
             self.change.change is change.change
             and self.change.check is change.check
             and self.change.resource == change.resource

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import Change, Coverage
-from rsnotify.format.datetimes import LATEST
+from rsnotify.format.coverage import Change, Coverage, change_key
+from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.model import ChangeType, Resource
 from rsnotify.sync import change_intake
 from rsnotify.sync.actions import DocumentKind, Fetch, TakeBacklog
@@ -101,6 +101,15 @@ def test_an_older_version_of_the_list_is_compared_again_unless_it_was_one_of_the
         for number in range(3)
     )
     assert [len(copy.read(one)) for one in (x, y, x, y, z, x)] == [2, 2, 0, 0, 2, 2]
+
+
+def test_only_the_last_resource_lists_that_were_compared_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(change_intake, "_MAX_VERSIONS", 2)
+    copy = Copy()
+    copy.intake.compared.extend([b"one", b"two", b"three"])
+    assert list(copy.intake.compared) == [b"two", b"three"]
 
 
 @pytest.mark.parametrize(("first", "expected"), [("a4", "a0 fetch"), ("a3", "a0 compare")])
@@ -353,6 +362,37 @@ def test_t_waits_for_a_pushed_change_that_the_lists_lack() -> None:
     assert kept(copy.state.pending.dispatch(9, now=0)) == ["c9 date", "a9 fetch"]
 
 
+@pytest.mark.parametrize(
+    ("sent", "expected"), [(None, "a5 fetch"), (at(8), "a8 fetch"), (at(99), "a9 fetch")]
+)
+def test_a_pushed_change_that_no_list_confirms_is_verified_as_of_when_the_lists_were_sent(
+    sent: Instant | None, expected: str
+) -> None:
+    copy = Copy()
+    copy.state.unconfirmed.add([change("a9")], now=0)
+    copy.intake.end(1e9, sent)
+    assert kept(copy.state.pending.dispatch(9, now=0)) == [expected]
+
+
+@pytest.mark.parametrize(("sent", "has_gone_back"), [(None, True), (at(9_999), False)])
+def test_a_dump_that_ends_early_shows_that_the_clock_went_back_unless_it_was_sent_later(
+    sent: Instant | None, has_gone_back: bool
+) -> None:
+    seen = (change_key(change("a5")),)
+    intake = ChangeIntake(SyncState(Progress(at(5), at(5), seen), DEFAULT, Random(1)))
+    intake.check_dump(at(4), 0, sent)
+    assert intake.clock.has_gone_back(0) is has_gone_back
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_closed_lists_of_before_may_differ_only_from_a_comparison_that_deletes(
+    deletes: bool,
+) -> None:
+    copy = Copy()
+    copy.intake.end_baseline(at(8), at(8), 0, deletes=deletes)
+    assert copy.intake.closed.known.compared == (at(8) if deletes else None)
+
+
 def test_a_whole_set_settles_what_was_pushed_before_it_and_joins_what_is_held() -> None:
     copy = Copy()
     copy.state.unconfirmed.add([change("a6"), change("b9"), change("d7")], now=0)
@@ -414,3 +454,4 @@ def test_if_a_document_lacks_what_the_open_list_had_the_clock_went_back(
     found = kept(copy.read(lacking, fetch, is_open=is_open))
     assert found == [f"b{8 if fetch is PACKAGE else 9} compare"]
     assert copy.intake.clock.is_behind
+    assert copy.state.frontiers.lost_since == lacking.from_

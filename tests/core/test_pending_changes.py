@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
-from rsnotify.format.model import ChangeType, Resource
+from rsnotify.format.model import ChangeType, Link, Resource
 from rsnotify.sync.actions import ActionList, BacklogExtent, StoreBacklog, TakeBacklog
 from rsnotify.sync.pending_changes import UNWAITED, PendingChanges
 from rsnotify.sync.retry import Retry
@@ -96,11 +96,31 @@ def test_a_resource_that_a_list_announces_stays_announced_while_a_pushed_change_
         one = {"listed": listed, "pushed": pushed, "verified": verified}[step]
         pending.announce(one)
     (taken,) = pending.dispatch(10, now=0)
-    assert (taken.check, taken.change) == (CheckMethod.FETCH, ChangeType.UPDATED)
+    assert taken.change is taken.resource.change is ChangeType.UPDATED
+    assert (taken.check, taken.pushed) == (CheckMethod.FETCH, False)
     pending.failed(taken, now=0)
     pending.give_up("a", watch=True)
     pending.drop_unlisted(at(2), set())
     assert pending.passed == (taken,), "a list of before the announcement counts"
+
+
+@pytest.mark.parametrize(
+    ("listed", "pushed"),
+    [
+        (
+            Change("a", ChangeType.DELETED, at(3), Resource("a")),
+            verification(change("a", 4), at(5)),
+        ),
+        (
+            change("a", 3),
+            replace(change("a", 4), resource=Resource("a", change=ChangeType.UPDATED)),
+        ),
+    ],
+    ids=["a listed deletion", "a pushed change without a datetime"],
+)
+def test_what_only_push_announces_does_not_count_as_listed(listed: Change, pushed: Change) -> None:
+    pushed = replace(pushed, pushed=True)
+    assert dispatched(listed, pushed)[1] == [pushed]
 
 
 def test_the_hash_in_a_whole_set_verifies_what_push_announced_before_it() -> None:
@@ -309,10 +329,17 @@ def test_a_resource_that_only_one_of_two_lists_has_may_be_missing() -> None:
     [
         (listed("a", 100, "md5:1"), "md5:1"),
         (replace(compared("a", 100, "md5:1"), check=CheckMethod.DATE), "md5:2"),
+        (Change("a", ChangeType.DELETED, at(100), Resource("a")), None),
     ],
-    ids=["an equal entry of a list", "another one of a change that was pushed later"],
+    ids=[
+        "an equal entry of a list",
+        "another one of a change that was pushed later",
+        "a deletion of a resource that the list lacks",
+    ],
 )
-def test_an_older_entry_that_contradicts_no_list_changes_nothing(later: Change, hash: str) -> None:
+def test_an_older_entry_that_contradicts_no_list_changes_nothing(
+    later: Change, hash: str | None
+) -> None:
     assert dispatched(later, compared("a", 50, hash))[1] == [later]
 
 
@@ -362,7 +389,10 @@ def test_a_whole_set_supersedes_what_documents_announced_before_a_missing_pushed
     assert (verified.change, verified.check) == (ChangeType.DELETED, CheckMethod.FETCH)
 
 
-@pytest.mark.parametrize(("deleted", "kind"), [(2, ChangeType.UPDATED), (4, ChangeType.DELETED)])
+@pytest.mark.parametrize(
+    ("deleted", "kind"),
+    [(2, ChangeType.UPDATED), (3, ChangeType.DELETED), (4, ChangeType.DELETED)],
+)
 def test_a_listed_deletion_revokes_what_an_earlier_list_announced_while_it_is_verified(
     deleted: int, kind: ChangeType
 ) -> None:
@@ -370,6 +400,24 @@ def test_a_listed_deletion_revokes_what_an_earlier_list_announced_while_it_is_ve
     deletion = compared("a", deleted, None)
     _, (verified,) = dispatched(verification(pushed, at(9)), change("a", 3), deletion)
     assert (verified.change, verified.check) == (kind, CheckMethod.FETCH)
+
+
+@pytest.mark.parametrize(
+    ("verified", "older"),
+    [
+        (replace(compared("a", 3, "md5:1"), at=at(9)), change("a", 4)),
+        (
+            replace(change("a", 3), at=at(9)),
+            replace(compared("a", 4, None), check=CheckMethod.DATE),
+        ),
+    ],
+    ids=["an update of an announced resource", "a deletion before a whole set with the resource"],
+)
+def test_an_older_change_that_revokes_nothing_does_not_replace_a_verification(
+    verified: Change, older: Change
+) -> None:
+    verified = replace(verified, check=CheckMethod.FETCH)
+    assert dispatched(verified, older)[1] == [verified]
 
 
 @pytest.mark.parametrize("updated", [2, 4])
@@ -467,12 +515,34 @@ def test_a_lost_resource_that_is_being_fetched_is_kept_since_the_comparison_find
     assert pending.failed(one, now=0, missing=True) == 1
 
 
-def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed() -> None:
-    pending, (one,) = dispatched(change("a", 1))
+@pytest.mark.parametrize("announced", [1, 51])
+def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed(
+    announced: int,
+) -> None:
+    pending, (one,) = dispatched(change("a", announced))
     pending.failed(one, 0, missing=True)
     pending.add(replace(one, change=ChangeType.DELETED), missing=one)
     pending.dispatch(10, now=0)
     assert not pending.drop_unlisted(at(50), set())
+
+
+@pytest.mark.parametrize(("announced", "unlisted"), [(50, True), (51, False)])
+def test_a_whole_set_settles_only_what_was_announced_after_it_while_it_is_fetched(
+    announced: int, unlisted: bool
+) -> None:
+    entry = Resource("a", change=ChangeType.UPDATED, datetime=at(announced))
+    pending, _ = dispatched(replace(change("a", announced), resource=entry))
+    assert pending.drop_unlisted(at(50), set()) is not unlisted
+    assert pending.is_unlisted("a") is unlisted
+
+
+def test_a_whole_set_does_not_count_against_a_missing_resource_that_is_verified_as_of_later() -> (
+    None
+):
+    pending, (one,) = dispatched(verification(change("a", 1), at(51)))
+    pending.failed(one, now=0, missing=True)
+    pending.drop_unlisted(at(50), set())
+    assert not pending.is_unlisted("a")
 
 
 def test_only_what_failed_often_enough_counts_as_failing() -> None:
@@ -516,6 +586,18 @@ def test_a_change_that_supersedes_a_failing_one_in_flight_is_tried_at_once() -> 
     assert pending.dispatch(10, 500.0) == [new]
 
 
+@pytest.mark.parametrize(("third", "failures"), [(1_599, 3), (1_600, 1)])
+def test_the_third_failure_of_superseded_changes_counts_with_those_of_the_last_ten_minutes(
+    third: float, failures: int
+) -> None:
+    pending, counted = pending_of(change("a", 0)), []
+    for seconds, now in enumerate((1_000, 1_001, third), start=1):
+        (one,) = pending.dispatch(9, now)
+        pending.add(change("a", seconds))
+        counted.append(pending.failed(one, now))
+    assert counted == [0, 0, failures]
+
+
 def test_an_answer_to_a_superseded_change_is_no_failure_of_the_new_one() -> None:
     pending, (old,) = dispatched(change("a", 1))
     pending.add(change("a", 2))
@@ -526,6 +608,61 @@ def test_an_answer_to_a_superseded_change_is_no_failure_of_the_new_one() -> None
     assert pending.applied(new)
     assert pending.failed(new, now=0) == 0, "it is answered already"
     assert pending.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("again", "failures"),
+    [
+        (change("a", 1), 1),
+        (replace(change("a", 1), change=ChangeType.CREATED), 0),
+        (replace(change("a", 1), check=CheckMethod.COMPARE), 0),
+    ],
+    ids=["equal", "another kind of change", "to be compared"],
+)
+def test_a_change_supersedes_the_one_in_flight_unless_it_is_equal(
+    again: Change, failures: int
+) -> None:
+    pending, (taken,) = dispatched(change("a", 1))
+    pending.add(again)
+    assert pending.failed(taken, now=0) == failures
+
+
+@pytest.mark.parametrize(
+    ("new", "unlisted"),
+    [
+        (change("a", 60), False),
+        (replace(change("a", 60), pushed=True), False),
+        (replace(change("a", 60), check=CheckMethod.FETCH), False),
+        (verification(replace(change("a", 60), pushed=True), at(60)), True),
+    ],
+    ids=["listed", "pushed", "fetched", "a pushed change is verified"],
+)
+def test_a_later_announcement_supersedes_that_a_whole_set_lacks_a_resource(
+    new: Change, unlisted: bool
+) -> None:
+    pending, _ = dispatched(replace(change("a", 1), pushed=True))
+    pending.drop_unlisted(at(50), set())
+    pending.add(new)
+    assert pending.is_unlisted("a") is unlisted
+
+
+def test_a_verification_is_tried_at_once_with_the_links_of_an_entry() -> None:
+    links = (Link("alternate", "http://a.example/b"),)
+    pending = pending_of()
+    pending.watch(FETCHED, due=9)
+    pending.add(change("b", 1), due=9)
+    for name in "ab":
+        pending.add_links(Resource(name))
+    pending.add_links(Resource("b", links=links))
+    assert pending.dispatch(9, now=0) == [], "nothing new to try"
+    pending.add_links(Resource("a", links=links))
+    (taken,) = pending.passed
+    assert taken == replace(FETCHED, resource=replace(FETCHED.resource, links=links))
+    assert pending.dispatch(9, now=0) == [taken]
+    pending.add_links(Resource("a"))
+    assert pending.dispatch(9, now=0) == [], "it is in flight"
+    pending.applied(taken)
+    assert pending.dispatch(9, now=0) == [FETCHED]
 
 
 def test_parked_changes_wait_for_their_release() -> None:
@@ -687,12 +824,15 @@ def test_a_whole_set_drops_only_what_it_contradicts() -> None:
     ):
         missing = replace(change(name, seconds), check=CheckMethod.FETCH)
         pending.watch(missing, due=999, removed=True)
+    pending.add(change("a resource that the copy has lost", 49), UNWAITED)
     pushed = change("watched and announced by push only", 51)
     pending.watch(verification(pushed, pushed.at), due=999, removed=True)
     assert pending.drop_unlisted(at(50), {"watched and listed"})
+    assert not pending.is_unlisted(old.uri), "it was not requested yet"
     assert {one.uri for one in pending.dispatch(9, now=9_999)} == {
         "an entry as of the same time",
         "a change that a list announced",
+        "a resource that the copy has lost",
         "watched and listed",
         "watched and announced later",
     }

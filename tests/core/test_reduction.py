@@ -93,7 +93,7 @@ def test_two_equal_entries_of_one_datetime_contradict_nothing() -> None:
     reduced = reduce_changes(entries, ordered=False)
     assert reduced.ambiguous == {"c"}
     assert reduced.latest["a"].change is CREATED, "the newest entry comes first"
-    unordered = [change("d", CREATED, 1), *entries]
+    unordered = [change("d", CREATED, 3), *entries]
     assert reduce_changes(unordered, ordered=False).latest["a"].change is UPDATED
 
 
