@@ -111,13 +111,6 @@ class Coverage(Struct, frozen=True):
     contradictory: bool = False
 
     @property
-    def ends(self) -> Instant | None:
-        """The latest instant that the document covers or lists; None if there is none."""
-        in_order = self.ordered and not self.contradictory
-        at_last = self.changes and in_order and not self.closed
-        return self.changes[-1].at if at_last else self.until
-
-    @property
     def latest(self) -> Instant:
         """The latest datetime stated in an entry, even if list order has corrected the change's."""
         stated = (change.resource.changed_at or change.at for change in self.changes)
@@ -174,7 +167,6 @@ def _listed_coverage(
         times = dates_from_list_order([change.at for change in changes], sent)
         if times is not None:
             changes, ordered = tuple(map(_dated, changes, times)), True
-    latest = max((change.at for change in changes), default=None)
     from_, stated = document.from_, document.until
     if stated is not None and is_ahead(stated, sent):
         stated = None  # the list cannot be complete up to the future, so it counts as open
@@ -193,8 +185,8 @@ def _listed_coverage(
         # Otherwise a datetime after the end of the list would hide the changes of the next list.
         end = max(stated, from_ or stated)
         changes = tuple(_dated(change, min(change.at, end)) for change in changes)
-        latest = end
-    until = max((t for t in (stated, latest, from_) if t is not None), default=None)
+    ends = (stated, *(change.at for change in changes), from_)
+    until = max((end for end in ends if end is not None), default=None)
     return Coverage(from_, until, stated is not None, ordered, changes, sent, contradictory)
 
 
@@ -260,7 +252,6 @@ def _changes(
     document: Document, package: str | None = None, *, pushed: bool = False
 ) -> tuple[tuple[Change, ...], bool]:
     changes: list[Change] = []
-    ordered = True
     before = document.from_
     for number, resource in enumerate(document.resources, 1):
         if resource.change is None:
@@ -268,15 +259,12 @@ def _changes(
         at = resource.changed_at or before
         if at is None:
             raise InvalidDocument("its change has no datetime", entry=number)
-        # A Source may round `from` up past its first entry, so only entries are compared.
-        ordered = ordered and not (changes and at < changes[-1].at)
         uri = normalize(resource.uri)
         changes.append(Change(uri, resource.change, at, resource, package, pushed=pushed))
         before = at
-    if not ordered or any(change.at.fold for change in changes):
-        dated = _dated_within_units(changes, document.from_)
-        return (tuple(changes), ordered) if dated is None else (dated, True)
-    return tuple(changes), ordered
+    # A Source may round `from` up past its first entry, so only entries are compared.
+    dated = _dated_within_units(changes, document.from_)
+    return (tuple(changes), False) if dated is None else (dated, True)
 
 
 def _dated_within_units(

@@ -221,7 +221,7 @@ class ChangeIntake:
         if not any(read.is_same_as(prefix) for read in known):
             is_behind = is_behind or coverage.contradictory
         compare = is_behind or not any(read.is_extended_by(prefix, coverage) for read in known)
-        if compare and coverage.ends is not None and coverage.ends < confirmed:
+        if compare and coverage.until is not None and coverage.until < confirmed:
             self._supersede_read()  # if it is an old copy, the next list corrects its entries
         if not has_lost:  # otherwise the next run has to detect the loss, too
             frontiers.prefix = prefix

@@ -70,7 +70,7 @@ class ClockRegressionDetector:
 
         `has_lost` means that the list lacks entries that it had before.
         """
-        ends = coverage.ends
+        ends = coverage.until
         assert ends is not None
         is_behind = ends < frontier.instant
         last = coverage.changes[-1] if coverage.changes else None

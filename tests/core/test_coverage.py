@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 import pytest
@@ -20,6 +21,11 @@ from tests.core.source import EPOCH, at
 
 def change(name: str, when: datetime | None, **fields: object) -> Resource:
     return Resource(f"http://a/{name}", change=ChangeType.UPDATED, datetime=when, **fields)
+
+
+def moment(text: str) -> datetime:
+    """Parse a datetime; `T10Z` stands for `T10:00:00Z`."""
+    return parse_datetime(re.sub(r"(T\d\d)Z", r"\1:00:00Z", text))
 
 
 def listed(*resources: Resource, **fields: object) -> Document:
@@ -50,7 +56,9 @@ def test_a_list_proves_what_happened_in_an_interval(
         (listed(), None, None),
         (listed(change("a", at(-99)), from_=at(5)), None, 5),  # an entry with an older date
         (listed(change("a", at(-99)), from_=at(5)), at(9), 5),
+        (listed(change("a", at(-99)), from_=at(5)), at(5), 5),  # the clock was not ahead
         (listed(change("a", at(4.5)), from_=at(5)), at(9), 4.5),  # from is rounded
+        (listed(change("a", at(4)), from_=at(5)), at(9), 5),
     ],
 )
 def test_a_list_reaches_back_to_its_from_or_to_its_first_entry(
@@ -70,6 +78,55 @@ def test_list_order_decides_where_there_is_no_datetime() -> None:
     )
     assert [c.at for c in coverage.changes] == [at(0), at(2), at(2)]
     assert coverage.ordered
+
+
+@pytest.mark.parametrize(
+    ("from_", "entries", "dated"),
+    [
+        ("2026-01-01", ["2026-01-05T10Z", "2026-01-05"], ["2026-01-05T10Z", "2026-01-05T10Z"]),
+        (None, ["2026-01-05T10Z", "2026-01-05"], ["2026-01-05T10Z", "2026-01-05T10Z"]),
+        ("2026-01-05T12Z", ["2026-01-05", "2026-01-06"], ["2026-01-05T12Z", "2026-01-06"]),
+        ("2026-01-05", ["2026-01-05T10Z", "2026-01-03"], None),
+    ],
+)
+def test_list_order_decides_which_time_of_its_day_a_date_denotes(
+    from_: str | None, entries: list[str], dated: list[str] | None
+) -> None:
+    resources = [change("a", moment(entry)) for entry in entries]
+    begin = None if from_ is None else moment(from_)
+    coverage = change_list_coverage(listed(*resources, from_=begin))
+    if dated is None:
+        assert (coverage.ordered, coverage.contradictory) == (False, True)
+    else:
+        assert [one.at for one in coverage.changes] == [moment(each) for each in dated]
+        assert (coverage.ordered, coverage.contradictory) == (True, False)
+
+
+def test_a_list_that_begins_with_a_day_and_ends_with_its_date_goes_on_all_day() -> None:
+    day = moment("2026-01-05")
+    entry = change("a", day)
+    coverage = change_list_coverage(
+        listed(entry, from_=day.replace(fold=0)), moment("2026-01-05T12Z")
+    )
+    assert coverage.running
+
+
+@pytest.mark.parametrize(
+    ("reached", "entry", "undecided"),
+    [
+        ("2026-01-05T12Z", "2026-01-05", True),
+        ("2026-01-05T12Z", "2026-01-03", False),
+        ("2026-01-05T12Z", "2026-01-05T00:00:00Z", False),
+        ("2026-01-05", "2026-01-05T12Z", False),
+        ("2026-01-05T00:00:00Z", "2026-01-05", False),
+    ],
+)
+def test_only_a_date_of_the_day_of_the_frontier_may_be_after_it_although_it_is_before(
+    reached: str, entry: str, undecided: bool
+) -> None:
+    coverage = change_list_coverage(listed(change("a", moment(entry)), from_=at(0)))
+    found = Frontier.at(moment(reached)).undecided(coverage)
+    assert found == (list(coverage.changes) if undecided else [])
 
 
 def test_lastmod_is_the_datetime_of_a_change_in_1_0_and_datetime_in_1_1() -> None:
@@ -138,7 +195,7 @@ def test_a_list_in_the_order_of_its_uris_keeps_no_change_back() -> None:
 
 def test_a_list_that_begins_later_than_it_was_sent_reaches_back_to_its_first_entry() -> None:
     coverage = change_list_coverage(listed(change("a", at(1)), from_=at(900)), at(9))
-    assert (coverage.from_, coverage.ends) == (at(1), at(1))
+    assert (coverage.from_, coverage.until) == (at(1), at(1))
 
 
 @pytest.mark.parametrize("capability", ["change-notification", "changelist-notification", None])
@@ -192,6 +249,12 @@ def test_a_frontier_never_moves_back() -> None:
     frontier = Frontier.at(at(5))
     frontier.advance(at(4))
     assert frontier.instant == at(5)
+
+
+def test_a_frontier_that_advances_without_a_document_is_over() -> None:
+    frontier = Frontier.at(at(5))
+    frontier.advance(at(6))
+    assert frontier.joint == at(6)
 
 
 def test_without_from_a_deletion_without_datetime_may_be_later_than_it_says() -> None:
@@ -290,10 +353,10 @@ def test_entries_at_the_ends_of_the_interval_of_a_fragment_belong_to_it() -> Non
         (change_list_coverage(listed()), None),
     ],
 )
-def test_a_list_in_order_ends_with_its_last_entry_unless_it_is_closed(
+def test_a_list_ends_with_its_latest_entry_unless_it_is_closed(
     coverage: Coverage, ends: datetime | None
 ) -> None:
-    assert coverage.ends == ends
+    assert coverage.until == ends
 
 
 def test_an_unusable_entry_is_named_by_its_number() -> None:
