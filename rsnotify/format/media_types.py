@@ -67,8 +67,8 @@ _MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}", re.ASCII)
 def guess_media_type(uri: str) -> str | None:
     """Return the media type suggested by the last segment of a URI; None if it suggests none."""
     match = _PATH.match(uri)
-    name = match[1].rpartition("/")[2] if match else ""
-    kind, encoding = _TYPES.guess_type(f"file:///{name}")
+    assert match is not None
+    kind, encoding = _TYPES.guess_type(f"file:///{match[1]}")
     return _COMPRESSED.get(encoding) if encoding else kind
 
 
@@ -122,7 +122,7 @@ def contradicts(announced: str | None, served: str | None) -> bool:
     if first.kind == second.kind == "text" and "plain" in (first.name, second.name):
         return "html" in (first.name, second.name)
     if second.name == "plain":
-        return first.name == "html" or not first.is_text
+        return first.name == "html" or not {first.name, first.suffix} & _TEXTS
     # `application/rdf+xml` is also `application/xml`, but not `application/atom+xml`.
     is_suffix = second.name == first.suffix or first.name == second.suffix
     return first.name != second.name and not is_suffix
@@ -132,10 +132,6 @@ class _MediaType(Struct, frozen=True):
     kind: str
     name: str
     suffix: str
-
-    @property
-    def is_text(self) -> bool:
-        return self.kind == "text" or bool({self.name, self.suffix} & _TEXTS)
 
 
 @lru_cache(maxsize=256)

@@ -162,7 +162,7 @@ class Resource(Struct, frozen=True, omit_defaults=True, gc=False):
 
         Resource.of("https://source.example/data/res1", b"<a> <b> <c> .", type="text/turtle")
         """
-        digest = sha256(content, usedforsecurity=False).hexdigest()
+        digest = sha256(content).hexdigest()
         return cls(
             uri,
             lastmod,

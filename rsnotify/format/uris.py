@@ -68,7 +68,7 @@ def normalize_encoding(part: str) -> str:
 def _normal_octets(match: re.Match[str]) -> str:
     found = match[0]
     if found[0] != "%":
-        return quote(found.encode("utf-8", "surrogatepass"), safe="")
+        return quote(found.encode(errors="surrogatepass"))
     if found == "%":
         return "%25"
     character = chr(int(found[1:], 16))
@@ -107,7 +107,7 @@ def _normal_host(host: str) -> str:
     if "%" not in host:
         return host
     name = _ENCODED_TEXT.sub(lambda text: unquote(text[0]), host)
-    if len(name) > _MAX_HOST_LENGTH or _DEVIATING.search(name) or "\ufffd" in name:
+    if len(name) > _MAX_HOST_LENGTH or _DEVIATING.search(name):
         return host
     try:
         encoded = name.encode("idna").decode().lower()

@@ -37,6 +37,7 @@ OTHERS = [
     ("text/plain", "text/html"),
     ("text/plain", "text/html; charset=utf-8"),
     ("text/html", "text/plain"),
+    ("application/xhtml+xml", "text/plain"),
     ("text/turtle", "text/html"),
     ("application/rdf+xml", "text/html"),
     ("application/rdf+xml", "application/atom+xml"),

@@ -7,7 +7,13 @@ import pytest
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.media_types import extension, is_media_type, matches, may_match
 from rsnotify.format.model import Capability, Document, Link, Rel, Resource
-from rsnotify.format.offer import FIELDS, Offer, read_framework, read_offer
+from rsnotify.format.offer import (
+    FIELDS,
+    Offer,
+    read_framework,
+    read_offer,
+    repeated_capability,
+)
 from rsnotify.selection import Selection
 
 PLACE = "http://a.example/sets/capabilitylist.xml"
@@ -52,6 +58,28 @@ def test_two_documents_of_one_capability_are_refused_with_both_names(kind: str) 
         read_offer(Document(Capability.CAPABILITY_LIST, entries), PLACE)
     assert kind in str(caught.value)
     assert PLACE in str(caught.value)
+
+
+def test_unknown_capabilities_do_not_hide_that_one_is_repeated() -> None:
+    entries = [Resource(f"http://a/{name}", capability="moonlist") for name in "ab"]
+    entries += [Resource(f"http://a/{name}", capability=Capability.CHANGE_LIST) for name in "cd"]
+    assert repeated_capability(entries, "http://a/") is not None
+
+
+@pytest.mark.parametrize(
+    ("offer", "uri", "top"),
+    [
+        (Offer("http://a/d", True, "http://a/c"), "http://a/c", "http://a/d"),
+        (Offer("http://a/d", False, "http://a/c"), "http://a/c", "http://a/c"),
+        (Offer(None, False, "http://a/c", "http://a/r"), "http://a/c", "http://a/c"),
+        (Offer(resource_list="http://a/r"), "http://a/r", "http://a/r"),
+        (Offer(), None, None),
+    ],
+)
+def test_a_set_is_known_by_its_capability_list_or_by_its_first_document(
+    offer: Offer, uri: str | None, top: str | None
+) -> None:
+    assert (offer.uri, offer.top) == (uri, top)
 
 
 def test_a_document_that_is_listed_twice_is_offered() -> None:
@@ -131,6 +159,7 @@ def test_a_media_type_has_its_usual_extension(media_type: str, suffix: str) -> N
         ("text/html", "*/html", True),
         ("text/html", "text/plain", False),
         ("text/html", "image/*", False),
+        ("text/html/x", "*/x", False),
         ("application/ld+json", "application/json", False),
     ],
 )

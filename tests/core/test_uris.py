@@ -29,6 +29,8 @@ EQUAL = [
     # §6.2.3
     ("http://example.com/", "http://example.com", "http://example.com:/", "http://example.com:80/"),
     ("https://example.com/a", "https://example.com:443/a", "https://example.com:0443/a"),
+    ("http://example.com:0/", "http://example.com:00/"),
+    ("http://example.com:8080/", "http://EXAMPLE.com:08080"),
     ("http://example.com/?q", "http://example.com?q", "http://example.com:80?q"),
     # RFC 3987 §3.1
     ("http://example.com/red%C3%BCr%20x?%E2%82%AC", "http://example.com/red\u00fcr x?\u20ac",
@@ -70,6 +72,31 @@ def test_uris_that_differ_otherwise_stay_distinct() -> None:
     assert len(set(forms)) == len(DISTINCT)
     # Nearly all of them are in normal form.
     assert [uri for uri in DISTINCT if uri.isascii() and normalize(uri) != uri] == []
+
+
+@pytest.mark.parametrize(("length", "is_encoded"), [(255, True), (256, False)])
+def test_only_the_name_of_a_host_that_is_not_too_long_is_encoded(
+    length: int, is_encoded: bool
+) -> None:
+    host = f"\u00fc{'.a' * 128}"[:length]
+    assert normalize(f"http://{host}/").startswith("http://xn--") is is_encoded
+
+
+@pytest.mark.parametrize(
+    ("beginning", "normal"),
+    [
+        ("HTTP://A:80/%7e", "http://a/~"),
+        ("HTTP://A/http://B", "http://a/http://B"),
+        ("HTTP://A:8", "http://a:8"),
+        ("HTTP://A*:80/%7e", "http://a*:80/~"),
+        ("H*://A:80/%7e", "H*://A:80/~"),
+        ("/%7e", "/~"),
+    ],
+)
+def test_the_beginning_of_a_uri_is_normalized_as_far_as_it_is_known(
+    beginning: str, normal: str
+) -> None:
+    assert normalize_beginning(beginning) == normal
 
 
 @settings(max_examples=1_000)

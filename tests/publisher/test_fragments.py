@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.datetimes import from_microseconds
-from rsnotify.format.inline_content import may_be_inline, with_inline_content
-from rsnotify.format.model import INLINE_LIMIT, ChangeType, Document, Resource
+from rsnotify.format.model import ChangeType, Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import Profile
 from rsnotify_publisher import parse_hub
@@ -83,62 +81,16 @@ def test_a_heartbeat_has_no_entries():
     assert document.resources == ()
 
 
-def with_hash(content: bytes, **fields: object) -> Resource:
+def with_hash(content: bytes) -> Resource:
     return Resource(
-        BASE + "a",
-        change=ChangeType.UPDATED,
-        datetime=from_microseconds(1),
-        hash=sha256(content),
-        **fields,
+        BASE + "a", change=ChangeType.UPDATED, datetime=from_microseconds(1), hash=sha256(content)
     )
-
-
-def test_small_content_is_sent_inline():
-    change = with_hash(b"<a> <b> 'c' .", type='text/turtle; charset="utf-8"')
-    (link,) = with_inline_content(change, b"<a> <b> 'c' .").links
-    assert link.rel == "duplicate"
-    head, _, data = link.href.partition(",")
-    assert head == "data:text/turtle;%20charset=%22utf-8%22;base64"
-    assert base64.b64decode(data) == b"<a> <b> 'c' ."
-
-
-@pytest.mark.parametrize(
-    ("change", "content"),
-    [
-        (with_hash(b"then"), b"now"),
-        (with_hash(b"x" * (INLINE_LIMIT + 1)), b"x" * (INLINE_LIMIT + 1)),
-        (with_hash(b"then"), None),
-        (Resource(BASE + "a", change=ChangeType.UPDATED), b"now"),
-        (Resource(BASE + "a", change=ChangeType.UPDATED, hash="crc:1"), b"now"),
-    ],
-    ids=["changed since", "too large", "not to be had", "no hash", "unknown hash"],
-)
-def test_other_content_is_not_sent_inline(change: Resource, content: bytes | None):
-    assert with_inline_content(change, content) == change
-
-
-@pytest.mark.parametrize("size", [0, INLINE_LIMIT])
-def test_content_up_to_the_limit_is_sent_inline(size: int):
-    assert with_inline_content(with_hash(b"x" * size), b"x" * size).links
 
 
 def test_only_the_last_change_of_a_resource_has_inline_content():
     first, last = with_hash(b"one"), with_hash(b"one")
     (document,) = read(written([first, last], a=b"one"))
     assert [len(entry.links) for entry in document.resources] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("change", "worth"),
-    [
-        (with_hash(b"x"), True),
-        (with_hash(b"x", length=INLINE_LIMIT + 1), False),
-        (Resource(BASE, change=ChangeType.UPDATED), False),
-        (Resource(BASE, change=ChangeType.DELETED, hash="md5:0"), False),
-    ],
-)
-def test_content_is_read_only_if_it_may_be_sent_inline(change: Resource, worth: bool):
-    assert may_be_inline(change) is worth
 
 
 @pytest.mark.parametrize(
