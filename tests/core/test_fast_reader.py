@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument
-from rsnotify.format.model import RS_NS, SITEMAP_NS, Document
+from rsnotify.format.model import RS_NS, SITEMAP_NS, Document, Resource
+from rsnotify.format.plain_form import FastReader, read_plain
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
+from rsnotify.format.xml_parser import DEFAULT_LIMITS, DocumentLimits
 from tests.cases import case
 from tests.core.documents import DOCUMENTS
 
@@ -22,6 +25,7 @@ ROOTS = [
     ROOT.replace(">", f' xmlns:i="{SITEMAP_NS}">'),
     ROOT.replace(">", f' xmlns:i="{RS_NS}">'),
     ROOT.replace(">", ' xmlns:i="urn:i" xmlns:i="urn:j">'),
+    ROOT.replace(">", ' xmlns:i="urn:&amp;">'),
     f'<urlset\nxmlns:rs="{RS_NS}" xmlns:i="urn:i"\n xmlns="{SITEMAP_NS}" >',
     f'<urlset xmlns="{SITEMAP_NS}">',
 ]
@@ -124,10 +128,12 @@ PIECES = [
 ]  # fmt: skip
 
 
-def outcome(chunks: bytes | list[bytes]) -> Document | None:
+def outcome(
+    chunks: bytes | list[bytes], limits: DocumentLimits = DEFAULT_LIMITS
+) -> Document | None:
     """Read a document; None if it is refused. Which of two faults is met first may differ."""
     try:
-        return read_document(chunks)
+        return read_document(chunks, limits=limits)
     except DocumentError:
         return None
 
@@ -217,3 +223,127 @@ def test_an_error_has_the_line_in_the_whole_document() -> None:
     body = PLAIN * 5 + "<url><loc>http://e.example/a</wrong></url>"
     with pytest.raises(MalformedDocument, match="line 7,"):
         read_document(f"{DECLARATION}{ROOT}{body}</urlset>".encode())
+
+
+LINK = '<rs:ln rel="via" href="http://e.example/d"/>'
+FULL_LINK = (
+    '<rs:ln rel="a{0}" href="b:{0}" encoding="c{0}" hash="d{0}" length="7"'
+    ' modified="2013-01-03T09:00:00Z" path="e{0}" pri="2" type="f{0}" i:g="h{0}"/>\n'
+)
+FULL_ENTRY = (
+    "<url><loc>http://e.example/{0}</loc><lastmod>2013-01-03T09:00:00Z</lastmod>"
+    "<changefreq>hourly</changefreq><priority>0.5</priority>"
+    f"{LINK}<i:i>text{{0}}</i:i>{FULL_LINK}"
+    '<rs:md change="updated" datetime="2013-01-03T09:00:00{1}Z" encoding="c{0}" hash="d{0}"'
+    ' length="3" path="e{0}" type="f{0}" i:g="h{0}" j:g="h"/>'
+    '<rs:ln rel="a{0}" href="b:{0}" type="f{0}"/>'
+    f'<i:i/>{FULL_LINK}<rs:ln type="f{{0}}" href="a" rel="b"/></url>\n'
+)
+FULL_HEAD = (
+    '\n<rs:ln rel="up{0}" href="http://e.example/up{0}" type="f{0}"/>'
+    f'<i:i/>{FULL_LINK}<rs:md capability="resourcelist" at="2013-01-03T09:00:00Z"'
+    ' completed="2013-01-03T09:00:01Z" from="2013-01-03T09:00:02Z" until="2013-01-03T09:00:03Z"'
+    ' i:g="h{0}"/>\n'
+)
+WITH_PREFIXES = ROOT.replace(">", ' xmlns:i="urn:i" xmlns:j="urn:j">')
+
+
+def assert_read_without_parser(
+    expected: Document, data: bytes, size: int, limits: DocumentLimits = DEFAULT_LIMITS
+) -> None:
+    """Except for whitespace between entries, if the document arrives in pieces."""
+    resources: list[Resource] = []
+    xml: list[bytes] = []
+    reader = FastReader(limits, resources.extend, xml.append)
+    for chunk in cut(data, size):
+        reader.feed(chunk)
+    head = reader.close()
+    assert b"<url>" not in b"".join(xml)
+    assert tuple(resources) == expected.resources
+    if size > len(data):
+        assert head == replace(expected, resources=())
+
+
+@pytest.mark.parametrize("opening", [DECLARATION, "", "<?xml version='1.0' encoding='utf-8'?>"])
+@pytest.mark.parametrize(
+    ("root", "body"),
+    [
+        (ROOT, PLAIN * 3),
+        (ROOT, ""),
+        (ROOTS[6], PLAIN),
+        (WITH_PREFIXES, FULL_ENTRY.format("x", "") + PLAIN),
+        (WITH_PREFIXES, FULL_ENTRY.format("&amp;&lt;&gt;&quot;&apos;", ".000001") * 2),
+        (WITH_PREFIXES, FULL_ENTRY.format("\u00e9", ".000001") * 2),
+        (WITH_PREFIXES, FULL_HEAD.format("x") + PLAIN),
+        (WITH_PREFIXES, FULL_HEAD.format("&amp;") + PLAIN),
+        (WITH_PREFIXES, FULL_HEAD.format("\u00e9")),
+        (ROOT, '<url><loc>a:b</loc><rs:md xmlns:x="urn:&amp;" x:a="b" x:c="d"/></url>'),
+        (ROOT, f'<url><loc>a:b</loc><rs:ln rel="a" href="data:,{"b" * 8_200}"/></url>'),
+    ],
+)
+def test_a_document_in_the_plain_form_is_read_without_the_parser(
+    opening: str, root: str, body: str
+) -> None:
+    data = f"{opening}{root}{body}</urlset>\r\n\t ".encode()
+    parsed = read_document(f"{ONLY_PARSED}{root}{body}</urlset>".encode())
+    assert read_plain(data, DEFAULT_LIMITS) == parsed
+    for size in (7, 100_000):
+        assert_read_without_parser(parsed, data, size)
+
+
+URI = f"a:{'b' * 30}"
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "entry"),
+    [
+        (DocumentLimits(links=7), 3, "<url><loc>a:b</loc>{0}<rs:md/>" + LINK + "{0}</url>"),
+        (DocumentLimits(links=3), 1, "<url><loc>a:b</loc>{0}<rs:md/>" + LINK + "{0}</url>"),
+        (DocumentLimits(entry_elements=26), 5, "<url><loc>a:b</loc>{0}<rs:md/>{0}</url>"),
+        (DocumentLimits(depth=2), 4, "<url><loc>a:b</loc>{2}</url>"),
+        (DocumentLimits(entries=3), 2, PLAIN + "{3}"),
+        (DocumentLimits(uri_length=32), 0, f"<url><loc>{URI}{{1}}</loc></url>"),
+        (
+            DocumentLimits(uri_length=32),
+            0,
+            f'<url><loc>{URI}{{1}}</loc><rs:md type="&amp;"/></url>',
+        ),
+        (
+            DocumentLimits(uri_length=32),
+            0,
+            f'<url><loc>a</loc><rs:md/><rs:ln rel="a" href="{URI}{{1}}"/></url>',
+        ),
+        (
+            DocumentLimits(uri_length=32),
+            0,
+            f'<url><loc>a</loc><rs:ln rel="a" href="{URI}{{1}}" pri="1"/></url>',
+        ),
+        (
+            DocumentLimits(uri_length=32, inline_length=40),
+            3,
+            f'<url><loc>a</loc><rs:ln rel="a" href="data:,{"0" * 31}{{1}}"/></url>',
+        ),
+    ],
+)
+def test_the_plain_form_ends_within_the_limits_of_the_parser(
+    limits: DocumentLimits, most: int, entry: str
+) -> None:
+    for count in range(30):
+        link = '<rs:ln rel="via" href="a" pri="1"/>'
+        body = entry.format(*(piece * count for piece in (link, "c", "<i:i/>", PLAIN)))
+        data = f"{WITH_PREFIXES}{body}</urlset>".encode()
+        plain = read_plain(data, limits)
+        parsed = outcome(ONLY_PARSED.encode() + data, limits)
+        if count <= most:
+            assert parsed is not None
+            assert plain == parsed
+            assert_read_without_parser(parsed, data, 100_000, limits)
+        else:
+            assert plain is None or plain == parsed, count
+
+
+@pytest.mark.parametrize("end", ["X", "\x0c", "\u00a0", "<"])
+def test_nothing_but_whitespace_of_xml_may_follow_the_root(end: str) -> None:
+    data = f"{ROOT}{PLAIN}</urlset>{end}".encode()
+    assert read_plain(data, DEFAULT_LIMITS) is None
+    assert outcome([data]) is None
