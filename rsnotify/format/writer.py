@@ -143,7 +143,7 @@ def _interval(
 ) -> str:
     written = ""
     if at is not None:
-        written += f' at="{format_datetime(at)}"'
+        written = f' at="{format_datetime(at)}"'
     if completed is not None:
         written += f' completed="{format_datetime(completed)}"'
     if from_ is not None:

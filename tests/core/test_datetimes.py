@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.format.datetimes import (
+    dates_from_list_order,
+    end_of_unit,
     format_datetime,
     from_microseconds,
+    is_undecided,
     parse_datetime,
     parse_http_date,
+    time_span,
     to_microseconds,
 )
 
@@ -42,6 +46,41 @@ def test_every_w3c_form_is_read_as_its_first_instant(text: str, instant: datetim
     assert parse_datetime(text).tzinfo is UTC
 
 
+@pytest.mark.parametrize(
+    ("text", "begin", "end"),
+    [
+        ("2013", "2012-12-31T10:00:00Z", "2014-01-01T12:00:00Z"),
+        ("2013-11", "2013-10-31T10:00:00Z", "2013-12-01T12:00:00Z"),
+        ("2013-12", "2013-11-30T10:00:00Z", "2014-01-01T12:00:00Z"),
+        ("2013-03-04", "2013-03-03T10:00:00Z", "2013-03-05T12:00:00Z"),
+        ("2013-03-04T05Z", "2013-03-04T05:00:00Z", "2013-03-04T05:01:00Z"),
+        ("2013-03-04T00:06Z", "2013-03-04T00:06:00Z", "2013-03-04T00:07:00Z"),
+        ("9999-11", "9999-10-31T10:00:00Z", "9999-12-01T12:00:00Z"),
+    ],
+)
+def test_a_form_without_seconds_denotes_a_span_of_time(text: str, begin: str, end: str) -> None:
+    coarse = parse_datetime(text.replace("05Z", "05:00Z"))
+    assert time_span(coarse) == (parse_datetime(begin), parse_datetime(end))
+    assert is_undecided(coarse, parse_datetime(begin))
+    assert not is_undecided(coarse, parse_datetime(end))
+    assert end_of_unit(coarse).fold == 0
+
+
+@pytest.mark.parametrize("text", ["2013-03-04T05:06:07.8Z", "2013-03-04T05:06:07+02:30"])
+def test_a_form_with_seconds_denotes_an_instant(text: str) -> None:
+    assert parse_datetime(text).fold == 0
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(60, None), (61, [30, 30])])
+def test_only_an_entry_dated_a_minute_after_its_list_was_sent_is_dated_by_the_next(
+    seconds: int, expected: list[int] | None
+) -> None:
+    sent = datetime(2013, 3, 4, tzinfo=UTC)
+    times = [sent + timedelta(seconds=each) for each in (seconds, 30)]
+    found = dates_from_list_order(times, sent)
+    assert found == (expected and [sent + timedelta(seconds=each) for each in expected])
+
+
 def test_a_time_without_a_zone_which_sloppy_sources_write_means_utc() -> None:
     assert parse_datetime("2013-03-04T05:06:07") == datetime(2013, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -53,7 +92,7 @@ def test_a_time_without_a_zone_which_sloppy_sources_write_means_utc() -> None:
         "2013-01-01T00:00:00+99:99", "13-01-01", "2013-W01-1T00:00:00Z",
         "2013-01-01T00:00:00,123456Z", "20130101T000000Z", "2013-01-01T00:00:00Zjunk",
         "0001-01-01T00:00:00+14:00", "٢٠١٣-01-01T00:00:00Z", "2013-01-01T09203107Z",
-        "2013-01-01T0850,100Z", "2013-01-01T09:00.00Z",
+        "2013-01-01T0850,100Z", "2013-01-01T0850,500Z", "2013-01-01T09:00.00Z",
     ],
 )  # fmt: skip
 def test_the_message_for_a_malformed_datetime_quotes_it(text: str) -> None:

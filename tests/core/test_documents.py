@@ -177,12 +177,17 @@ def test_any_encoding_that_a_document_declares_is_read() -> None:
         (urlset('<url><rs:md change="moved"/></url>'), InvalidDocument, "created, updated"),
         (urlset('<url><rs:md length="-1"/></url>'), InvalidDocument, "not a whole number"),
         (urlset(f'<url><rs:md length="{2**64}"/></url>'), InvalidDocument, "is too large"),
+        (urlset(f'<url><rs:md length="1{"0" * 18}"/></url>'), InvalidDocument, "is too large"),
+        (urlset('<rs:ln rel="a" href="b" length="x"/>'), InvalidDocument, "rs:ln/@length: 'x'"),
+        (urlset('<rs:ln rel="a" href="b" pri="1000000"/>'), InvalidDocument, "and 999999"),
         (urlset('<rs:ln rel="up"/>'), InvalidDocument, "has no href"),
         (urlset('<rs:ln href="a"/>'), InvalidDocument, "has no href or no rel"),
         (urlset('<rs:ln rel="a" href="b" pri="0"/>'), InvalidDocument, "between 1 and 999999"),
-        (urlset(f"<url><loc>http://{'a' * 9000}</loc></url>"), InvalidDocument, "longer than"),
+        (urlset(f"<url><loc>http://{'a' * 9000}</loc></url>"), InvalidDocument,
+            "its loc is longer than 8192 characters"),
         (urlset('<rs:ln rel="a" href="b"/>' * 1001), InvalidDocument, "more than 1000 links"),
         (urlset("<x>" * 300 + "</x>" * 300), InvalidDocument, "nested deeper than 100"),
+        (urlset("<x/>" * 10_001), InvalidDocument, "more than 10000 elements"),
     ],
 )  # fmt: skip
 def test_an_unusable_document_is_refused_with_the_reason_and_the_place(
@@ -217,6 +222,7 @@ def test_a_comment_has_a_limit_that_others_do_not_add_to(monkeypatch: pytest.Mon
         return cut(urlset(f"{comment}<url><loc>http://a/</loc></url>{comment}"), 10)
 
     assert len(read_document(pieces(900)).resources) == 1
+    assert read_document(cut(urlset(f"<!-- --><x>{'x' * 3_000}</x>"), 10)).resources == ()
     with pytest.raises(InvalidDocument, match="a tag or a comment"):
         read_document(pieces(1_100))
 
@@ -309,7 +315,20 @@ def test_the_reader_keeps_to_each_limit(
 
 def test_a_resource_of_content_has_its_length_and_hash():
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2 B.1
-    link = Link("alternate", "http://a/b")
-    assert Resource.of("http://a/", b"abc", type="text/plain", links=[link]) == Resource(
-        "http://a/", hash=f"sha-256:{digest}", length=3, type="text/plain", links=(link,)
+    stated = {"type": "text/plain", "change": ChangeType.CREATED, "lastmod": NOON}
+    links = (Link("alternate", "http://a/b"),)
+    assert Resource.of("http://a/", b"abc", links=links, **stated) == Resource(
+        "http://a/", hash=f"sha-256:{digest}", length=3, links=links, **stated
     )
+
+
+@pytest.mark.parametrize("comment", ["", "<!-- -->"], ids=["plain", "with a comment"])
+def test_the_largest_numbers_are_read(comment: str) -> None:
+    numbers = f'<rs:ln rel="a" href="b" length="{"9" * 18}" pri="999999"/>'
+    (found,) = read_document(urlset(comment + numbers)).links
+    assert (found.length, found.pri) == (10**18 - 1, 999_999)
+
+
+def test_an_attribute_may_have_the_prefix_of_its_element() -> None:
+    (resource,) = read_document(urlset('<url><loc>a</loc><rs:md rs:length="7"/></url>')).resources
+    assert resource.length == 7

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import nullcontext
-from datetime import UTC, datetime
 
 import pytest
 
@@ -21,7 +20,7 @@ from rsnotify.format.hashes import (
     verified_hashes,
     verifies,
 )
-from rsnotify.format.model import ChangeType, Document, Link, Resource
+from rsnotify.format.model import Document, Resource
 
 CONTENT = b"abc"
 DIGITS = hashlib.sha256(CONTENT).hexdigest()
@@ -94,22 +93,6 @@ def test_a_wrong_length_is_accepted_only_of_encoded_content_with_the_right_hash(
         digester.update(piece)
     with nullcontext() if is_right else pytest.raises(ContentMismatch):
         digester.verify(Resource("http://a/", hash=hash, length=length), **fields)
-
-
-def test_a_resource_with_content_has_its_length_and_hash() -> None:
-    at, links = datetime(2026, 1, 1, tzinfo=UTC), (Link("up", "http://b/"),)
-    resource = Resource.of(
-        "http://a/", CONTENT, type="text/a", change=ChangeType.CREATED, lastmod=at, links=links
-    )
-    assert resource == Resource(
-        "http://a/",
-        at,
-        change=ChangeType.CREATED,
-        hash=SHA256,
-        length=3,
-        type="text/a",
-        links=links,
-    )
 
 
 def test_a_set_has_a_digest_only_if_each_of_its_resources_has_a_hash() -> None:

@@ -139,6 +139,16 @@ def test_a_document_is_its_opening_its_entries_and_its_closing(
     assert write_document(document) == written
 
 
+@pytest.mark.parametrize("profile", [None, *Profile])
+def test_entries_are_written_together_as_one_by_one(profile: Profile | None) -> None:
+    plain = Resource("http://a.example/", change=ChangeType.UPDATED, datetime=EPOCH)
+    for resources in ((plain, plain), (plain, Resource(f"http://a.example/{SPECIAL}"), plain)):
+        document = Document(None, resources)
+        entries = b"".join(entry(each, profile=profile) for each in resources)
+        written = opening(document) + entries + closing(document)
+        assert write_document(document, profile=profile) == written
+
+
 def test_a_document_without_attributes_has_no_element_for_them() -> None:
     empty = f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset {ROOT}'
     assert opening(Document(None)).decode() == empty
