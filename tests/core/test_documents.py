@@ -162,6 +162,7 @@ def test_any_encoding_that_a_document_declares_is_read() -> None:
         (b'<!DOCTYPE urlset [<!ENTITY a "b">]>' + urlset("")[39:], MalformedDocument, "DOCTYPE"),
         (b'<!DOCTYPE urlset SYSTEM "x">' + urlset("")[39:], MalformedDocument, "DOCTYPE"),
         (b"<urlset/>", WrongDocument, "root element is urlset, not"),
+        (f'<urlset xmlns:rs="{RS_NS}"></urlset>'.encode(), WrongDocument, "is urlset, not"),
         (b'<rss xmlns="x"/>', WrongDocument, "root element is {x}rss"),
         (urlset("<sitemap><loc>http://a/</loc></sitemap>"), WrongDocument, "is not allowed"),
         (urlset("<url><url/></url>"), WrongDocument, "is not allowed"),
