@@ -324,6 +324,7 @@ class Mutants:
         # Faster: without the environment, which only other processes need.
         trampoline.get_mutant_under_test = lambda: trampoline._mutant_under_test or ""
         self._trace(session.items)
+        gc.unfreeze()  # `tests/conftest.py` freezes objects, which hides them from `get_objects`
         for cached in gc.get_objects():
             if isinstance(cached, functools._lru_cache_wrapper):
                 cached.cache_clear()  # what it returns may depend on a mutant
