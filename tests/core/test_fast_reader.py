@@ -219,10 +219,12 @@ def test_an_error_names_the_entry_and_the_attribute(entry: str, place: str) -> N
         read_document(f"{DECLARATION}{ROOT}{PLAIN}<url><loc>a</loc>{entry}</url></urlset>".encode())
 
 
-def test_an_error_has_the_line_in_the_whole_document() -> None:
-    body = PLAIN * 5 + "<url><loc>http://e.example/a</wrong></url>"
-    with pytest.raises(MalformedDocument, match="line 7,"):
-        read_document(f"{DECLARATION}{ROOT}{body}</urlset>".encode())
+@pytest.mark.parametrize("size", [130, 250, 10_000])
+def test_an_error_has_the_line_in_the_whole_document(size: int) -> None:
+    entry = PLAIN.replace("<url>", "<url>\n")
+    body = f"{entry * 5}<url><loc>http://e.example/a</wrong></url>"
+    with pytest.raises(MalformedDocument, match="line 12,"):
+        read_document(cut(f"{DECLARATION}{ROOT}{body}</urlset>".encode(), size))
 
 
 LINK = '<rs:ln rel="via" href="http://e.example/d"/>'
