@@ -48,6 +48,8 @@ from tests.harnesses.simulation.world import (
 
 #: After how many seconds of that the clocks are set past the last change, if it is dated later.
 _AHEAD = 120.0
+#: How long Destinations may take to notice a change, in seconds.
+_NOTICED = 45.0
 _PAUSES = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 
 
@@ -211,9 +213,13 @@ class Run:
         not equal until then must not count as level.
         """
         began, has_passed = self.loop.now, False
+        last, changed = 0, began
         while not self.is_equal():
+            if self.last_change() != last:
+                last, changed = self.last_change(), self.loop.now
             took = self.loop.now - began
-            if took > _AHEAD and not has_passed and self._pass_time_ahead():
+            is_due = took > _AHEAD and self.loop.now - changed > _NOTICED
+            if is_due and not has_passed and self._pass_time_ahead():
                 began, has_passed = self.loop.now, True
             elif took > self.convergence:
                 raise Wrong(
