@@ -10,7 +10,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -395,8 +395,9 @@ def test_views_of_a_killed_source_are_readable(tmp_path: Path):
         if all((tmp_path / "documents" / name).exists() for name in (COLLECTION, ROOT)):
             reader = LDESReader(BASE + ROOT, files_of(tmp_path))
             reader.synchronize()
-            found = {(uri, at) for uri, _, at in reader.history}
-            crawled = {(uri, at) for uri, _, at in read_iiif(BASE + COLLECTION, files_of(tmp_path))}
+            # LDES dates the second change of a resource within a millisecond later.
+            found = Counter(uri for uri, *_ in reader.history)
+            crawled = Counter(uri for uri, *_ in read_iiif(BASE + COLLECTION, files_of(tmp_path)))
             # One of them may have been written before the other.
             assert found <= crawled or crawled <= found
     with Published(tmp_path, replace(VIEWS, linger=0)) as source:
