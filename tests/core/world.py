@@ -332,7 +332,7 @@ class Destination:
         record = self.records.get(change.uri)
         if change.check is CheckMethod.FETCH or (
             record is not None
-            and (record[0] >= change.at or self._is_older(change, record[0]))
+            and (record[0] >= change.at or is_undecided(change.stated_at, record[0]))
             and self._contradicts(change)
         ):
             self._verify(change)
@@ -351,11 +351,11 @@ class Destination:
             return
         self._commit(change, change)
 
-    def _is_older(self, change: Change, recorded: datetime) -> bool:
-        """Return whether a change may be older than the copy although its datetime is later."""
-        fetched = self.fetched.get(change.uri, EARLIEST)
-        is_fetched_since = change.resource.change is not None and fetched > change.at
-        return is_fetched_since or is_undecided(change.stated_at, recorded)
+    def _bypasses_caches(self, change: Change) -> bool:
+        """Return whether the copy may be later than a change that is compared."""
+        if change.check is not CheckMethod.COMPARE or change.resource.change is None:
+            return False
+        return self.fetched.get(change.uri, EARLIEST) > change.at and self._contradicts(change)
 
     def _contradicts(self, change: Change) -> bool:
         """Return whether an entry that is compared, or has a coarse date, differs from the copy."""
@@ -403,7 +403,7 @@ class Destination:
         self.gets += 1
         self._maybe_fail(change.uri)
         current = self.source.served(change.uri)
-        is_cached = self.random.random() < self.stale
+        is_cached = self.random.random() < self.stale and not self._bypasses_caches(change)
         if is_cached:
             current = self.random.choice([None, current, *self.source.versions(change.uri)])
         if current is None:

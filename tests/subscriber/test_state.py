@@ -744,26 +744,25 @@ def test_a_listed_version_before_that_of_the_copy_is_not_what_was_fetched_after_
 
 
 @pytest.mark.parametrize(
-    ("fetched", "hash", "novelty"),
+    ("fetched", "hash", "check", "may_be_later"),
     [
-        (90, B, Novelty.FETCH),
-        (90, None, Novelty.FETCH),
-        (90, A, Novelty.APPLY),
-        (30, B, Novelty.APPLY),
-        (30, None, Novelty.APPLY),
+        (90, B, CheckMethod.COMPARE, True),
+        (90, A, CheckMethod.COMPARE, False),
+        (30, B, CheckMethod.COMPARE, False),
+        (90, B, CheckMethod.DATE, False),
     ],
-    ids=["a version", "a deletion", "the same", "a later version", "a later deletion"],
+    ids=["another version", "the same", "a later version", "by date"],
 )
-def test_a_compared_entry_does_not_replace_what_was_fetched_after_its_datetime(
-    fetched: int, hash: str | None, novelty: Novelty
+def test_content_that_was_fetched_after_a_compared_entry_may_be_later(
+    fetched: int, hash: str, check: CheckMethod, may_be_later: bool
 ) -> None:
-    """A cache serves an old copy of the list. The verified version has the datetime of a change."""
     fetched_at = to_microseconds(PRECISE + timedelta(seconds=fetched))
     state = ResourceState("u", to_microseconds(PRECISE), "updated", A, 5, None, None, fetched_at)
-    kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
     at = PRECISE + timedelta(minutes=1)
-    entry = Resource("u", change=kind, datetime=at, hash=hash)
-    assert state.novelty(Change("u", kind, at, entry, check=CheckMethod.COMPARE)) is novelty
+    entry = Resource("u", change=ChangeType.UPDATED, datetime=at, hash=hash)
+    change = Change("u", ChangeType.UPDATED, at, entry, check=check)
+    assert state.novelty(change) is Novelty.APPLY
+    assert state.may_be_later_than(change) is may_be_later
 
 
 def test_doubts_are_stored_until_their_resources_are_settled(

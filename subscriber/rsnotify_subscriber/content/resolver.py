@@ -117,9 +117,11 @@ class ContentResolver:
         return await self._packages.small_members([(each.package, each.entry) for each in wanted])
 
     async def resolve(
-        self, wanted: WantedRepresentation, held: ResourceState | None
+        self, wanted: WantedRepresentation, held: ResourceState | None, *, fresh: bool = False
     ) -> Content | Unchanged:
         """Return verified content from a package, a patch or a server.
+
+        With `fresh`, a request to a server bypasses caches.
 
         Returns:
             The content, or `Unchanged` if the content in the copy is current.
@@ -130,7 +132,7 @@ class ContentResolver:
             StorageError: The content could not be written.
         """
         uri = wanted.entry.uri
-        fresh = self._freshness.must_bypass_caches(uri)
+        fresh = fresh or self._freshness.must_bypass_caches(uri)
         try:
             answer = await self._resolve(wanted, held, fresh=fresh)
         except ContentMismatch:

@@ -287,7 +287,8 @@ class Preparation:
 
     async def _fetch(self, ready: PreparedChange, held: ResourceState | None) -> None:
         with self._reported_errors(ready.change):
-            response = await self.content.resolve(ready.wanted, held)
+            fresh = held is not None and held.may_be_later_than(ready.change)
+            response = await self.content.resolve(ready.wanted, held, fresh=fresh)
             self.on_ready(ready.with_response(response, held))
 
     async def _verify(self, ready: PreparedChange, held: ResourceState | None) -> None:

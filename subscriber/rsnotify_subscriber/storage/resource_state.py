@@ -129,8 +129,7 @@ class ResourceState(Struct, frozen=True):
             return Novelty.FETCH
         if self._is_undecided(change):
             return Novelty.COVERED if self._agrees(change) else Novelty.FETCH
-        is_compared = change.check is CheckMethod.COMPARE
-        if is_compared and self.changed_at >= to_microseconds(change.at):
+        if change.check is CheckMethod.COMPARE and self.changed_at >= to_microseconds(change.at):
             if self._agrees(change):
                 return Novelty.COVERED
             if needs_request(change, self.lastmod):
@@ -141,7 +140,7 @@ class ResourceState(Struct, frozen=True):
                 return Novelty.APPLY if is_proven else Novelty.FETCH
             return Novelty.FETCH if self.covers(change) else Novelty.APPLY
         if not self.covers(change) or (self.exists and is_undated(change)):
-            return Novelty.FETCH if is_compared and self._replaces(change) else Novelty.APPLY
+            return Novelty.APPLY
         return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
 
     def _is_undecided(self, change: Change) -> bool:
@@ -175,14 +174,6 @@ class ResourceState(Struct, frozen=True):
                 return True
         return self.fetched_at is None  # as in a state from an earlier version
 
-    def _replaces(self, change: Change) -> bool:
-        """Return whether the content differs from a change, and was fetched after it."""
-        if change.resource.change is None or not self._is_fetched_after(change.at):
-            return False
-        if change.change is ChangeType.DELETED:
-            return not deletes(change, self.hash, self.lastmod)
-        return agree(self.hash, change.resource.hash) is False
-
     def _is_unconfirmed(self, change: Change) -> bool:
         """Return whether a list repeats a change whose content came only from a hub."""
         return (
@@ -200,6 +191,17 @@ class ResourceState(Struct, frozen=True):
         return self.fetched_at is not None and (
             self.fetched_at >= to_microseconds(postponed(end_of_unit(instant), by))
         )
+
+    def may_be_later_than(self, change: Change) -> bool:
+        """Return whether the content differs from a compared change, and was fetched after it.
+
+        A verified version has the datetime of the change that it verifies. The change may be from
+        an old copy of a list, from a cache.
+        """
+        if change.check is not CheckMethod.COMPARE or change.resource.change is None:
+            return False
+        differs = agree(self.hash, change.resource.hash) is False
+        return self.exists and differs and self._is_fetched_after(change.at)
 
     def is_unsettled(self, lastmod: Instant | None = None) -> bool:
         """Return whether the content was fetched within the unit of time of its `lastmod`.
