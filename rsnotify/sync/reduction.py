@@ -213,19 +213,12 @@ def as_listed(change: Change, listed_at: Instant) -> Change:
 
 
 def _is_undecided(change: Change, announced: Change) -> bool:
-    """Return whether datetimes do not determine which of two different changes is later.
-
-    Documents that are compared may be read in any order, because caches serve old copies of them.
-    """
+    """Return whether coarse datetimes do not determine which of two different changes is later."""
     if CheckMethod.FETCH in (change.check, announced.check):
         return False
-    entry, before = change.resource, announced.resource
-    are_compared = change.check is announced.check is CheckMethod.COMPARE
-    is_same_time = change.at == announced.at and before.change is not None and entry != before
-    is_unclear = is_undecided(change.stated_at, announced.stated_at)
-    if not (is_unclear or (are_compared and is_same_time)):
+    if not is_undecided(change.stated_at, announced.stated_at):
         return False
-    same = agree(entry.hash, before.hash)
+    same = agree(change.resource.hash, announced.resource.hash)
     return change.change is not announced.change or same is not True
 
 

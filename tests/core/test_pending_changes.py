@@ -433,24 +433,6 @@ def test_a_listed_update_revokes_an_earlier_deletion_that_contradicts_the_whole_
     assert (verified.at, verified.check) == (at(50), CheckMethod.FETCH)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "hash", "check"),
-    [
-        (3, "md5:1", CheckMethod.FETCH),
-        (3, None, CheckMethod.FETCH),
-        (3, "md5:2", CheckMethod.COMPARE),
-        (4, "md5:1", CheckMethod.COMPARE),
-    ],
-    ids=["another entry", "a deletion", "the same entry", "a later entry"],
-)
-def test_of_two_entries_of_one_time_that_are_compared_neither_is_later(
-    seconds: int, hash: str | None, check: CheckMethod
-) -> None:
-    """A cache may serve the document with the earlier change last."""
-    _, (change,) = dispatched(compared("a", 3, "md5:2"), compared("a", seconds, hash))
-    assert change.check is check
-
-
 def test_an_entry_of_the_whole_set_that_was_in_the_backlog_counts_as_listed() -> None:
     """The baseline does not know which resources are in the backlog."""
     entry = Resource("a")
