@@ -479,11 +479,11 @@ class BaselineRun:
             if change.check is CheckMethod.FETCH or is_same or (is_before and not is_deleted):
                 self._still_listed.add(change.uri)
             elif not pending.is_watched(change.uri):
-                entry = self._changed(resource, listed)
+                update = self._changed(resource, listed)
                 if is_before:  # a list from before a deletion does not show that it was wrong
-                    kind = change.change if change.at > entry.at else entry.change
-                    entry = fetching(replace(entry, change=kind, at=max(change.at, entry.at)))
-                self._add(resource, entry, is_news=True)
+                    kind = change.change if change.at > update.at else update.change
+                    update = fetching(replace(update, change=kind, at=max(change.at, update.at)))
+                self._add(resource, update, is_news=True)
             pending.add_links(resource)
 
     def _listed_at(self, watched: Change) -> Instant:
